@@ -1,0 +1,40 @@
+"""Robust aggregation: tensors in, a tensor out. Knows nothing of learning."""
+
+from byzantium.aggregation.coordinatewise import Bulyan, Median, MeaMed, TrimmedMean
+from byzantium.aggregation.mixing import (
+    AdaptiveClipping,
+    Bucketing,
+    NearestNeighborMixing,
+    Resampling,
+)
+from byzantium.aggregation.notation import parse
+from byzantium.aggregation.pipeline import Aggregator, Mixing, Report
+from byzantium.aggregation.weightings import (
+    CenteredClipping,
+    GeometricMedian,
+    Krum,
+    Mean,
+    MinimumDiameter,
+    SpectralFilter,
+)
+
+__all__ = [
+    "AdaptiveClipping",
+    "Aggregator",
+    "Bucketing",
+    "Bulyan",
+    "CenteredClipping",
+    "GeometricMedian",
+    "Krum",
+    "Mean",
+    "MeaMed",
+    "Median",
+    "MinimumDiameter",
+    "Mixing",
+    "NearestNeighborMixing",
+    "Report",
+    "Resampling",
+    "SpectralFilter",
+    "TrimmedMean",
+    "parse",
+]

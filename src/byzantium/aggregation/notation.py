@@ -1,0 +1,118 @@
+"""Text to pipeline: the inverse of repr. Read by a whitelist; nothing is ever evaluated."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import math
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from byzantium.aggregation.pipeline import Aggregator, Mixing, Stage
+
+# Longer than any pipeline, and short enough for any text to be read at once.
+LONGEST = 2000
+
+
+def parse(text: str) -> Aggregator | Mixing:
+    """The rule or mixing that a text describes: parse(repr(rule)) == rule.
+
+    >>> parse("Bucketing(s=2) >> Krum(f=5)")
+    Bucketing(s=2) >> Krum(f=5)
+    >>> parse("Krun(f=5)")
+    Traceback (most recent call last):
+    ValueError: 'Krun(f=5)' names 'Krun', which does not exist; did you mean 'Krum'?
+    """
+    from byzantium import aggregation
+
+    members = {name: getattr(aggregation, name) for name in aggregation.__all__}
+    stages = {
+        name: member
+        for name, member in members.items()
+        if dataclasses.is_dataclass(member) and issubclass(member, Stage)
+    }
+    result = read(text, stages)
+    assert isinstance(result, (Aggregator, Mixing))
+    return result
+
+
+def read(text: str, known: Mapping[str, type]) -> Any:
+    """Build `Name(argument=literal, ...)` from the known classes, joined by `>>`."""
+    if not isinstance(text, str):
+        raise TypeError(f"a pipeline is written as text, got a {type(text).__name__}")
+    if len(text) > LONGEST:
+        raise ValueError(f"{text[:40]!r}... is {len(text)} characters long, more than {LONGEST}")
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        return _build(tree, text, known)
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(
+            f"{text!r} is not of the form 'Mixing(name=value) >> Rule(name=value)'"
+        ) from error
+
+
+def _build(node: ast.expr, text: str, known: Mapping[str, type]) -> Any:
+    match node:
+        case ast.BinOp(left=left, op=ast.RShift(), right=right):
+            return _build(left, text, known) >> _build(right, text, known)
+        case ast.Call(func=ast.Name(id=name), args=positional, keywords=keywords):
+            if name not in known:
+                raise ValueError(
+                    f"{text!r} names {name!r}, which does not exist{_hint(name, known)}"
+                )
+            parameters = list(inspect.signature(known[name]).parameters)
+            if len(positional) > len(parameters):
+                raise ValueError(
+                    f"{text!r} gives {name} {len(positional)} values, it takes {len(parameters)}"
+                )
+            arguments = {
+                parameter: _literal(value, text)
+                for parameter, value in zip(parameters, positional, strict=False)
+            }
+            for keyword in keywords:
+                if keyword.arg not in parameters:
+                    hint = _hint(str(keyword.arg), parameters)
+                    raise ValueError(
+                        f"{text!r} gives {name} the argument {keyword.arg!r}, "
+                        f"which it does not have{hint}"
+                    )
+                if keyword.arg in arguments:
+                    raise ValueError(f"{text!r} gives {name} the argument {keyword.arg!r} twice")
+                arguments[keyword.arg] = _literal(keyword.value, text)
+            try:
+                return known[name](**arguments)
+            except TypeError as error:
+                missing = [
+                    parameter.name
+                    for parameter in inspect.signature(known[name]).parameters.values()
+                    if parameter.default is parameter.empty and parameter.name not in arguments
+                ]
+                if not missing:
+                    raise
+                raise ValueError(
+                    f"{text!r} lacks the argument {missing[0]!r} of {name}"
+                ) from error
+    raise ValueError(
+        f"{text!r} has {ast.unparse(node)!r} where 'Name(argument=value)' is expected"
+    )
+
+
+def _literal(node: ast.expr, text: str) -> Any:
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str() | None as value):
+            return value
+        case ast.Name(id="inf"):
+            return math.inf
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            value = _literal(operand, text)
+            if isinstance(value, (int, float)):
+                return -value
+    raise ValueError(f"{text!r} has {ast.unparse(node)!r} where a number or a word is expected")
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    close = get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(sorted(known))}"

@@ -1,0 +1,402 @@
+"""The mechanism that every rule and mixing shares: parameters, checks, rejection, reports, `>>`.
+
+A matrix's way through it: `admit` checks it and sets unusable rows aside, each mixing adds its
+matrix to the geometry, and the rule at the end turns geometry and points into one vector.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self, overload
+
+import torch
+from torch import Tensor
+
+from byzantium.aggregation.geometry import Geometry, Points, row_norms
+from byzantium.aggregation.order import central_mean, shares
+
+logger = logging.getLogger("byzantium")
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+# A larger norm is nonsense rather than an update, and its square would leave the dtype's range.
+LARGEST_NORM = {torch.float64: 1e150}
+LARGEST_NORM_NARROW = 1e18
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one aggregation did.
+
+    aggregate: (d,), what the call returns.
+    weights:   (n,), how much each worker counted; zero for the rejected.
+    remainder: what lies on the origin or on a centre; weights.sum() + remainder = 1.
+    rejected:  the workers whose vectors were not finite, or absurdly large.
+    mixing:    (m, n), of which workers' vectors the m vectors were made that the rule saw.
+    """
+
+    aggregate: Tensor
+    weights: Tensor
+    remainder: float
+    rejected: tuple[int, ...]
+    mixing: Tensor
+
+    @property
+    def effective_workers(self) -> float:
+        """(sum w)^2 / sum w^2: 1 when one worker decides alone, n when all count alike."""
+        return float(self.weights.sum() ** 2 / self.weights.square().sum())
+
+
+class Stage(ABC):
+    """One step of a pipeline. Members are frozen dataclasses; their fields are their parameters."""
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The steps a pipeline is made of, as the user wrote them."""
+        return (self,)
+
+    @property
+    def expansion(self) -> tuple[Stage, ...]:
+        """The steps this one stands for, when it is defined by others."""
+        return (self,)
+
+    @property
+    def needs_origin(self) -> bool:
+        """Whether the origin must stand among the points."""
+        return False
+
+    def __repr__(self) -> str:
+        """As one would write it, without what has its default value: `Krum(f=5)`."""
+        given = (
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in dataclasses.fields(self)  # type: ignore[arg-type]
+            if field.init and getattr(self, field.name) != field.default
+        )
+        return f"{type(self).__name__}({', '.join(given)})"
+
+    def least(self) -> tuple[int, str]:
+        """The smallest number of vectors it is defined for, and the formula behind it."""
+        return 1, "1"
+
+    def check(self, n: int, history: str = "") -> None:
+        """Raise a sentence unless it is defined for n vectors; `history` says why there are n."""
+        least, formula = self.least()
+        if n < least:
+            bound = formula if formula == str(least) else f"{formula} = {least}"
+            raise ValueError(f"{self!r} needs at least {bound} vectors, got {n}{history}")
+
+    def without(self, rejected: int) -> Self:
+        """The same step when so many of the f Byzantine vectors are gone already."""
+        if getattr(self, "f", None) is None:
+            return self
+        step = copy.copy(self)
+        object.__setattr__(step, "f", self.f - rejected)  # type: ignore[attr-defined]
+        return step
+
+    def _count(self, name: str, least: int) -> None:
+        """Check a parameter that counts."""
+        value = getattr(self, name)
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise TypeError(
+                f"{type(self).__name__} needs a whole number for {name}, got {name}={value!r}"
+            )
+        if value < least:
+            raise ValueError(f"{type(self).__name__} needs {name} >= {least}, got {name}={value}")
+        object.__setattr__(self, name, int(value))
+
+    def _measure(self, name: str, *, positive: bool) -> None:
+        """Check a parameter that measures; infinity is a measure, NaN is not."""
+        value = getattr(self, name)
+        if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
+            raise TypeError(
+                f"{type(self).__name__} needs a number for {name}, got {name}={value!r}"
+            )
+        value = float(value)
+        if not (value > 0 or (value == 0 and not positive)):
+            relation = ">" if positive else ">="
+            raise ValueError(f"{type(self).__name__} needs {name} {relation} 0, got {name}={value}")
+        object.__setattr__(self, name, value)
+
+
+def admit(
+    stages: Sequence[Stage], updates: Tensor, centre: Tensor | None = None
+) -> tuple[Points, tuple[Stage, ...], tuple[int, ...]]:
+    """Check a matrix against a pipeline and set unusable rows aside.
+
+    Returns the points, the steps to take with what remains, and the rejected rows. Sizes are judged
+    before anything is rejected: no worker can make a pipeline fail by being rejected, within f.
+    """
+    _check_matrix(updates)
+    name = " >> ".join(map(repr, stages))
+    n = left = len(updates)
+    for k, stage in enumerate(stages):
+        history = " >> ".join(map(repr, stages[:k]))
+        stage.check(left, f" ({history} left {left} of {n})" if left != n else "")
+        left = stage.rows(left) if isinstance(stage, Mixing) else 1
+
+    updates = updates.detach()
+    norms = row_norms(updates)
+    largest = LARGEST_NORM.get(updates.dtype, LARGEST_NORM_NARROW)
+    usable = norms <= largest  # false for NaN
+    rejected = tuple((~usable).nonzero().flatten().tolist())
+    if rejected:
+        bounds = [stage.f for stage in stages if hasattr(stage, "f")]
+        allowed = min(bounds, default=n // 2)
+        reason = f"not finite, or of norm above {largest:g}"
+        if len(rejected) > allowed:
+            source = f"its f = {allowed}" if bounds else f"half of them, {allowed}"
+            raise ValueError(
+                f"{name} can do without {source} of {n} vectors, but {len(rejected)} are {reason}: "
+                f"workers {_listed(rejected)}"
+            )
+        logger.warning("rejected workers %s of %d: %s", _listed(rejected), n, reason)
+        stages = [stage.without(len(rejected)) for stage in stages]
+    steps = tuple(step for stage in stages for step in stage.expansion)
+
+    anchors: list[Tensor | None] = []
+    if any(step.needs_origin for step in steps):
+        anchors.append(None)
+    if centre is not None:
+        anchors.append(centre)
+    rows = usable.nonzero().flatten()
+    return Points(updates, rows, norms[usable], tuple(anchors)), steps, rejected
+
+
+def _check_matrix(updates: Tensor) -> None:
+    if not isinstance(updates, Tensor):
+        raise TypeError(
+            "updates must be one floating-point tensor of shape (n, d), "
+            f"got a {type(updates).__name__}; torch.stack turns a list of vectors into one"
+        )
+    if updates.layout != torch.strided:
+        raise TypeError(f"updates must be a dense tensor, got layout {updates.layout}")
+    if updates.dtype not in DTYPES:
+        raise TypeError(
+            f"updates must be float16, bfloat16, float32 or float64, got {updates.dtype}"
+        )
+    if updates.ndim != 2:
+        raise ValueError(
+            f"updates must have shape (n, d), one row a worker, got {tuple(updates.shape)}"
+        )
+    if not len(updates):
+        raise ValueError("updates must hold at least one vector, got n = 0")
+
+
+def _listed(workers: Sequence[int], most: int = 10) -> str:
+    more = f" and {len(workers) - most} more" if len(workers) > most else ""
+    return ", ".join(map(str, workers[:most])) + more
+
+
+# -- mixings -----------------------------------------------------------------------------------
+
+
+class Mixing(Stage):
+    """X -> P X, where the rows of P sum to one. Composes: mixing >> mixing, mixing >> rule."""
+
+    @abstractmethod
+    def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Tensor:
+        """P, float64, of shape (m, n), or (m, points) where the origin is mixed in."""
+
+    def rows(self, n: int) -> int:
+        """m, for n vectors."""
+        return n
+
+    def __call__(self, updates: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """The mixed vectors (m, d). Pipelines never build them; this is to look at them."""
+        points, steps, _ = admit(self.stages, updates)
+        geometry = _through(steps, points.geometry(), generator)
+        mixed = torch.empty(geometry.n, points.d, dtype=updates.dtype, device=updates.device)
+        for columns, block, rows in points.blocks(geometry):
+            mixed[:, columns] = block[rows]
+        return mixed
+
+    @overload
+    def __rshift__(self, other: Mixing) -> Mixing: ...
+    @overload
+    def __rshift__(self, other: Aggregator) -> Aggregator: ...
+    def __rshift__(self, other: Mixing | Aggregator) -> Mixing | Aggregator:
+        if isinstance(other, Mixing):
+            return Chain(self.stages + other.stages)
+        if isinstance(other, Aggregator):
+            return Pipeline(self.stages + other.stages)
+        return NotImplemented
+
+
+class _Composed(Stage):
+    """Steps one after the other."""
+
+    parts: tuple[Stage, ...]
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return self.parts
+
+    def __repr__(self) -> str:
+        return " >> ".join(map(repr, self.parts))
+
+
+@dataclass(frozen=True, repr=False)
+class Chain(_Composed, Mixing):
+    """What `mixing >> mixing` makes."""
+
+    parts: tuple[Stage, ...]
+
+    def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Tensor:
+        mixed = _through(self.parts, geometry.renewed(), generator)
+        return mixed.mixing[: mixed.n]
+
+
+def _through(
+    steps: Sequence[Stage], geometry: Geometry, generator: torch.Generator | None
+) -> Geometry:
+    """The geometry behind the mixings among some steps."""
+    if not isinstance(generator, torch.Generator | None):
+        kind = type(generator).__name__
+        raise TypeError(f"generator must be a torch.Generator or None, got a {kind}")
+    for step in steps:
+        if isinstance(step, Mixing):
+            geometry = geometry.mixed(step.matrix(geometry, generator))
+    return geometry
+
+
+# -- aggregators -------------------------------------------------------------------------------
+
+
+class Aggregator(Stage):
+    """(n, d) -> (d,): a rule, or a pipeline that ends in one.
+
+    State that a rule carries from call to call is no field: it takes no part in repr, eq and hash.
+    """
+
+    def __call__(self, updates: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Aggregate the rows of a matrix (n, d) into a vector (d,) of its dtype and device.
+
+        Random mixings draw from `generator`; None means fresh entropy of the operating system.
+        """
+        aggregate, *_ = self._run(updates, generator, explain=False)
+        return aggregate
+
+    def explain(self, updates: Tensor, generator: torch.Generator | None = None) -> Report:
+        """Aggregate, and say how much each worker counted. State advances as in a call."""
+        aggregate, weights, points, geometry, rejected = self._run(updates, generator, explain=True)
+        assert weights is not None
+        n, rows = len(updates), points.rows
+        original = weights @ geometry.mixing
+        worker_weights = torch.zeros(n, dtype=torch.float64)
+        worker_weights[rows] = original[: points.n]
+        mixing = torch.zeros(geometry.n, n, dtype=torch.float64)
+        mixing[:, rows] = geometry.mixing[: geometry.n, : points.n]
+        remainder = float(original[points.n :].sum())
+        return Report(aggregate, worker_weights, remainder, rejected, mixing)
+
+    def _run(
+        self, updates: Tensor, generator: torch.Generator | None, explain: bool
+    ) -> tuple[Tensor, Tensor | None, Points, Geometry, tuple[int, ...]]:
+        points, steps, rejected = admit(self.stages, updates, self.centre)
+        geometry = _through(steps, points.geometry(), generator)
+        rule = steps[-1]
+        assert isinstance(rule, Rule)
+        aggregate, weights = rule.finish(points, geometry, explain)
+        self.remember(aggregate)
+        return aggregate.to(updates.dtype), weights, points, geometry, rejected
+
+    @property
+    def centre(self) -> Tensor | None:
+        """A vector of dimension d that stands among the points, if the rule holds one."""
+        return None
+
+    def remember(self, aggregate: Tensor) -> None:
+        """Advance the state, if there is any, after an aggregation."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What must be saved beside the parameters to go on where one stopped."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        if state:
+            raise ValueError(f"{self!r} has no state, got {', '.join(state)}")
+
+    def reset(self) -> None:
+        """Forget the state."""
+        self.load_state_dict({})
+
+    def __rshift__(self, other: object) -> Any:
+        raise TypeError(f"{self!r} is a rule and ends a pipeline; mixings come before it")
+
+
+@dataclass(frozen=True, repr=False)
+class Pipeline(_Composed, Aggregator):
+    """What `mixing >> rule` makes."""
+
+    parts: tuple[Stage, ...]
+
+    @property
+    def rule(self) -> Aggregator:
+        rule = self.parts[-1]
+        assert isinstance(rule, Aggregator)
+        return rule
+
+    @property
+    def centre(self) -> Tensor | None:
+        return self.rule.centre
+
+    def remember(self, aggregate: Tensor) -> None:
+        self.rule.remember(aggregate)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.rule.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self.rule.load_state_dict(state)
+
+
+class Rule(Aggregator):
+    """What stands at the end of a pipeline and does the work."""
+
+    @abstractmethod
+    def finish(
+        self, points: Points, geometry: Geometry, explain: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """The aggregate, and the weights of the mixed points (which only `explain` needs)."""
+
+
+class Weighting(Rule):
+    """A rule that depends on the vectors through their Gram matrix alone: weights @ vectors."""
+
+    @abstractmethod
+    def weights(self, geometry: Geometry) -> Tensor:
+        """(points,), summing to one."""
+
+    def finish(
+        self, points: Points, geometry: Geometry, explain: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        weights = self.weights(geometry)
+        return points.combine(weights @ geometry.mixing), weights
+
+
+class CoordinateWise(Rule):
+    """A rule that averages, in each coordinate by itself, the central ones of the sorted values."""
+
+    nearest: ClassVar[bool] = False  # those nearest the median, rather than the middle ones
+
+    @abstractmethod
+    def kept(self, n: int) -> int:
+        """How many of n values are averaged."""
+
+    def finish(
+        self, points: Points, geometry: Geometry, explain: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        kept = self.kept(geometry.n)
+        aggregate = torch.empty(points.d, dtype=points.dtype, device=points.updates.device)
+        share = torch.zeros(geometry.points, dtype=torch.float64)
+        for columns, block, rows in points.blocks(geometry):
+            central_mean(block, rows, kept, nearest=self.nearest, out=aggregate[columns])
+            if explain:
+                share[: geometry.n] += shares(block, rows, kept, nearest=self.nearest)
+        if not points.d:  # no coordinate to supply: all alike
+            share[: geometry.n] = 1
+        return aggregate, share / share.sum() if explain else None
