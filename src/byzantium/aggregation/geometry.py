@@ -68,7 +68,8 @@ class Geometry:
 
     @cached_property
     def gram(self) -> Tensor:
-        return self.mixing @ self._base() @ self.mixing.T
+        gram = self.mixing @ self._base() @ self.mixing.T
+        return (gram + gram.T) / 2  # to the bit, so that ties are ties
 
     @cached_property
     def squared_distances(self) -> Tensor:
@@ -219,7 +220,6 @@ class Points:
             for _, product in self._products(medoid, torch.float64):
                 total += product
             pairs = [pair for pair in _close_pairs(total) if self._are_copies([pair], everything)]
-        total = (total + total.T) / 2
         for copy, original in pairs:
             total[copy] = total[original]
             total[:, copy] = total[:, original]

@@ -1,0 +1,146 @@
+"""The benchmark of byzantium: every rule against the floor, straightforward torch and byzfl.
+
+Prints tables, and writes bench.json and bench.png into the folder given by --out.
+"""
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+
+import byzfl_bridge
+import report
+import sections
+from contestants import COORDINATE, entries
+from model import Section
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+N, D = 25, 1_199_882
+HUGE_N = 1000
+BUSY = 0.5  # load average from which figures are not to be trusted
+Measure = Callable[[sections.Run], Section]
+SECTIONS = ("rules", "n13", "sizes", "offset", "first", "memory")
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--n", type=int, help=f"rows of the matrix ({N})")
+    parser.add_argument("--d", type=int, help=f"columns of the matrix ({D}; quick: 100000)")
+    parser.add_argument("--repeats", type=int, help="interleaved repeats (11; quick: 3)")
+    parser.add_argument(
+        "--minutes", type=float, default=8, help="after this long, rivals are left out (8)"
+    )
+    parser.add_argument("--out", type=Path, default=Path(".bench"), help="output folder (.bench)")
+    parser.add_argument(
+        "--only", default="", metavar="PATTERN", help="only rules whose name matches this regex"
+    )
+    parser.add_argument(
+        "--sections",
+        nargs="+",
+        choices=SECTIONS,
+        default=SECTIONS,
+        metavar="NAME",
+        help=f"what to measure, of: {', '.join(SECTIONS)} (all)",
+    )
+    parser.add_argument("--skip-byzfl", action="store_true", help="do not install or measure byzfl")
+    parser.add_argument("--quick", action="store_true", help="a small matrix, for a first look")
+    parser.add_argument(
+        "--huge", action="store_true", help=f"also weightings on {HUGE_N} rows (d = {D}: 4.8 GB)"
+    )
+    parser.add_argument("--markdown", action="store_true", help="print Markdown, not tables")
+    chosen = parser.parse_args()
+    chosen.n = chosen.n or N
+    chosen.d = chosen.d or (100_000 if chosen.quick else D)
+    chosen.repeats = chosen.repeats or (3 if chosen.quick else 11)
+    if not entries(chosen.n, chosen.only):
+        parser.error(f"no rule matches {chosen.only!r}")
+    return chosen
+
+
+def plan(chosen: argparse.Namespace) -> dict[str, tuple[Measure, int]]:
+    """Each section to run and the number of its steps on the progress bar."""
+    mine, repeats = len(entries(chosen.n, chosen.only)), chosen.repeats
+    by_coordinate = [e for e in entries(13, chosen.only) if e.rule in COORDINATE and not e.mixing]
+    known: dict[str, tuple[Measure, int]] = {
+        "rules": (sections.rules, mine * repeats),
+        "n13": (sections.thirteen, len(by_coordinate) * repeats),
+        "sizes": (sections.sizes, 2 * repeats),
+        "offset": (sections.offset, 6 * repeats),
+        "first": (sections.first_call, 2),
+        "memory": (lambda run: sections.peaks(run, run.n), mine + 1),
+    }
+    planned = {key: known[key] for key in SECTIONS if key in chosen.sections}
+    if chosen.huge:
+        planned["huge"] = (lambda run: sections.peaks(run, HUGE_N, huge=True), mine)
+    return planned
+
+
+def why_not(key: str, chosen: argparse.Namespace) -> str | None:
+    """One sentence if this machine cannot run a section."""
+    if key in ("memory", "huge") and not Path("/proc/self/clear_refs").exists():
+        return f"The section {key} is left out: peak memory can only be measured on Linux."
+    rows = {"sizes": max(sections.SIZES), "huge": HUGE_N}.get(key, 2 * chosen.n)
+    if 4 * rows * chosen.d > 0.7 * sections.physical_memory():
+        return f"The section {key} is left out: its matrix does not fit into memory."
+    return None
+
+
+def main() -> None:
+    chosen, started = options(), monotonic()
+    output, status = Console(), Console(stderr=True)
+    if not output.is_terminal:
+        output.width = 160
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    load = os.getloadavg()[0]
+    if load > BUSY:
+        status.print(f"The machine is busy (load {load:.1f}): the figures will be rough.")
+    byzfl = None
+    if not chosen.skip_byzfl and "rules" in chosen.sections:
+        try:
+            byzfl = byzfl_bridge.load(chosen.out / "byzfl")
+        except byzfl_bridge.ByzflMissingError as missing:
+            status.print(str(missing))
+    planned, done = plan(chosen), []
+    for key in list(planned):
+        if reason := why_not(key, chosen):
+            status.print(reason)
+            del planned[key]
+
+    bar = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*bar, console=status, transient=True) as progress:
+        task = progress.add_task("", total=sum(steps for _, steps in planned.values()))
+        run = sections.Run(
+            n=chosen.n,
+            d=chosen.d,
+            repeats=chosen.repeats,
+            only=chosen.only,
+            sizes=sections.SIZES[:2] if chosen.quick else sections.SIZES,
+            byzfl=byzfl,
+            deadline=started + 60 * chosen.minutes,
+            step=lambda text: progress.update(task, advance=1, description=text),
+            say=status.print,
+        )
+        for measure, _ in planned.values():
+            section = measure(run)
+            if section.results:
+                done.append(section)
+
+    if chosen.markdown:
+        print(report.markdown(done))
+    else:
+        report.show(output, done)
+    if (chosen.n, chosen.d) != (N, D):
+        status.print(f"The goals are meant for n = {N}, d = {D}; this was another matrix.")
+    settings = {key: getattr(chosen, key) for key in ("n", "d", "repeats")}
+    settings |= {"byzfl": byzfl is not None, "load before": load}
+    report.write_json(chosen.out / "bench.json", settings, done)
+    status.print(f"Written: {chosen.out / 'bench.json'}")
+    for section in done:
+        if section.key == "rules":
+            status.print(report.plot(chosen.out / "bench.png", section))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""What the bench measures, and the goals the figures are held against."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Goal:
+    text: str
+    bound: float
+    unit: str = "x"
+    at_most: bool = True
+
+    def met(self, value: float) -> bool:
+        return value <= self.bound if self.at_most else value >= self.bound
+
+    @property
+    def wanted(self) -> str:
+        return f"{'≤' if self.at_most else '≥'} {self.bound:g} {self.unit}"
+
+
+GOALS = {
+    "weighting": Goal(
+        "Krum, geometric median, centred clipping, alone or behind bucketing or "
+        "nearest-neighbour mixing: time over the floor (one `X @ X.T` and one `w @ X`)",
+        1.5,
+    ),
+    "offset": Goal("The same where products need float64 (large common offset)", 3),
+    "coordinate": Goal("Median, trimmed mean at n = 25: time over `X.mean(0)`", 4),
+    "coordinate13": Goal("Median, trimmed mean at n = 13: time over `X.mean(0)`", 4),
+    "plain order": Goal(
+        "Median, trimmed mean: faster than straightforward torch", 15, at_most=False
+    ),
+    "plain geometric": Goal(
+        "Geometric median (exact): faster than 8 steps in straightforward torch", 3, at_most=False
+    ),
+    "byzfl order": Goal(
+        "Median, trimmed mean, MeaMed, nearest-neighbour mixing: faster than byzfl",
+        20,
+        at_most=False,
+    ),
+    "byzfl distance": Goal("Krum, geometric median: faster than byzfl", 6, at_most=False),
+    "flop": Goal("Krum at n = 50, 100, 300: time per flop of the Gram product, to n = 25", 2),
+    "comparator": Goal("Median at n = 50, 100, 300: time per comparator and column, to n = 25", 2),
+    "compile": Goal("First median call of a process, nothing compiled yet", 3, "s"),
+    "cached": Goal("First median call of the next process, over that (cached)", 0.5),
+    "memory weighting": Goal("Peak extra memory of weightings, of the size of X", 10, "%"),
+    "memory other": Goal("Peak extra memory of all other rules, of the size of X", 25, "%"),
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number made from the measurements, and the key of its goal if it has one."""
+
+    quantity: str
+    value: float
+    unit: str = "x"
+    goal: str | None = None
+
+    @property
+    def text(self) -> str:
+        digits = 1 if self.unit == "%" or self.value >= 10 else 2
+        return f"{self.value:.{digits}f} {self.unit}"
+
+    @property
+    def met(self) -> bool | None:
+        return None if self.goal is None else GOALS[self.goal].met(self.value)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row of a section: median seconds by contestant, and the figures made from them."""
+
+    name: str
+    seconds: dict[str, float] = field(default_factory=dict)
+    figures: list[Figure] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Section:
+    key: str
+    title: str
+    results: list[Result]

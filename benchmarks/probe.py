@@ -1,0 +1,81 @@
+"""Runs in processes of its own what a warm process cannot measure: first calls and peak memory.
+
+Prints one JSON object per line. `bench.py` starts it; see `first_call` and `peaks` there.
+"""
+
+import argparse
+import ctypes
+import gc
+import json
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from contestants import Entry, entries, floor_of
+
+import byzantium as bz
+
+STATUS = Path("/proc/self/status")
+CLEAR = Path("/proc/self/clear_refs")
+WARM_UP_COLUMNS = 4096
+
+
+def resident(field: str) -> int:
+    """Bytes resident now (VmRSS) or at most since the last reset (VmHWM)."""
+    for line in STATUS.read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise KeyError(field)
+
+
+def first_call() -> None:
+    x = torch.randn(25, 10_000)
+    start = perf_counter()
+    bz.Median()(x)
+    print(json.dumps({"seconds": perf_counter() - start}), flush=True)
+
+
+def peak(entry: Entry, x: torch.Tensor, small: torch.Tensor) -> dict[str, object]:
+    """Seconds and peak extra bytes of the first call at full size.
+
+    The warm-up has few columns: it compiles and starts threads but leaves no large buffer behind.
+    """
+    entry.ours()(small)
+    rule = entry.ours()
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    before = resident("VmRSS")
+    CLEAR.write_text("5")  # resets VmHWM
+    start = perf_counter()
+    output = rule(x)
+    seconds = perf_counter() - start
+    kept = output.nbytes * (2 if entry.rule == "clipping" else 1)  # the output and a kept centre
+    extra = max(0, resident("VmHWM") - before - kept)
+    return {"name": entry.name, "seconds": seconds, "share": extra / x.nbytes}
+
+
+def memory(n: int, d: int, only: str, weightings: bool) -> None:
+    torch.manual_seed(0)
+    x, small = torch.randn(n, d), torch.randn(n, min(d, WARM_UP_COLUMNS))
+    floor = floor_of("gram", x)
+    start = perf_counter()
+    floor()
+    print(json.dumps({"name": "floor", "seconds": perf_counter() - start}), flush=True)
+    x.mean(0)
+    for entry in entries(n, only):
+        if not weightings or (entry.is_weighting and entry.rule != "diameter"):
+            print(json.dumps(peak(entry, x, small)), flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["first", "memory"])
+    parser.add_argument("--n", type=int, default=25)
+    parser.add_argument("--d", type=int, default=100_000)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--weightings", action="store_true", help="leave out all other rules")
+    options = parser.parse_args()
+    if options.what == "first":
+        first_call()
+    else:
+        memory(options.n, options.d, options.only, options.weightings)

@@ -1,0 +1,175 @@
+"""Tables on the terminal, Markdown, JSON and a plot, all made from the same sections."""
+
+import json
+import os
+import platform
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+from model import GOALS, Figure, Section
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+COLOURS = {"ours": "#1b6ca8", "straightforward": "#e09f3e", "byzfl": "#9e2a2b"}
+
+
+def machine() -> dict[str, Any]:
+    """What was measured on; no name of the host and no paths."""
+    model = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), model)
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "date": date.today().isoformat(),
+    }
+
+
+def cell(figure: Figure) -> Text:
+    if figure.goal is None:
+        return Text(figure.text if figure.unit else f"{figure.value:.0e}")
+    wanted = f"  ({GOALS[figure.goal].wanted})"
+    return Text.assemble((figure.text, "green" if figure.met else "bold red"), (wanted, "dim"))
+
+
+def columns(section: Section) -> tuple[list[str], list[str]]:
+    """The contestants whose seconds are shown, and the quantities, in order of appearance."""
+    wide = section.key == "rules"
+    seconds = [c for r in section.results for c in r.seconds if c == "ours" or not wide]
+    quantities = [f.quantity for result in section.results for f in result.figures]
+    return list(dict.fromkeys(seconds)), list(dict.fromkeys(quantities))
+
+
+def table(section: Section) -> Table:
+    contestants, quantities = columns(section)
+    made = Table(title=section.title, title_justify="left", title_style="bold")
+    made.add_column("", no_wrap=True)
+    for name in contestants:
+        made.add_column(f"{name}, ms", justify="right")
+    for name in quantities:
+        made.add_column(name, justify="right")
+    for result in section.results:
+        figures = {f.quantity: cell(f) for f in result.figures}
+        made.add_row(
+            result.name,
+            *(f"{1e3 * result.seconds[c]:.1f}" if c in result.seconds else "" for c in contestants),
+            *(figures.get(q, "") for q in quantities),
+        )
+    return made
+
+
+def by_goal(sections: Iterable[Section]) -> dict[str, list[tuple[str, Figure]]]:
+    """All figures that have a goal, the furthest from it last."""
+    found: dict[str, list[tuple[str, Figure]]] = {key: [] for key in GOALS}
+    for section in sections:
+        for result in section.results:
+            for figure in result.figures:
+                if figure.goal is not None and section.key != "huge":
+                    found[figure.goal].append((result.name, figure))
+    for key, figures in found.items():
+        figures.sort(key=lambda pair: pair[1].value, reverse=not GOALS[key].at_most)
+    return {key: figures for key, figures in found.items() if figures}
+
+
+def goal_rows(sections: Iterable[Section]) -> list[tuple[str, str, str, bool]]:
+    """Goal, what is wanted, what was measured (best to worst), whether all of it is met."""
+    rows = []
+    for key, figures in by_goal(sections).items():
+        (_, best), (name, worst) = figures[0], figures[-1]
+        measured = worst.text
+        if len(figures) > 1:
+            measured = f"{best.text} to {worst.text} ({name})"
+        rows.append((GOALS[key].text, GOALS[key].wanted, measured, bool(worst.met)))
+    return rows
+
+
+def goal_table(sections: Iterable[Section]) -> Table:
+    made = Table(title="Goals", title_justify="left", title_style="bold", show_lines=True)
+    for name in ("goal", "wanted", "measured"):
+        made.add_column(name)
+    for text, wanted, measured, met in goal_rows(sections):
+        made.add_row(text, wanted, Text(measured, "green" if met else "bold red"))
+    return made
+
+
+def markdown(sections: list[Section]) -> str:
+    """The goals, and every rule against its floor and its rivals."""
+    lines = ["| Goal | Wanted | Measured | |", "| --- | --- | --- | --- |"]
+    for text, wanted, measured, met in goal_rows(sections):
+        lines.append(f"| {text} | {wanted} | {measured} | {'✓' if met else '✗'} |")
+    for section in sections:
+        if section.key != "rules":
+            continue
+        quantities = [q for q in columns(section)[1] if q != "difference"]
+        head = ["Rule", "Ours", *quantities]
+        lines += ["", f"| {' | '.join(head)} |", "| --- |" + " ---: |" * (len(head) - 1)]
+        for result in section.results:
+            texts = {f.quantity: f.text for f in result.figures}
+            ours = f"{1e3 * result.seconds['ours']:.0f} ms"
+            shown = " | ".join([ours, *(texts.get(q, "") for q in quantities)])
+            lines.append(f"| `{result.name}` | {shown} |")
+    return "\n".join(lines)
+
+
+def write_json(path: Path, settings: dict[str, Any], sections: list[Section]) -> None:
+    content = {
+        "machine": machine(),
+        "settings": settings,
+        "goals": {key: asdict(goal) for key, goal in GOALS.items()},
+        "sections": [asdict(section) for section in sections],
+    }
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def plot(path: Path, section: Section) -> str:
+    """Bars of time over the floor, on a logarithmic axis; says in a sentence what became of it."""
+    try:
+        from matplotlib.figure import Figure as Canvas
+    except ImportError:
+        return "There is no plot: matplotlib is not installed."
+    shown = [name for name in COLOURS if any(name in r.seconds for r in section.results)]
+    height = 0.8 / len(shown)
+    lowest = 0.5
+    canvas = Canvas(figsize=(9, 1.4 + 0.42 * len(section.results)), layout="constrained")
+    axes = canvas.subplots()
+    for k, name in enumerate(shown):
+        bars = [
+            (row + (k - (len(shown) - 1) / 2) * height, r.seconds[name] / r.seconds["floor"])
+            for row, r in enumerate(section.results)
+            if name in r.seconds
+        ]
+        places, ratios = [place for place, _ in bars], [ratio for _, ratio in bars]
+        lowest = min([lowest, *(0.8 * ratio for ratio in ratios)])
+        drawn = axes.barh(places, ratios, height, label=name, color=COLOURS[name])
+        labels = [f"{ratio:.2g}" if ratio < 10 else f"{ratio:.0f}" for ratio in ratios]
+        axes.bar_label(drawn, labels, padding=2, fontsize=6, color="#444444")
+    axes.axvline(1, color="#222222", linewidth=1)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.margins(x=0.06, y=0.01)
+    axes.set_xlim(left=lowest)
+    axes.set_yticks(range(len(section.results)), [r.name for r in section.results], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("time over the floor (1 = the least work there is)")
+    canvas.suptitle(section.title, fontsize=11)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
+    canvas.savefig(path, dpi=150, facecolor="white")
+    return f"Written: {path}"
+
+
+def show(console: Console, sections: list[Section]) -> None:
+    for section in sections:
+        console.print(table(section))
+    console.print(goal_table(sections))

@@ -1,0 +1,248 @@
+"""The sections of the bench; each measures and returns rows for a table."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from types import ModuleType
+from typing import Any
+
+import torch
+from contestants import COORDINATE, Entry, entries, floor_of
+from model import Figure, Result, Section
+from timing import Contestant, interleave
+from torch import Tensor
+
+SIZES = (25, 50, 100, 300)
+OFFSET_NORM, SPREAD = 63.0, 1e-3
+PROBE = Path(__file__).with_name("probe.py")
+
+
+@dataclass
+class Run:
+    """The settings of one run of the bench, and how it tells what it is doing."""
+
+    n: int
+    d: int
+    repeats: int
+    only: str
+    sizes: tuple[int, ...]
+    byzfl: ModuleType | None
+    deadline: float
+    step: Callable[[str], None]
+    say: Callable[[str], None]
+
+    @property
+    def late(self) -> bool:
+        return monotonic() > self.deadline
+
+    def normal(self, n: int) -> Tensor:
+        torch.manual_seed(0)
+        return torch.randn(n, self.d)
+
+    def race(
+        self, label: str, contestants: dict[str, Contestant]
+    ) -> tuple[dict[str, float], dict[str, Any]]:
+        seconds, first = interleave(contestants, self.repeats, lambda: self.step(label))
+        for name in contestants.keys() - seconds.keys():
+            self.say(f"{label} by {name} is left out: it failed on this input.")
+        return seconds, first
+
+
+def physical_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def faster(seconds: dict[str, float], rival: str, goal: str | None) -> Figure | None:
+    if rival not in seconds:
+        return None
+    return Figure(f"{rival} / ours", seconds[rival] / seconds["ours"], goal=goal)
+
+
+def floor_goal(entry: Entry) -> str | None:
+    if entry.rule in ("krum", "geometric", "clipping") and entry.mixing != "resampling":
+        return "weighting"
+    return "coordinate" if entry.rule in ("median", "trimmed") and not entry.mixing else None
+
+
+def rival_goals(entry: Entry) -> tuple[str | None, str | None]:
+    """The goals against straightforward torch and against byzfl."""
+    if entry.mixing:
+        nearest_mean = (entry.mixing, entry.rule) == ("nearest", "mean")
+        return None, "byzfl order" if nearest_mean else None
+    to_plain = {"median": "plain order", "trimmed": "plain order", "geometric": "plain geometric"}
+    to_byzfl = dict.fromkeys(("median", "trimmed", "meamed"), "byzfl order")
+    to_byzfl |= dict.fromkeys(("krum", "geometric"), "byzfl distance")
+    return to_plain.get(entry.rule), to_byzfl.get(entry.rule)
+
+
+def ours_and_floor(entry: Entry, x: Tensor) -> dict[str, Contestant]:
+    floor, rule = floor_of(entry.floor, x), entry.ours()
+    return {
+        "floor": Contestant(lambda _: floor(), lambda: None),
+        "ours": Contestant(rule, lambda: x),
+    }
+
+
+def with_rivals(run: Run, entry: Entry, x: Tensor) -> dict[str, Contestant]:
+    group = ours_and_floor(entry, x)
+    if run.late or not entry.has_rivals:
+        run.say(f"{entry.name} is measured without rivals, which would take too long.")
+        return group
+    group["straightforward"] = Contestant(entry.plain(), lambda: list(x))
+    call = entry.byzfl(run.byzfl) if run.byzfl else None
+    copies = entry.n - entry.f if entry.mixing == "nearest" else 1  # byzfl's mixing gathers these
+    if call is not None and copies * x.nbytes < 0.5 * physical_memory():
+        # Some of byzfl writes into its input, hence the copy.
+        group["byzfl"] = Contestant(call, x.clone, may_fail=True)
+    return group
+
+
+def rules(run: Run) -> Section:
+    x, results = run.normal(run.n), []
+    for entry in entries(run.n, run.only):
+        seconds, first = run.race(entry.name, with_rivals(run, entry, x))
+        to_plain, to_byzfl = rival_goals(entry)
+        figures = [
+            Figure("ours / floor", seconds["ours"] / seconds["floor"], goal=floor_goal(entry)),
+            faster(seconds, "straightforward", to_plain),
+            faster(seconds, "byzfl", to_byzfl),
+        ]
+        if "straightforward" in first and not entry.is_random:
+            figures.append(Figure("difference", distance(first), ""))
+        results.append(Result(entry.name, seconds, [f for f in figures if f]))
+    title = f"Rules on a normal matrix of {run.n} x {run.d}"
+    return Section("rules", title, results)
+
+
+def distance(first: dict[str, Any]) -> float:
+    """How far ours lies from straightforward torch, relative to the latter's norm."""
+    theirs: Tensor = first["straightforward"].double()
+    return float((first["ours"].double() - theirs).norm() / theirs.norm())
+
+
+def thirteen(run: Run) -> Section:
+    x, results = run.normal(13), []
+    for entry in entries(13, run.only):
+        if entry.rule in COORDINATE and entry.mixing is None:
+            seconds, _ = run.race(f"n = 13, {entry.name}", ours_and_floor(entry, x))
+            goal = "coordinate13" if entry.rule in ("median", "trimmed") else None
+            figure = Figure("ours / floor", seconds["ours"] / seconds["floor"], goal=goal)
+            results.append(Result(entry.name, seconds, [figure]))
+    return Section("n13", f"Rules by coordinate at n = 13, d = {run.d}", results)
+
+
+def comparators(n: int) -> int:
+    """How many comparators the median's network of n inputs has."""
+    from byzantium.aggregation import order
+
+    first = (n - 1) // 2
+    return len(order.network(n, first, n - first, in_order=False).comparators)
+
+
+def gram_flops(n: int) -> int:
+    """Operations of the Gram product for each column."""
+    return 2 * n * n
+
+
+def sizes(run: Run) -> Section:
+    x, results = None, []
+    for rule, quantity, goal, work in (
+        ("krum", "time per flop, to n = 25", "flop", gram_flops),
+        ("median", "time per comparator, to n = 25", "comparator", comparators),
+    ):
+        made = {n: Entry(rule, None, n) for n in run.sizes}
+        if not made[SIZES[0]].matches(run.only):
+            continue
+        x = run.normal(max(run.sizes)) if x is None else x
+        group = {str(n): Contestant(made[n].ours(), partial(x.narrow, 0, 0, n)) for n in made}
+        seconds, _ = run.race(f"sizes, {rule}", group)
+        base = seconds[str(SIZES[0])] / work(SIZES[0])
+        for n, entry in made.items():
+            value = seconds[str(n)] / work(n) / base
+            figure = Figure(quantity, value, goal=goal if n != SIZES[0] else None)
+            results.append(Result(f"{entry.name}, n = {n}", {"ours": seconds[str(n)]}, [figure]))
+    return Section("sizes", f"Growth with n at d = {run.d}", results)
+
+
+def far_off(run: Run) -> Iterator[tuple[str, Tensor]]:
+    """Inputs whose rows are far from the origin and close to each other.
+
+    In two camps, no point is close to all rows: distances within the far camp need float64.
+    """
+    for name, scale, camps in (
+        (f"rows spread by norm {SPREAD:g}", SPREAD / run.d**0.5, 1),
+        (f"coordinates spread by {SPREAD:g}", SPREAD, 1),
+        (f"two camps, rows spread by norm {SPREAD:g}", SPREAD / run.d**0.5, 2),
+    ):
+        x = run.normal(run.n).mul_(scale)
+        common = torch.randn(run.d)
+        common *= OFFSET_NORM / common.norm()
+        x[::2] += common
+        x[1::2] += common if camps == 1 else -common
+        yield name, x
+
+
+def offset(run: Run) -> Section:
+    results = []
+    for name, x in far_off(run):
+        for rule in ("krum", "geometric"):
+            entry = Entry(rule, None, run.n)
+            if not entry.matches(run.only):
+                continue
+            seconds, _ = run.race(f"offset, {entry.name}", ours_and_floor(entry, x))
+            figure = Figure("ours / floor", seconds["ours"] / seconds["floor"], goal="offset")
+            results.append(Result(f"{entry.name}, {name}", seconds, [figure]))
+    return Section("offset", f"Rows with a common offset of norm {OFFSET_NORM:g}", results)
+
+
+def probe(arguments: list[str], **environment: str) -> Iterator[dict[str, Any]]:
+    command = [sys.executable, str(PROBE), *arguments]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=os.environ | environment
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            yield json.loads(line)
+    if process.returncode:
+        raise RuntimeError(f"the probe for {arguments[0]} ended with code {process.returncode}")
+
+
+def first_call(run: Run) -> Section:
+    seconds = []
+    with tempfile.TemporaryDirectory() as cache:
+        for state in ("empty", "filled"):
+            run.step(f"first call, cache {state}")
+            seconds += [line["seconds"] for line in probe(["first"], NUMBA_CACHE_DIR=cache)]
+    empty, filled = seconds
+    ratio = Figure("over the first process", filled / empty, goal="cached")
+    results = [
+        Result("Median(), empty cache", {}, [Figure("first call", empty, "s", "compile")]),
+        Result("Median(), filled cache", {}, [Figure("first call", filled, "s"), ratio]),
+    ]
+    return Section("first", "First call of a process", results)
+
+
+def peaks(run: Run, n: int, huge: bool = False) -> Section:
+    """Peak memory; large blocks go back to the system at once, so that no rule reuses them."""
+    arguments = ["memory", f"--n={n}", f"--d={run.d}", f"--only={run.only}"]
+    kinds = {entry.name: entry.is_weighting for entry in entries(n)}
+    results = []
+    for line in probe(arguments + ["--weightings"] * huge, MALLOC_MMAP_THRESHOLD_="65536"):
+        name, seconds = line["name"], {"ours": line["seconds"]} if huge else {}
+        run.step(f"memory, n = {n}, {name}")
+        if name in kinds:
+            goal = "memory weighting" if kinds[name] else "memory other"
+            figure = Figure("peak extra memory", 100 * line["share"], "%", goal)
+            results.append(Result(name, seconds, [figure]))
+        elif huge:
+            results.append(Result(name, {"ours": line["seconds"]}))
+    if huge:
+        return Section("huge", f"Weightings on {n} x {run.d}, once each", results)
+    return Section("memory", f"Peak memory beyond the output, share of X ({n} x {run.d})", results)

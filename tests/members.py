@@ -1,0 +1,114 @@
+"""One instance of every rule and mixing, for N vectors of which F are bad: the list all tests sweep.
+
+A new member is one row here. `fails` is the visible table of laws that a member breaks by nature.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import reference
+import torch
+from reference import Array, Result
+
+import byzantium as bz
+
+N, F = 23, 2
+
+
+@dataclass(frozen=True)
+class Rule:
+    rule: bz.Aggregator
+    reference: Callable[[Array], Result]
+    fails: frozenset[str] = frozenset()
+    robust: bool = True
+
+    def fresh(self) -> bz.Aggregator:
+        return copy.deepcopy(self.rule)
+
+
+@dataclass(frozen=True)
+class Mix:
+    mixing: bz.Mixing
+    reference: Callable[[Array, torch.Generator], Array]
+    fails: frozenset[str] = frozenset()
+    copies: int = 1  # how many bad vectors one bad vector becomes
+
+
+def laws(*names: str) -> frozenset[str]:
+    assert set(names) <= {"permutation", "translation", "rotation", "scale", "unanimity"}
+    return frozenset(names)
+
+
+def medoid(X: Array) -> Array:
+    sums = [sum(float(np.linalg.norm(x - y)) for y in X) for x in X]
+    return X[int(np.argmin(sums))]
+
+
+RULES = [
+    Rule(bz.Mean(), reference.mean, robust=False),
+    Rule(bz.Krum(f=F), lambda X: reference.krum(X, F)),
+    Rule(bz.Krum(f=F, m=4, power=4), lambda X: reference.krum(X, F, 4, 4)),
+    Rule(bz.GeometricMedian(), reference.geometric_median),
+    Rule(
+        bz.GeometricMedian(steps=8, smoothing=0.1, start="zero"),
+        lambda X: reference.weiszfeld(X, 8, 0.1, np.zeros(X.shape[1])),
+        laws("translation", "scale"),
+    ),
+    Rule(
+        bz.GeometricMedian(steps=5, smoothing=0.1),
+        lambda X: reference.weiszfeld(X, 5, 0.1, medoid(X)),
+        laws("scale"),
+    ),
+    Rule(
+        bz.CenteredClipping(radius=8.0, steps=3),
+        lambda X: reference.centered_clipping(X, 8.0, 3, np.zeros(X.shape[1])),
+        laws("translation", "scale", "unanimity"),
+    ),
+    Rule(bz.Median(), reference.median, laws("rotation")),
+    Rule(bz.TrimmedMean(f=F), lambda X: reference.trimmed_mean(X, F), laws("rotation")),
+    Rule(bz.MeaMed(f=F), lambda X: reference.meamed(X, F), laws("rotation")),
+    Rule(bz.Bulyan(f=F), lambda X: reference.bulyan(X, F), laws("rotation")),
+    Rule(bz.MinimumDiameter(f=F), lambda X: reference.minimum_diameter(X, F)),
+    Rule(bz.SpectralFilter(f=F), lambda X: reference.spectral_filter(X, F)),
+]
+
+MIXINGS = [
+    Mix(
+        bz.Bucketing(s=2),
+        lambda X, g: reference.bucketing(X, 2, torch.randperm(len(X), generator=g).tolist()),
+        laws("permutation"),
+    ),
+    Mix(
+        bz.Resampling(s=2),
+        lambda X, g: reference.resampling(
+            X, 2, torch.randperm(2 * len(X), generator=g).tolist()
+        ),
+        laws("permutation"),
+        copies=2,
+    ),
+    Mix(bz.NearestNeighborMixing(f=F), lambda X, _: reference.nearest_neighbor_mixing(X, F)[0]),
+    Mix(
+        bz.AdaptiveClipping(f=F),
+        lambda X, _: reference.adaptive_clipping(X, F),
+        laws("translation"),
+    ),
+]
+
+
+def pipeline(mix: Mix, rule: Rule) -> Rule:
+    def materialised(X: Array) -> Result:
+        return rule.reference(mix.reference(X, torch.Generator().manual_seed(7)))
+
+    return Rule(mix.mixing >> rule.fresh(), materialised, mix.fails | rule.fails, rule.robust)
+
+
+PIPELINES = [pipeline(mix, rule) for mix in MIXINGS for rule in RULES]
+EVERYTHING = RULES + PIPELINES
+
+
+def name(member: object) -> str:
+    return repr(getattr(member, "rule", getattr(member, "mixing", member)))
