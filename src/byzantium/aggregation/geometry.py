@@ -43,10 +43,17 @@ class Geometry:
     gram:   P G P^T, float64, about a reference that does not matter; computed when first asked for.
     """
 
-    def __init__(self, base: Callable[[], Tensor], mixing: Tensor, anchors: int) -> None:
+    def __init__(
+        self,
+        base: Callable[[], Tensor],
+        mixing: Tensor,
+        anchors: int,
+        norms: Tensor | None = None,
+    ) -> None:
         self._base = base
         self.mixing = mixing
         self.anchors = anchors
+        self._norms = norms
 
     @property
     def points(self) -> int:
@@ -68,13 +75,22 @@ class Geometry:
 
     @cached_property
     def gram(self) -> Tensor:
-        gram = self.mixing @ self._base() @ self.mixing.T
-        return (gram + gram.T) / 2  # to the bit, so that ties are ties
+        # Mixed alike means equal, to the bit; and symmetric to the bit, so that ties are ties.
+        mixing, which = self.mixing.unique(dim=0, return_inverse=True)
+        gram = mixing @ self._base() @ mixing.T
+        return ((gram + gram.T) / 2)[which][:, which]
 
     @cached_property
     def squared_distances(self) -> Tensor:
         """(n, n) between the rows."""
         return squared_distances(self.gram)[: self.n, : self.n]
+
+    @property
+    def norms(self) -> Tensor:
+        """(n,), known without a Gram matrix as long as nothing was mixed."""
+        if self._norms is None:
+            return self.squared_distances_to(self.at(self.origin)).sqrt()
+        return self._norms
 
     def squared_distances_to(self, weights: Tensor) -> Tensor:
         """(n,) from each row to the point `weights @ points`."""
@@ -141,7 +157,7 @@ class Points:
 
     def geometry(self) -> Geometry:
         identity = torch.eye(self.n + len(self.anchors), dtype=torch.float64)
-        return Geometry(self._gram, identity, len(self.anchors))
+        return Geometry(self._gram, identity, len(self.anchors), self.norms.double())
 
     # -- reading ---------------------------------------------------------------------------------
 

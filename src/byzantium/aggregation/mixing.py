@@ -146,7 +146,7 @@ class AdaptiveClipping(Mixing):
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Tensor:
         n = geometry.n
-        norms = geometry.squared_distances_to(geometry.at(geometry.origin)).sqrt()
+        norms = geometry.norms
         bound = norms.sort(descending=True).values[2 * self.f * (n - self.f) // n]
         scale = torch.where(norms > bound, bound / norms, 1.0)
         matrix = torch.zeros(n, geometry.points, dtype=torch.float64)

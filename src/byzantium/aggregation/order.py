@@ -161,6 +161,8 @@ def _central_mean_by_network(
     from byzantium.aggregation import kernel  # imports numba: only when it is needed
 
     n, d = len(rows), matrix.shape[1]
+    if not d:
+        return
     low = (n - kept) // 2
     net = network(n, 0, n, in_order=True) if nearest else network(n, low, low + kept, in_order=False)
     # Row i starts at offsets[i] of one flat array, whatever lies between the rows.

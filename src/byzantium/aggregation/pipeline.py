@@ -72,7 +72,7 @@ class Stage(ABC):
     def __repr__(self) -> str:
         """As one would write it, without what has its default value: `Krum(f=5)`."""
         given = (
-            f"{field.name}={getattr(self, field.name)!r}"
+            f"{field.name}={_written(getattr(self, field.name))}"
             for field in dataclasses.fields(self)  # type: ignore[arg-type]
             if field.init and getattr(self, field.name) != field.default
         )
@@ -120,6 +120,11 @@ class Stage(ABC):
             relation = ">" if positive else ">="
             raise ValueError(f"{type(self).__name__} needs {name} {relation} 0, got {name}={value}")
         object.__setattr__(self, name, value)
+
+
+def _written(value: object) -> str:
+    """One text for equal numbers: 10, not 10.0."""
+    return repr(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def admit(

@@ -7,12 +7,14 @@ at all such covers.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 
 from torch import Tensor
 
 # Rows looked at before giving up: a count and not a clock, so that every machine agrees.
 BUDGET = 20_000_000
+ROUNDING = 1e-9
 
 
 def smallest_diameter(squared_distances: Tensor, size: int) -> list[int] | None:
@@ -42,7 +44,13 @@ class _Search:
 
     def run(self) -> list[int]:
         everyone, f = (1 << self.n) - 1, self.n - self.size
-        diameters = sorted({value for row in self.distances for value in row})
+        values = sorted({value for row in self.distances for value in row})
+        # Diameters that differ by rounding are equal: only the largest of each such group counts.
+        diameters = [
+            value
+            for value, larger in zip(values, [*values[1:], math.inf], strict=True)
+            if larger > value * (1 + ROUNDING)
+        ]
         k = bisect_left(
             diameters, True, key=lambda t: self._coverable(self._conflicts(t), everyone, f)
         )

@@ -1,0 +1,180 @@
+"""The numerics contract: right whatever the scale, the offset, the size, the dtype and the layout."""
+
+from __future__ import annotations
+
+import inputs
+import members
+import pytest
+import torch
+from members import EVERYTHING, F, N, RULES
+from torch import Tensor
+
+import byzantium as bz
+from byzantium.aggregation import geometry
+from byzantium.aggregation.geometry import Points, row_norms
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(7)
+
+
+def gram_distances(X: Tensor) -> Tensor:
+    points = Points(X, torch.arange(len(X)), row_norms(X))
+    return points.geometry().squared_distances
+
+
+def true_distances(X: Tensor) -> Tensor:
+    X = X.double()
+    return torch.stack([(X - x).square().sum(dim=1) for x in X])
+
+
+def relative_error(X: Tensor, rows: int) -> float:
+    """Of the distances between the first rows, which a rule would use."""
+    ours, truth = gram_distances(X)[:rows, :rows], true_distances(X)[:rows, :rows]
+    off_diagonal = ~torch.eye(rows, dtype=torch.bool)
+    return float(((ours - truth).abs() / truth)[off_diagonal].max())
+
+
+@pytest.fixture(params=["narrow", "float32 blocks"])
+def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "float32 blocks":
+        monkeypatch.setattr(geometry, "NARROW", 0)
+        monkeypatch.setattr(geometry, "BLOCK_BYTES", 1)
+
+
+@pytest.mark.usefixtures("width")
+@pytest.mark.parametrize("attack", [None, 1e8, 1e17])
+def test_distances_are_right_beside_a_large_common_part(attack: float | None) -> None:
+    X = inputs.common_part(25).float()
+    if attack:
+        X[-5:] = attack * inputs.gaussian(5, X.shape[1]).float() / 30
+    assert relative_error(X, 20) < 1e-5
+
+
+@pytest.mark.usefixtures("width")
+def test_attackers_at_1e25_are_absurd_in_float32_and_harmless_in_float64() -> None:
+    X = inputs.common_part(25)
+    X[-5:] = 1e25
+    assert relative_error(X, 20) < 1e-8
+    assert bz.Krum(f=5).explain(X.float()).rejected == (20, 21, 22, 23, 24)
+
+
+@pytest.mark.usefixtures("width")
+def test_distances_are_right_when_the_row_of_median_norm_is_an_attacker() -> None:
+    """Sign flips have the norm of honest rows, and stand far from all of them."""
+    X = inputs.common_part(25).float()
+    X[::3] = -X[::3] * (1 + 1e-6 * inputs.gaussian(9, 1).float())
+    honest = X[[i for i in range(25) if i % 3]]
+    assert relative_error(torch.cat([honest, X[::3]]), len(honest)) < 1e-5
+
+
+@pytest.mark.usefixtures("width")
+def test_rows_equal_to_the_bit_have_distance_zero() -> None:
+    X = inputs.copies(23, 400).float() + 60
+    same = (X[:, None] == X[None]).all(dim=2)
+    assert (gram_distances(X)[same] == 0).all()
+    assert (gram_distances(X)[~same] > 0).all()
+
+
+@pytest.mark.usefixtures("width")
+def test_a_few_copies_do_not_force_a_second_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attackers that collude send equal vectors: the common case must stay the fast one."""
+    reads = []
+    products = Points._products
+
+    def counted(self: Points, reference: int, dtype: torch.dtype) -> object:
+        reads.append(dtype)
+        return products(self, reference, dtype)
+
+    monkeypatch.setattr(Points, "_products", counted)
+    X = inputs.gaussian(25, 300).float()
+    X[-5:] = X[3]
+    bz.Krum(f=5)(X)
+    assert len(reads) == 1
+    X[-5:] = X[3] + 1e-4 * inputs.gaussian(5, 300).float()
+    bz.Krum(f=5)(X)
+    assert reads[1:] == [reads[0], torch.float64]
+
+
+@pytest.mark.parametrize("n", [3, 4, 8, 24, 25, 26, 27, 64, 100, 300])
+def test_accuracy_does_not_depend_on_the_number_of_rows(n: int) -> None:
+    X = inputs.gaussian(n, 60).float() + 20
+    assert relative_error(X, n) < 1e-6
+    assert torch.allclose(bz.Median()(X), X.quantile(0.5, dim=0), atol=1e-5)
+    trimmed = X.sort(dim=0).values[n // 3 : n - n // 3].mean(dim=0)
+    assert torch.allclose(bz.TrimmedMean(n // 3)(X), trimmed, atol=1e-5)
+
+
+@pytest.mark.parametrize("member", EVERYTHING, ids=members.name)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_is_accumulated_wider_and_returned_in_kind(
+    member: members.Rule, dtype: torch.dtype
+) -> None:
+    X = inputs.heterogeneous(N).to(dtype)
+    result = member.fresh()(X, seeded())
+    assert result.dtype == dtype
+    expected = member.fresh()(X.float(), seeded())
+    assert torch.equal(result, expected.to(dtype))
+
+
+@pytest.mark.parametrize("member", EVERYTHING, ids=members.name)
+@pytest.mark.parametrize("d", [0, 1, 2, 257, 2049])
+def test_any_number_of_columns(member: members.Rule, d: int) -> None:
+    X = inputs.gaussian(N, d).float()
+    report = member.fresh().explain(X, seeded())
+    assert report.aggregate.shape == (d,)
+    assert report.aggregate.isfinite().all()
+    assert float(report.weights.sum()) + report.remainder == pytest.approx(1)
+
+
+@pytest.mark.parametrize("member", EVERYTHING, ids=members.name)
+def test_the_layout_of_the_input_does_not_matter(member: members.Rule) -> None:
+    X = inputs.heterogeneous(N, 30).float()
+    expected = member.fresh()(X, seeded())
+    wide = torch.full((2 * N, 90), torch.nan)
+    wide[1::2, 30:60] = X
+    for view in (X.T.contiguous().T, wide[1::2, 30:60], X[:, None].expand(N, 1, 30)[:, 0]):
+        assert torch.allclose(member.fresh()(view, seeded()), expected, atol=1e-6)
+    every_other = torch.stack([X, X], dim=2).flatten(1)[:, ::2]
+    assert torch.allclose(member.fresh()(every_other, seeded()), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("member", EVERYTHING, ids=members.name)
+def test_input_is_untouched_and_the_result_detached(member: members.Rule) -> None:
+    X = inputs.heterogeneous(N).float().requires_grad_()
+    before = X.detach().clone()
+    rule = member.fresh()
+    first = rule(X, seeded())
+    assert not first.requires_grad
+    first.zero_()  # the caller owns the result: neither input nor state may share its memory
+    assert torch.equal(X.detach(), before)
+    rule(X, seeded())
+    assert torch.equal(X.detach(), before)
+
+
+@pytest.mark.parametrize("member", RULES, ids=members.name)
+@pytest.mark.parametrize("scale", [1e-30, 1e-12, 1e12])
+def test_extreme_scales_are_no_reason_to_fail(member: members.Rule, scale: float) -> None:
+    if "scale" in member.fails:
+        pytest.skip("this rule has a length of its own")
+    X = inputs.heterogeneous(N)
+    expected = scale * member.fresh()(X, seeded())
+    result = member.fresh()((scale * X).float(), seeded()).double()
+    assert (result - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+def test_the_sum_of_float32_rows_does_not_lose_a_small_row_to_a_trimmed_huge_one() -> None:
+    """Trimming sorts and slices; as sum - largest - smallest the error would be 100 %."""
+    X = torch.tensor([[1e8], [1.0], [1.25], [1.5], [-1e8]])
+    assert bz.TrimmedMean(f=1)(X) == 1.25
+    assert bz.MeaMed(f=2)(X) == 1.25
+    assert bz.Median()(X) == 1.25
+
+
+def test_reduced_matmul_precision_set_by_the_user_does_not_reach_the_distances(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(geometry, "NARROW", 0)
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")
+    X = inputs.common_part(F + 5).float()
+    assert relative_error(X, F + 5) < 1e-9
