@@ -12,21 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
-# A block of columns is read, centred and multiplied while it is in the cache.
-BLOCK_BYTES = 4 << 20
-# Mixed rows are handed to coordinate-wise rules in larger pieces, worth waking up threads for.
-MIXED_BLOCK_BYTES = 12 << 20
-# Up to this many columns float64 costs nothing worth saving.
-NARROW = 1 << 15
-# A pair of rows this close, beside their squared distance from the reference, is beyond float32.
-CLOSE = 1e-2
-# Squares of values much smaller than this leave the range of float32.
-TINY_NORM = 1e-12
+from byzantium.aggregation import plain
+from byzantium.aggregation.plain import column_blocks
+
+# Different rows this close, beside their distance from the reference, deserve a better reference.
+CLOSE = 1e-4
 
 
 def squared_distances(gram: Tensor) -> Tensor:
@@ -110,6 +106,14 @@ class Geometry:
         weights[rows] = 1 / len(rows)
         return weights
 
+    def matrix(self, n: int) -> Tensor | None:
+        """P over the n original rows alone, to be applied to them; None where it is the identity.
+
+        (Of the anchors only the origin can be mixed in, and it adds nothing.)
+        """
+        matrix = self.mixing[: self.n, :n]
+        return None if torch.equal(matrix, torch.eye(n, dtype=torch.float64)) else matrix
+
     def renewed(self) -> Geometry:
         """The same points, taken as the original ones."""
         identity = torch.eye(self.points, dtype=torch.float64)
@@ -147,174 +151,75 @@ class Points:
         return self.updates.shape[1]
 
     @property
-    def whole(self) -> bool:
-        return self.n == len(self.updates)
-
-    @property
     def dtype(self) -> torch.dtype:
-        """What sums are accumulated in: never less than float32."""
-        return accumulator(self.updates.dtype)
+        """What is computed in: the input's own, but never less than float32."""
+        return torch.float64 if self.updates.dtype == torch.float64 else torch.float32
 
     def geometry(self) -> Geometry:
         identity = torch.eye(self.n + len(self.anchors), dtype=torch.float64)
-        return Geometry(self._gram, identity, len(self.anchors), self.norms.double())
+        return Geometry(cache(self._gram), identity, len(self.anchors), self.norms)
 
-    # -- reading ---------------------------------------------------------------------------------
+    def pieces(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Columns, a matrix that the passes can read, and which of its rows take part.
 
-    def read(self, columns: slice) -> Tensor:
-        """The rows that take part, in some columns: a view unless rows were rejected."""
-        block = self.updates[:, columns]
-        return block if self.whole else block.index_select(0, self.rows.to(block.device))
+        That is the input itself, whole, or where it must be converted, a copy of some columns.
+        """
+        if self.updates.dtype == self.dtype and self.updates.stride(1) == 1:
+            yield slice(0, self.d), self.updates, self.rows
+        else:
+            for columns in column_blocks(self.n, self.d, self.dtype):
+                block = self.updates[:, columns].index_select(0, self.rows.to(self.updates.device))
+                yield columns, block.to(self.dtype).contiguous(), torch.arange(self.n)
 
     def combine(self, weights: Tensor) -> Tensor:
         """sum_i w_i x_i over rows and anchors. Rows that do not take part are never read."""
-        counted = weights[: self.n].nonzero().flatten()
-        if 2 * len(counted) > self.n:
-            counted = torch.arange(self.n)  # one long read rather than many short ones
-        rows = self.rows[counted]
-        share = weights[counted].to(self.updates.device, self.dtype)
-        total = torch.zeros(self.d, dtype=self.dtype, device=self.updates.device)
-        if self.updates.dtype == self.dtype and self.updates.stride(1) == 1:
-            for first, last in _runs(rows.tolist()):
-                part = self.updates[rows[first] : rows[first] + last - first]
-                total.addmv_(part.T, share[first:last])
-        else:
-            some = Points(self.updates, rows, self.norms[counted])
-            for columns in column_blocks(len(rows), self.d, self.dtype):
-                total[columns] = share @ some.read(columns).to(self.dtype)
+        total = torch.empty(self.d, dtype=self.dtype, device=self.updates.device)
+        for columns, matrix, rows in self.pieces():
+            backend(matrix).combine(matrix, rows, weights[: self.n], total[columns])
         for anchor, weight in zip(self.anchors, weights[self.n :].tolist(), strict=True):
             if anchor is not None and weight:
                 total.add_(anchor.to(total), alpha=weight)
         return total
 
-    def blocks(self, geometry: Geometry) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """The mixed rows, never all at once: columns, a matrix, and which of its rows they are.
-
-        Where nothing was mixed or converted, the matrix is the input itself, whole. (Of the anchors
-        only the origin can be mixed in, and it adds nothing.)
-        """
-        matrix = geometry.mixing[: geometry.n, : self.n]
-        unmixed = torch.equal(matrix, torch.eye(self.n, dtype=torch.float64))
-        if unmixed and self.updates.dtype == self.dtype and self.updates.stride(1) == 1:
-            yield slice(0, self.d), self.updates, self.rows
-            return
-        matrix = matrix.to(self.updates.device, self.dtype)
-        widest, rows = max(matrix.shape), torch.arange(geometry.n)
-        for columns in column_blocks(widest, self.d, self.dtype, MIXED_BLOCK_BYTES):
-            yield columns, matrix @ self.read(columns).to(self.dtype), rows
-
-    # -- the Gram matrix -------------------------------------------------------------------------
-
     def _gram(self) -> Tensor:
         """<p_i - r, p_j - r> for all points, in float64, about a reference r among the rows.
 
-        A row of median norm is not huge, and seldom far from the honest rows. Products are taken
-        in float32 and summed in float64. Two different rows that are close beside their distance
-        from r are beyond float32: then all is done again in float64, about a row that has half of
-        the others around it. Rows equal to the bit are found, and given distance zero.
+        A row of median norm is not huge, and seldom far from the honest rows. Where different rows
+        turn out to be close beside their distance from it, a row with half of the others around it
+        is a better reference.
         """
-        everything = slice(0, self.d)
-        reference = int(self.norms.argsort(stable=True)[(self.n - 1) // 2])
-        float32_will_do = (
-            self.dtype == torch.float32
-            and self.d > NARROW
-            and float(self.norms[reference]) > TINY_NORM
-            and torch.get_float32_matmul_precision() == "highest"
-        )
-        total = torch.zeros(self.n + len(self.anchors), self.n + len(self.anchors)).double()
-        for columns, product in self._products(
-            reference, torch.float32 if float32_will_do else torch.float64
-        ):
-            total += product
-            # One block often tells that the rest is not worth reading in this frame.
-            if columns.start == 0 and not self._are_copies(_close_pairs(total), columns):
-                break
-        pairs = _close_pairs(total)
-        if not self._are_copies(pairs, everything):
-            medoid = _medoid(total[: self.n, : self.n])
-            total.zero_()
-            for _, product in self._products(medoid, torch.float64):
-                total += product
-            pairs = [pair for pair in _close_pairs(total) if self._are_copies([pair], everything)]
-        for copy, original in pairs:
-            total[copy] = total[original]
-            total[:, copy] = total[:, original]
+        gram = self._gram_about(int(self.norms.argsort(stable=True)[(self.n - 1) // 2]))
+        squares = gram.diagonal()
+        distances = squared_distances(gram)
+        scale = torch.maximum(squares[:, None], squares[None, :])
+        if ((distances > 0) & (distances < CLOSE * scale)).any():
+            nearer_half = distances[: self.n, : self.n].kthvalue(self.n // 2 + 1, dim=1).values
+            gram = self._gram_about(int(nearer_half.argmin()))
+        return gram
+
+    def _gram_about(self, reference: int) -> Tensor:
+        points = self.n + len(self.anchors)
+        total = torch.zeros(points, points, dtype=torch.float64)
+        for columns, matrix, rows in self.pieces():
+            anchors = [None if a is None else a.to(matrix)[columns] for a in self.anchors]
+            total += backend(matrix).gram(matrix, rows, anchors, reference)
         return total
 
-    def _products(self, reference: int, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
-        """The Gram matrix of each block of columns, minus the reference row."""
-        device = self.updates.device
-        vector = self.updates[int(self.rows[reference])]
-        points = self.n + len(self.anchors)
-        buffer = torch.empty(0, dtype=dtype, device=device)
-        for columns in column_blocks(points, self.d, dtype):
-            width = columns.stop - columns.start
-            if not len(buffer):
-                buffer = torch.empty(points, width, dtype=dtype, device=device)
-            block = buffer[:, :width]
-            rows, base = self.read(columns), vector[columns].to(dtype)
-            if rows.dtype == dtype:
-                torch.sub(rows, base, out=block[: self.n])
-            else:
-                block[: self.n].copy_(rows).sub_(base)
-            for i, anchor in enumerate(self.anchors, start=self.n):
-                block[i] = -base if anchor is None else anchor[columns].to(base) - base
-            yield columns, (block @ block.T).cpu()
 
-    def _are_copies(self, pairs: list[tuple[int, int]], columns: slice) -> bool:
-        """Whether each pair is one row twice, in these columns."""
-        return all(
-            max(pair) < self.n
-            and torch.equal(*(self.updates[int(self.rows[i]), columns] for i in pair))
-            for pair in pairs
-        )
+def backend(matrix: Tensor) -> ModuleType:
+    """Where the passes over a matrix are to be found: `compiled` for the CPU, else `plain`."""
+    if matrix.device.type != "cpu":
+        return plain
+    from byzantium.aggregation import compiled  # imports numba: only when it is needed
+
+    return compiled
 
 
-def _close_pairs(gram: Tensor) -> list[tuple[int, int]]:
-    """(i, j) for each point i and the first j < i that is close to it beside their scale."""
-    squares = gram.diagonal()
-    scale = torch.maximum(squares[:, None], squares[None, :])
-    close = (squared_distances(gram) < CLOSE * scale).tril_(-1)
-    return [(int(i), int(close[i].byte().argmax())) for i in close.any(dim=1).nonzero()]
-
-
-def _medoid(gram: Tensor) -> int:
-    """The row whose nearer half of the others lies closest around it."""
-    distances = squared_distances(gram)
-    return int(distances.kthvalue(len(gram) // 2 + 1, dim=1).values.argmin())
-
-
-def accumulator(dtype: torch.dtype) -> torch.dtype:
-    """What sums of this type are taken in: never less than float32."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def _runs(rows: list[int]) -> Iterator[tuple[int, int]]:
-    """first <= k < last for each run of consecutive numbers rows[k]."""
-    first = 0
-    for k in range(1, len(rows) + 1):
-        if k == len(rows) or rows[k] != rows[k - 1] + 1:
-            yield first, k
-            first = k
-
-
-def row_norms(matrix: Tensor) -> Tensor:
-    """(n,), on the CPU; NaN or infinite where a row is."""
-    dtype = accumulator(matrix.dtype)
-    if matrix.dtype == dtype:
-        return torch.linalg.vector_norm(matrix, dim=1).cpu()
-    norms = [
-        torch.linalg.vector_norm(matrix[:, columns].to(dtype), dim=1)
-        for columns in column_blocks(len(matrix), matrix.shape[1], dtype)
-    ]
-    nothing = matrix.new_zeros(len(matrix), dtype=dtype)
-    return torch.linalg.vector_norm(torch.stack([nothing, *norms]), dim=0).cpu()
-
-
-def column_blocks(
-    rows: int, d: int, dtype: torch.dtype, block_bytes: int = BLOCK_BYTES
-) -> Iterator[slice]:
-    """Slices of columns such that `rows` of them fill about `block_bytes`."""
-    width = max(256, block_bytes // (max(rows, 1) * dtype.itemsize))
-    for start in range(0, d, width):
-        yield slice(start, min(start + width, d))
+def row_norms(updates: Tensor) -> Tensor:
+    """(n,), float64, on the CPU; NaN or infinite where a row is."""
+    everyone = torch.arange(len(updates))
+    points = Points(updates, everyone, everyone)
+    total = torch.zeros(len(updates), dtype=torch.float64)
+    for _, matrix, _ in points.pieces():
+        total += backend(matrix).squared_norms(matrix)
+    return total.sqrt()

@@ -17,8 +17,9 @@ from typing import Any, ClassVar, Self, overload
 import torch
 from torch import Tensor
 
-from byzantium.aggregation.geometry import Geometry, Points, row_norms
-from byzantium.aggregation.order import central_mean, shares
+from byzantium.aggregation.geometry import Geometry, Points, backend, row_norms
+from byzantium.aggregation.order import shares
+from byzantium.aggregation.plain import mixed_blocks
 
 logger = logging.getLogger("byzantium")
 
@@ -215,8 +216,9 @@ class Mixing(Stage):
         points, steps, _ = admit(self.stages, updates)
         geometry = _through(steps, points.geometry(), generator)
         mixed = torch.empty(geometry.n, points.d, dtype=updates.dtype, device=updates.device)
-        for columns, block, rows in points.blocks(geometry):
-            mixed[:, columns] = block[rows]
+        for outer, matrix, rows in points.pieces():
+            for inner, block in mixed_blocks(matrix, rows, geometry.matrix(points.n)):
+                mixed[:, outer][:, inner] = block
         return mixed
 
     @overload
@@ -395,13 +397,16 @@ class CoordinateWise(Rule):
     def finish(
         self, points: Points, geometry: Geometry, explain: bool
     ) -> tuple[Tensor, Tensor | None]:
-        kept = self.kept(geometry.n)
+        kept, mixing = self.kept(geometry.n), geometry.matrix(points.n)
         aggregate = torch.empty(points.d, dtype=points.dtype, device=points.updates.device)
         share = torch.zeros(geometry.points, dtype=torch.float64)
-        for columns, block, rows in points.blocks(geometry):
-            central_mean(block, rows, kept, nearest=self.nearest, out=aggregate[columns])
+        for columns, matrix, rows in points.pieces():
+            backend(matrix).central_mean(
+                matrix, rows, mixing, kept, self.nearest, aggregate[columns]
+            )
             if explain:
-                share[: geometry.n] += shares(block, rows, kept, nearest=self.nearest)
+                for _, block in mixed_blocks(matrix, rows, mixing):
+                    share[: geometry.n] += shares(block, kept, nearest=self.nearest)
         if not points.d:  # no coordinate to supply: all alike
             share[: geometry.n] = 1
         return aggregate, share / share.sum() if explain else None

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from byzantium.aggregation.fermat import SumOfDistances
 from byzantium.aggregation.geometry import Geometry
 from byzantium.aggregation.pipeline import Weighting
 from byzantium.aggregation.subset import smallest_diameter
@@ -104,103 +105,16 @@ class GeometricMedian(Weighting):
         return self.start == "zero"
 
     def weights(self, geometry: Geometry) -> Tensor:
-        if self.start == "zero":
-            weights = geometry.at(geometry.origin)
-        else:
-            weights = geometry.at(int(geometry.squared_distances.sqrt().sum(dim=1).argmin()))
+        medoid = int(geometry.squared_distances.sqrt().sum(dim=1).argmin())
+        start = geometry.at(geometry.origin if self.start == "zero" else medoid)
+        objective = SumOfDistances(geometry.gram.numpy(), geometry.n, self.smoothing)
+        weights = start.numpy()
         if self.steps is None:
-            return _minimise(geometry, weights, self.smoothing)
-        for _ in range(self.steps):
-            weights = _weiszfeld(geometry, weights, self.smoothing)
-        return weights
-
-
-def _inverse_distances(geometry: Geometry, weights: Tensor, smoothing: float) -> Tensor:
-    """(points,): 1 / max(smoothing, ||z - x_i||) at z = weights @ points; infinite at a vector."""
-    inverse = torch.zeros(geometry.points, dtype=torch.float64)
-    inverse[: geometry.n] = (
-        geometry.squared_distances_to(weights).sqrt().clamp_min(smoothing).reciprocal()
-    )
-    return inverse
-
-
-def _weiszfeld(geometry: Geometry, weights: Tensor, smoothing: float) -> Tensor:
-    """One step of Weiszfeld's iteration, or of Vardi and Zhang's at a vector."""
-    pull = _inverse_distances(geometry, weights, smoothing)
-    here = pull.isinf()
-    if not here.any():
-        return pull / pull.sum()
-    pull[here] = 0
-    force = pull - pull.sum() * weights  # sum of unit vectors to the others, as weights
-    strength = float((force @ geometry.gram @ force).clamp_min(0).sqrt())
-    stay = min(1.0, int(here.sum()) / strength) if strength else 1.0
-    return weights if stay == 1 else (1 - stay) * pull / pull.sum() + stay * weights
-
-
-def _newton(geometry: Geometry, weights: Tensor, smoothing: float) -> Tensor | None:
-    r"""Newton's step for the sum of distances, by Woodbury's formula in n x n numbers.
-
-    With u_i = (z - x_i) / e_i and e_i = max(smoothing, ||z - x_i||), the gradient is U 1 and the
-    Hessian S I - U_a diag(1/e_a) U_a^T, where S = sum 1/e_i and a are the vectors farther away
-    than the smoothing. Without the second term it would be Weiszfeld's step.
-    """
-    n = geometry.n
-    inverse = _inverse_distances(geometry, weights, smoothing)
-    if inverse.isinf().any():
-        return None
-    differences = weights - torch.eye(geometry.points, dtype=torch.float64)[:n]
-    units = inverse[:n, None] * differences
-    products = units @ geometry.gram @ units.T
-    far = inverse[:n] * smoothing < 1
-    total = inverse.sum()
-    system = inverse[:n].reciprocal().diag() - products / total
-    correction = torch.zeros(geometry.points, dtype=torch.float64)
-    solution, failed = torch.linalg.solve_ex(
-        system[far][:, far], products.sum(dim=1)[far] / total
-    )
-    if failed or not solution.isfinite().all():
-        return None
-    correction[:n][far] = solution
-    pull = inverse * (1 + correction)
-    return weights + (pull - pull.sum() * weights) / total
-
-
-def _minimise(geometry: Geometry, weights: Tensor, smoothing: float) -> Tensor:
-    """Descend, by Newton's steps where they help and else Weiszfeld's, to a vanishing gradient."""
-
-    def loss(weights: Tensor) -> float:
-        distances = geometry.squared_distances_to(weights).sqrt()
-        if smoothing:  # Huber's function, whose minimiser is the fixed point of the iteration
-            near = (distances.square() / smoothing + smoothing) / 2
-            distances = torch.where(distances < smoothing, near, distances)
-        return float(distances.sum())
-
-    def slope(weights: Tensor) -> float:
-        pull = _inverse_distances(geometry, weights, smoothing)
-        force = pull - pull.sum() * weights
-        return float(force @ geometry.gram @ force)
-
-    best = loss(weights)
-    for _ in range(MOST_STEPS):
-        steps = [_weiszfeld(geometry, weights, smoothing), _newton(geometry, weights, smoothing)]
-        value, step = min(
-            ((loss(step), step) for step in steps if step is not None), key=lambda pair: pair[0]
-        )
-        if value >= best:
-            break
-        best, weights = value, step
-    # The loss is flat to rounding long before the gradient is, above all beside huge vectors.
-    steepness = slope(weights)
-    for _ in range(MOST_STEPS):
-        polished = _newton(geometry, weights, smoothing)
-        if polished is None or not 0 <= slope(polished) < steepness:
-            break
-        steepness, weights = slope(polished), polished
-    return _weiszfeld(geometry, weights, smoothing)  # as a convex combination
-
-
-# Newton's method needs about ten; this is never reached, and bounds the work whatever comes in.
-MOST_STEPS = 1000
+            weights = objective.minimise(weights)
+        else:
+            for _ in range(self.steps):
+                weights = objective.weiszfeld(weights)
+        return torch.from_numpy(weights)
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,0 +1,105 @@
+"""The four passes over the vectors on the CPU, by compiled kernels; `plain` says what they mean.
+
+Kernels release the GIL and are spread over threads of our own, as many as torch uses: those of
+numba die in a forked child and abort under several callers, those of torch are not ours to use.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from byzantium.aggregation import kernels
+from byzantium.aggregation.network import network
+
+Result = TypeVar("Result")
+
+# Each thread is given about this many pieces, so that a busy core does not hold up the rest.
+PIECES_PER_THREAD = 4
+# Below this many values a call is over before another thread has woken up.
+SMALL = 1 << 16
+
+
+def squared_norms(matrix: Tensor) -> Tensor:
+    flat, offsets = _flat(matrix, torch.arange(len(matrix)))
+
+    def part(first: int, last: int) -> NDArray[np.float64]:
+        total = np.zeros(len(offsets))
+        kernels.squared_norms(flat, offsets, total, first, last)
+        return total
+
+    return torch.from_numpy(np.sum(_over_columns(part, matrix.shape), axis=0))
+
+
+def gram(
+    matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], reference: int
+) -> Tensor:
+    points = len(rows) + len(anchors)
+    flat, offsets = _flat(matrix, rows)
+    kinds = [kernels.ORIGIN if anchor is None else kernels.CENTRE for anchor in anchors]
+    offsets = np.append(offsets, np.array(kinds, dtype=np.int64))
+    centre = next((a for a in anchors if a is not None), matrix.new_empty(0)).numpy()
+
+    def part(first: int, last: int) -> NDArray[np.float64]:
+        total = np.zeros((-(-points // 3) * 3,) * 2)
+        kernels.gram(flat, offsets, centre, reference, total, first, last)
+        return total
+
+    parts = _over_columns(part, (points, matrix.shape[1]))
+    lower = torch.from_numpy(np.sum(parts, axis=0))[:points, :points].tril()
+    return lower + lower.tril(-1).T
+
+
+def combine(matrix: Tensor, rows: Tensor, weights: Tensor, out: Tensor) -> None:
+    counted = weights.nonzero().flatten()
+    flat, offsets = _flat(matrix, rows[counted])
+    arguments = (flat, offsets, weights[counted].numpy(), out.numpy())
+    _over_columns(partial(kernels.combine, *arguments), (len(counted), matrix.shape[1]))
+
+
+def central_mean(
+    matrix: Tensor, rows: Tensor, mixing: Tensor | None, kept: int, nearest: bool, out: Tensor
+) -> None:
+    flat, offsets = _flat(matrix, rows)
+    n = len(rows) if mixing is None else len(mixing)
+    low = (n - kept) // 2
+    net = network(n, 0, n, in_order=True) if nearest else network(n, low, low + kept, in_order=False)
+    # The matrix as lists: mixed row i is made of parts starts[i] <= k < starts[i + 1].
+    mixing = torch.zeros(0, 0) if mixing is None else mixing
+    which, sources = mixing.nonzero(as_tuple=True)
+    starts = np.searchsorted(which.numpy(), np.arange(len(mixing) + 1))
+    shares = mixing[which, sources].to(matrix.dtype).numpy()
+    arguments = (flat, offsets, starts, sources.numpy(), shares, *net, kept, nearest, out.numpy())
+    _over_columns(partial(kernels.central_mean, *arguments), (n, matrix.shape[1]))
+
+
+def _flat(matrix: Tensor, rows: Tensor) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """One flat array and where in it each row starts, whatever lies between the rows."""
+    size = (len(matrix) - 1) * matrix.stride(0) + matrix.shape[1] if matrix.numel() else 0
+    flat: NDArray[Any] = matrix.as_strided((size,), (1,)).numpy()
+    return flat, (rows * matrix.stride(0)).numpy()
+
+
+def _over_columns(kernel: Callable[[int, int], Result], shape: Sequence[int]) -> list[Result]:
+    """kernel(first, last) for pieces that together cover the columns of n rows."""
+    n, d = shape
+    threads = torch.get_num_threads()
+    if threads == 1 or n * d < SMALL:
+        return [kernel(0, d)]
+    step = kernels.BLOCK * -(-d // (kernels.BLOCK * threads * PIECES_PER_THREAD))
+    pool = _pool(os.getpid(), threads)
+    pieces = [pool.submit(kernel, first, min(first + step, d)) for first in range(0, d, step)]
+    return [piece.result() for piece in pieces]
+
+
+@lru_cache(maxsize=1)
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="byzantium")
