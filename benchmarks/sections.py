@@ -140,10 +140,10 @@ def thirteen(run: Run) -> Section:
 
 def comparators(n: int) -> int:
     """How many comparators the median's network of n inputs has."""
-    from byzantium.aggregation import order
+    from byzantium.aggregation.network import network
 
     first = (n - 1) // 2
-    return len(order.network(n, first, n - first, in_order=False).comparators)
+    return len(network(n, first, n - first, in_order=False).comparators)
 
 
 def gram_flops(n: int) -> int:

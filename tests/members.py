@@ -1,4 +1,4 @@
-"""One instance of every rule and mixing, for N vectors of which F are bad: the list all tests sweep.
+"""One instance of every rule and mixing, for N vectors of which F are bad: all tests sweep these.
 
 A new member is one row here. `fails` is the visible table of laws that a member breaks by nature.
 """
@@ -85,9 +85,7 @@ MIXINGS = [
     ),
     Mix(
         bz.Resampling(s=2),
-        lambda X, g: reference.resampling(
-            X, 2, torch.randperm(2 * len(X), generator=g).tolist()
-        ),
+        lambda X, g: reference.resampling(X, 2, torch.randperm(2 * len(X), generator=g).tolist()),
         laws("permutation"),
         copies=2,
     ),

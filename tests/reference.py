@@ -47,7 +47,7 @@ def gap(a: float, b: float) -> float:
 
 
 def smallest_gap(keys: Sequence[float], pairs: Iterable[Pair]) -> float:
-    """min of gap(keys_i, keys_j) over the pairs, inf if there are none."""
+    """Min of gap(keys_i, keys_j) over the pairs, inf if there are none."""
     return min((gap(keys[i], keys[j]) for i, j in pairs), default=math.inf)
 
 
@@ -171,7 +171,7 @@ def meamed(X: Array, f: int) -> Result:
 
 
 def pull(X: Array, z: Array) -> Array:
-    """sum of (x_i - z)/||x_i - z|| over the rows x_i != z: minus the gradient of the objective."""
+    """Sum of (x_i - z)/||x_i - z|| over the rows x_i != z: minus the gradient of the objective."""
     total = np.zeros_like(z)
     for x in X:
         length = distance(x, z)
@@ -181,7 +181,7 @@ def pull(X: Array, z: Array) -> Array:
 
 
 def hessian(X: Array, z: Array) -> Array:
-    """sum of (I - u_i u_i^T)/||x_i - z|| with u_i the unit vector from z to x_i, over x_i != z."""
+    """Sum of (I - u_i u_i^T)/||x_i - z|| with u_i the unit vector from z to x_i, over x_i != z."""
     total = np.zeros((len(z), len(z)))
     for x in X:
         length = distance(x, z)

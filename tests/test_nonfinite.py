@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import inputs
 import members
@@ -49,7 +50,7 @@ def test_the_rule_goes_on_with_the_rest_and_a_smaller_f(
     assert float(report.weights.sum()) + report.remainder == pytest.approx(1)
 
     stages = [stage.without(len(rows)) for stage in member.fresh().stages]
-    reduced = stages[-1] if len(stages) == 1 else stages[0] >> stages[-1]  # type: ignore[operator]
+    reduced: Any = stages[-1] if len(stages) == 1 else stages[0] >> stages[-1]  # type: ignore[operator]
     remaining = X[[i for i in range(N) if i not in rows]]
     expected = reduced(remaining, seeded())
     assert torch.allclose(report.aggregate, expected, rtol=1e-5, atol=1e-5)

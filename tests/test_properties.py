@@ -83,6 +83,8 @@ def test_weights_and_remainder_sum_to_one_and_explain_the_result(
     assert float(report.weights.sum()) + report.remainder == pytest.approx(1, abs=1e-12)
     assert (report.weights >= 0).all()
     assert torch.equal(report.aggregate, run(member, X))
-    assert close(report.mixing.sum(dim=1), torch.ones(1).double()) or "Adaptive" in repr(member.rule)
+    assert close(report.mixing.sum(dim=1), torch.ones(1).double()) or "Adaptive" in repr(
+        member.rule
+    )
     if "rotation" not in member.fails:  # a weighting: the weights make the result
         assert close(report.weights @ X, report.aggregate)

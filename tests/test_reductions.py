@@ -47,9 +47,7 @@ def test_composition_is_associative() -> None:
     rule = bz.Krum(f=F)
     assert ((a >> b) >> c) >> rule == a >> (b >> (c >> rule)) == (a >> b) >> (c >> rule)
     assert (a >> b) >> c == a >> (b >> c)
-    assert repr(a >> b >> rule) == (
-        "Bucketing(s=2) >> AdaptiveClipping(f=2) >> Krum(f=2)"
-    )
+    assert repr(a >> b >> rule) == ("Bucketing(s=2) >> AdaptiveClipping(f=2) >> Krum(f=2)")
     assert len({(a >> b) >> rule, a >> (b >> rule)}) == 1
 
 

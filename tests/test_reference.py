@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import inputs
 import members
 import numpy as np

@@ -1,6 +1,6 @@
 """Robust aggregation: tensors in, a tensor out. Knows nothing of learning."""
 
-from byzantium.aggregation.coordinatewise import Bulyan, Median, MeaMed, TrimmedMean
+from byzantium.aggregation.coordinatewise import Bulyan, MeaMed, Median, TrimmedMean
 from byzantium.aggregation.mixing import (
     AdaptiveClipping,
     Bucketing,
@@ -26,8 +26,8 @@ __all__ = [
     "CenteredClipping",
     "GeometricMedian",
     "Krum",
-    "Mean",
     "MeaMed",
+    "Mean",
     "Median",
     "MinimumDiameter",
     "Mixing",

@@ -20,65 +20,77 @@ from torch import Tensor
 from byzantium.aggregation import kernels
 from byzantium.aggregation.network import network
 
+Array = NDArray[np.float64]
 Result = TypeVar("Result")
 
 # Each thread is given about this many pieces, so that a busy core does not hold up the rest.
 PIECES_PER_THREAD = 4
 # Below this many values a call is over before another thread has woken up.
-SMALL = 1 << 16
+SMALL = 1 << 18
 
 
-def squared_norms(matrix: Tensor) -> Tensor:
+def squared_norms(matrix: Tensor) -> Array:
     flat, offsets = _flat(matrix, torch.arange(len(matrix)))
 
-    def part(first: int, last: int) -> NDArray[np.float64]:
+    def part(first: int, last: int) -> Array:
         total = np.zeros(len(offsets))
         kernels.squared_norms(flat, offsets, total, first, last)
         return total
 
-    return torch.from_numpy(np.sum(_over_columns(part, matrix.shape), axis=0))
+    return np.sum(_over_columns(part, len(matrix), matrix.shape[1]), axis=0)
 
 
-def gram(
-    matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], reference: int
-) -> Tensor:
+def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], reference: int) -> Array:
     points = len(rows) + len(anchors)
     flat, offsets = _flat(matrix, rows)
     kinds = [kernels.ORIGIN if anchor is None else kernels.CENTRE for anchor in anchors]
     offsets = np.append(offsets, np.array(kinds, dtype=np.int64))
-    centre = next((a for a in anchors if a is not None), matrix.new_empty(0)).numpy()
+    centre = _centre(anchors, matrix).numpy()
 
-    def part(first: int, last: int) -> NDArray[np.float64]:
+    def part(first: int, last: int) -> Array:
         total = np.zeros((-(-points // 3) * 3,) * 2)
         kernels.gram(flat, offsets, centre, reference, total, first, last)
         return total
 
-    parts = _over_columns(part, (points, matrix.shape[1]))
-    lower = torch.from_numpy(np.sum(parts, axis=0))[:points, :points].tril()
-    return lower + lower.tril(-1).T
+    parts = _over_columns(part, points, matrix.shape[1])
+    lower = np.tril(np.sum(parts, axis=0)[:points, :points])
+    return lower + np.tril(lower, -1).T
 
 
-def combine(matrix: Tensor, rows: Tensor, weights: Tensor, out: Tensor) -> None:
-    counted = weights.nonzero().flatten()
-    flat, offsets = _flat(matrix, rows[counted])
-    arguments = (flat, offsets, weights[counted].numpy(), out.numpy())
-    _over_columns(partial(kernels.combine, *arguments), (len(counted), matrix.shape[1]))
+def combine(
+    matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], weights: Array, out: Tensor
+) -> None:
+    n, (counted,) = len(rows), weights[: len(rows)].nonzero()
+    flat, offsets = _flat(matrix, rows)
+    # The centre comes last among the anchors, and only where there is weight on it.
+    on_centre = float(weights[-1]) if anchors and anchors[-1] is not None else 0.0
+    centre = (_centre(anchors, matrix) if on_centre else matrix.new_empty(0)).numpy()
+    shares = weights[:n][counted]
+    arguments = (flat, offsets[counted], shares, centre, on_centre, out.numpy())
+    _over_columns(partial(kernels.combine, *arguments), len(counted), matrix.shape[1])
 
 
 def central_mean(
-    matrix: Tensor, rows: Tensor, mixing: Tensor | None, kept: int, nearest: bool, out: Tensor
+    matrix: Tensor, rows: Tensor, mixing: Array | None, kept: int, nearest: bool, out: Tensor
 ) -> None:
     flat, offsets = _flat(matrix, rows)
     n = len(rows) if mixing is None else len(mixing)
     low = (n - kept) // 2
-    net = network(n, 0, n, in_order=True) if nearest else network(n, low, low + kept, in_order=False)
+    net = (
+        network(n, 0, n, in_order=True) if nearest else network(n, low, low + kept, in_order=False)
+    )
     # The matrix as lists: mixed row i is made of parts starts[i] <= k < starts[i + 1].
-    mixing = torch.zeros(0, 0) if mixing is None else mixing
-    which, sources = mixing.nonzero(as_tuple=True)
-    starts = np.searchsorted(which.numpy(), np.arange(len(mixing) + 1))
-    shares = mixing[which, sources].to(matrix.dtype).numpy()
-    arguments = (flat, offsets, starts, sources.numpy(), shares, *net, kept, nearest, out.numpy())
-    _over_columns(partial(kernels.central_mean, *arguments), (n, matrix.shape[1]))
+    mixing = np.zeros((0, 0)) if mixing is None else mixing
+    which, sources = mixing.nonzero()
+    starts = np.searchsorted(which, np.arange(len(mixing) + 1))
+    shares = mixing[which, sources].astype(flat.dtype)
+    arguments = (flat, offsets, starts, sources, shares, *net, kept, nearest, out.numpy())
+    _over_columns(partial(kernels.central_mean, *arguments), n, matrix.shape[1])
+
+
+def _centre(anchors: Sequence[Tensor | None], matrix: Tensor) -> Tensor:
+    """The one anchor that is not the origin; empty where there is none."""
+    return next((a for a in anchors if a is not None), matrix.new_empty(0))
 
 
 def _flat(matrix: Tensor, rows: Tensor) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -88,9 +100,8 @@ def _flat(matrix: Tensor, rows: Tensor) -> tuple[NDArray[Any], NDArray[np.int64]
     return flat, (rows * matrix.stride(0)).numpy()
 
 
-def _over_columns(kernel: Callable[[int, int], Result], shape: Sequence[int]) -> list[Result]:
-    """kernel(first, last) for pieces that together cover the columns of n rows."""
-    n, d = shape
+def _over_columns(kernel: Callable[[int, int], Result], n: int, d: int) -> list[Result]:
+    """kernel(first, last) for pieces that together cover the d columns of n rows."""
     threads = torch.get_num_threads()
     if threads == 1 or n * d < SMALL:
         return [kernel(0, d)]

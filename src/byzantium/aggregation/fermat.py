@@ -1,41 +1,32 @@
 """The sum of distances to n points, and the way to its minimiser, in n x n numbers.
 
-A point is given by its weights over the points; see `geometry`. NumPy, because the matrices are
-small and the steps many.
+A point is given by its weights over the points; see `geometry`.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from byzantium.aggregation.geometry import Array, Geometry
 
 # Newton's method takes about ten; never reached, this bounds the work whatever comes in.
 MOST_STEPS = 1000
 
 
 class SumOfDistances:
-    r"""F(z) = sum_i h(||z - x_i||) over the first n points of a Gram matrix.
+    r"""F(z) = sum_i h(||z - x_i||) over the rows of a geometry.
 
     h is the identity; with smoothing, Huber's function, which is quadratic below it. The minimiser
     is the fixed point of Weiszfeld's iteration with w_i ~ 1 / max(smoothing, ||z - x_i||).
     """
 
-    def __init__(self, gram: Array, n: int, smoothing: float) -> None:
-        self.gram = gram
-        self.n = n
+    def __init__(self, geometry: Geometry, smoothing: float) -> None:
+        self.geometry = geometry
+        self.n = geometry.n
         self.smoothing = smoothing
-        self._squares = gram.diagonal()
-
-    def distances(self, weights: Array) -> Array:
-        products = self.gram @ weights
-        squares = self._squares - 2 * products + weights @ products
-        distances: Array = np.sqrt(squares[: self.n].clip(min=0))
-        return distances
 
     def __call__(self, weights: Array) -> float:
-        distances = self.distances(weights)
+        distances = self.geometry.distances_to(weights)
         if self.smoothing:
             near = (distances**2 / self.smoothing + self.smoothing) / 2
             distances = np.where(distances < self.smoothing, near, distances)
@@ -45,7 +36,7 @@ class SumOfDistances:
         """(points,): 1 / max(smoothing, ||z - x_i||); infinite at a point itself."""
         pull = np.zeros(len(weights))
         with np.errstate(divide="ignore"):
-            pull[: self.n] = 1 / self.distances(weights).clip(min=self.smoothing)
+            pull[: self.n] = 1 / self.geometry.distances_to(weights).clip(min=self.smoothing)
         return pull
 
     def weiszfeld(self, weights: Array) -> Array:
@@ -73,7 +64,7 @@ class SumOfDistances:
             return None
         inverse = pull[: self.n]
         units = inverse[:, None] * (weights - np.eye(self.n, len(weights)))
-        products = units @ self.gram @ units.T
+        products = units @ self.geometry.gram @ units.T
         total = inverse.sum()
         far = inverse * self.smoothing < 1
         system = np.diag(1 / inverse) - products / total
@@ -115,4 +106,4 @@ class SumOfDistances:
 
     def _squared_norm(self, differences: Array) -> float:
         """Of a combination whose weights sum to zero."""
-        return max(0.0, float(differences @ self.gram @ differences))
+        return max(0.0, float(differences @ self.geometry.gram @ differences))

@@ -15,36 +15,41 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from types import ModuleType
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.aggregation import plain
 from byzantium.aggregation.plain import column_blocks
 
+Array = NDArray[np.float64]
+
 # Different rows this close, beside their distance from the reference, deserve a better reference.
 CLOSE = 1e-4
 
 
-def squared_distances(gram: Tensor) -> Tensor:
+def squared_distances(gram: Array) -> Array:
     """||x_i - x_j||^2 from inner products about any reference; never negative, zero to itself."""
     squares = gram.diagonal()
-    distances = (squares[:, None] + squares[None, :] - 2 * gram).clamp_min_(0)
-    return distances.fill_diagonal_(0)
+    distances = (squares[:, None] + squares - 2 * gram).clip(min=0)
+    np.fill_diagonal(distances, 0)
+    return distances
 
 
 class Geometry:
     """The Gram matrix of n rows and their anchors, and how they came from the original points.
 
-    mixing: (points, original points), the rows of a matrix P whose rows sum to one.
-    gram:   P G P^T, float64, about a reference that does not matter; computed when first asked for.
+    mixing: (points, original points), the matrix P whose rows sum to one.
+    gram:   P G P^T about a reference that does not matter; computed when first asked for.
     """
 
     def __init__(
         self,
-        base: Callable[[], Tensor],
-        mixing: Tensor,
+        base: Callable[[], Array],
+        mixing: Array,
         anchors: int,
-        norms: Tensor | None = None,
+        norms: Array | None = None,
     ) -> None:
         self._base = base
         self.mixing = mixing
@@ -70,61 +75,62 @@ class Geometry:
         return self.points - 1
 
     @cached_property
-    def gram(self) -> Tensor:
+    def gram(self) -> Array:
         # Mixed alike means equal, to the bit; and symmetric to the bit, so that ties are ties.
-        mixing, which = self.mixing.unique(dim=0, return_inverse=True)
+        mixing, which = np.unique(self.mixing, axis=0, return_inverse=True)
         gram = mixing @ self._base() @ mixing.T
+        which = which.reshape(-1)
         return ((gram + gram.T) / 2)[which][:, which]
 
     @cached_property
-    def squared_distances(self) -> Tensor:
+    def squared_distances(self) -> Array:
         """(n, n) between the rows."""
         return squared_distances(self.gram)[: self.n, : self.n]
 
     @property
-    def norms(self) -> Tensor:
+    def norms(self) -> Array:
         """(n,), known without a Gram matrix as long as nothing was mixed."""
         if self._norms is None:
-            return self.squared_distances_to(self.at(self.origin)).sqrt()
+            return self.distances_to(self.at(self.origin))
         return self._norms
 
-    def squared_distances_to(self, weights: Tensor) -> Tensor:
+    def distances_to(self, weights: Array) -> Array:
         """(n,) from each row to the point `weights @ points`."""
         products = self.gram @ weights
         squares = self.gram.diagonal() - 2 * products + weights @ products
-        return squares[: self.n].clamp_min(0)
+        distances: Array = np.sqrt(squares[: self.n].clip(min=0))
+        return distances
 
-    def at(self, index: int) -> Tensor:
+    def at(self, index: int) -> Array:
         """The weights of one point."""
-        weights = torch.zeros(self.points, dtype=torch.float64)
+        weights = np.zeros(self.points)
         weights[index] = 1
         return weights
 
-    def uniform_over(self, rows: Tensor) -> Tensor:
+    def uniform_over(self, rows: NDArray[np.int64]) -> Array:
         """The weights of the mean of some rows."""
-        weights = torch.zeros(self.points, dtype=torch.float64)
+        weights = np.zeros(self.points)
         weights[rows] = 1 / len(rows)
         return weights
 
-    def matrix(self, n: int) -> Tensor | None:
+    def matrix(self, n: int) -> Array | None:
         """P over the n original rows alone, to be applied to them; None where it is the identity.
 
         (Of the anchors only the origin can be mixed in, and it adds nothing.)
         """
         matrix = self.mixing[: self.n, :n]
-        return None if torch.equal(matrix, torch.eye(n, dtype=torch.float64)) else matrix
+        return None if np.array_equal(matrix, np.eye(n)) else matrix
 
     def renewed(self) -> Geometry:
         """The same points, taken as the original ones."""
-        identity = torch.eye(self.points, dtype=torch.float64)
-        return Geometry(lambda: self.gram, identity, self.anchors)
+        return Geometry(lambda: self.gram, np.eye(self.points), self.anchors)
 
-    def mixed(self, matrix: Tensor) -> Geometry:
-        """The geometry of P X, for P of shape (m, n) or, where anchors are mixed in, (m, points)."""
+    def mixed(self, matrix: Array) -> Geometry:
+        """The geometry of P X, for P of shape (m, n), or (m, points) with the origin mixed in."""
         m, columns = matrix.shape
-        extended = torch.zeros(m + self.anchors, self.points, dtype=torch.float64)
+        extended = np.zeros((m + self.anchors, self.points))
         extended[:m, :columns] = matrix
-        extended[m:, self.n :] = torch.eye(self.anchors)
+        extended[m:, self.n :] = np.eye(self.anchors)
         return Geometry(self._base, extended @ self.mixing, self.anchors)
 
 
@@ -139,7 +145,7 @@ class Points:
 
     updates: Tensor
     rows: Tensor
-    norms: Tensor
+    norms: Array
     anchors: tuple[Tensor | None, ...] = ()
 
     @property
@@ -156,7 +162,7 @@ class Points:
         return torch.float64 if self.updates.dtype == torch.float64 else torch.float32
 
     def geometry(self) -> Geometry:
-        identity = torch.eye(self.n + len(self.anchors), dtype=torch.float64)
+        identity = np.eye(self.n + len(self.anchors))
         return Geometry(cache(self._gram), identity, len(self.anchors), self.norms)
 
     def pieces(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
@@ -171,39 +177,38 @@ class Points:
                 block = self.updates[:, columns].index_select(0, self.rows.to(self.updates.device))
                 yield columns, block.to(self.dtype).contiguous(), torch.arange(self.n)
 
-    def combine(self, weights: Tensor) -> Tensor:
+    def combine(self, weights: Array) -> Tensor:
         """sum_i w_i x_i over rows and anchors. Rows that do not take part are never read."""
         total = torch.empty(self.d, dtype=self.dtype, device=self.updates.device)
         for columns, matrix, rows in self.pieces():
-            backend(matrix).combine(matrix, rows, weights[: self.n], total[columns])
-        for anchor, weight in zip(self.anchors, weights[self.n :].tolist(), strict=True):
-            if anchor is not None and weight:
-                total.add_(anchor.to(total), alpha=weight)
+            anchors = self._anchors(matrix, columns)
+            backend(matrix).combine(matrix, rows, anchors, weights, total[columns])
         return total
 
-    def _gram(self) -> Tensor:
+    def _gram(self) -> Array:
         """<p_i - r, p_j - r> for all points, in float64, about a reference r among the rows.
 
         A row of median norm is not huge, and seldom far from the honest rows. Where different rows
         turn out to be close beside their distance from it, a row with half of the others around it
         is a better reference.
         """
-        gram = self._gram_about(int(self.norms.argsort(stable=True)[(self.n - 1) // 2]))
-        squares = gram.diagonal()
-        distances = squared_distances(gram)
-        scale = torch.maximum(squares[:, None], squares[None, :])
-        if ((distances > 0) & (distances < CLOSE * scale)).any():
-            nearer_half = distances[: self.n, : self.n].kthvalue(self.n // 2 + 1, dim=1).values
-            gram = self._gram_about(int(nearer_half.argmin()))
+        gram = self._gram_about(int(self.norms.argsort(kind="stable")[(self.n - 1) // 2]))
+        squares, distances = gram.diagonal(), squared_distances(gram)
+        close = distances < CLOSE * np.maximum(squares[:, None], squares)
+        if (close & (distances > 0)).any():
+            nearer_half = np.partition(distances[: self.n, : self.n], self.n // 2, axis=1)
+            gram = self._gram_about(int(nearer_half[:, self.n // 2].argmin()))
         return gram
 
-    def _gram_about(self, reference: int) -> Tensor:
-        points = self.n + len(self.anchors)
-        total = torch.zeros(points, points, dtype=torch.float64)
+    def _gram_about(self, reference: int) -> Array:
+        total = np.zeros((self.n + len(self.anchors),) * 2)
         for columns, matrix, rows in self.pieces():
-            anchors = [None if a is None else a.to(matrix)[columns] for a in self.anchors]
+            anchors = self._anchors(matrix, columns)
             total += backend(matrix).gram(matrix, rows, anchors, reference)
         return total
+
+    def _anchors(self, matrix: Tensor, columns: slice) -> list[Tensor | None]:
+        return [None if anchor is None else anchor.to(matrix)[columns] for anchor in self.anchors]
 
 
 def backend(matrix: Tensor) -> ModuleType:
@@ -215,11 +220,11 @@ def backend(matrix: Tensor) -> ModuleType:
     return compiled
 
 
-def row_norms(updates: Tensor) -> Tensor:
-    """(n,), float64, on the CPU; NaN or infinite where a row is."""
-    everyone = torch.arange(len(updates))
-    points = Points(updates, everyone, everyone)
-    total = torch.zeros(len(updates), dtype=torch.float64)
-    for _, matrix, _ in points.pieces():
+def row_norms(updates: Tensor) -> Array:
+    """(n,); NaN or infinite where a row is."""
+    n = len(updates)
+    total = np.zeros(n)
+    for _, matrix, _ in Points(updates, torch.arange(n), total).pieces():
         total += backend(matrix).squared_norms(matrix)
-    return total.sqrt()
+    norms: Array = np.sqrt(total)
+    return norms

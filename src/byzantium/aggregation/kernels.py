@@ -53,9 +53,9 @@ def _squared_norms(flat: Array, offsets: Array, total: Array, first: int, last: 
 squared_norms = _compiled(_squared_norms, fastmath=SUMS)
 
 
-@numba.njit  # type: ignore[untyped-decorator]
+@numba.njit
 def _add(flat: Array, offsets: Array, start: int, shares: Array, out: Array) -> None:
-    """out += sum_i shares[i] * row i, from column `start` on; four rows at a time."""
+    """Out += sum_i shares[i] * row i, from column `start` on; four rows at a time."""
     n, width = len(offsets), len(out)
     for i in range(0, n - n % 4, 4):
         a = flat[offsets[i] + start : offsets[i] + start + width]
@@ -72,11 +72,23 @@ def _add(flat: Array, offsets: Array, start: int, shares: Array, out: Array) -> 
             out[k] += shares[i] * a[k]
 
 
-def _combine(flat: Array, offsets: Array, weights: Array, out: Array, first: int, last: int) -> None:
+def _combine(
+    flat: Array,
+    offsets: Array,
+    weights: Array,
+    centre: Array,
+    on_centre: float,
+    out: Array,
+    first: int,
+    last: int,
+) -> None:
     total = np.empty(BLOCK)
     for start in range(first, last, BLOCK):
         width = min(BLOCK, last - start)
         total[:width] = 0
+        if on_centre != 0:
+            for c in range(width):
+                total[c] = on_centre * centre[start + c]
         _add(flat, offsets, start, weights, total[:width])
         for c in range(width):
             out[start + c] = total[c]
@@ -88,7 +100,7 @@ combine = _compiled(_combine)
 # -- order statistics --------------------------------------------------------------------------
 
 
-@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+@numba.njit(inline="always")
 def _row(flat: Array, offsets: Array, buffer: Array, place: int, start: int, width: int) -> Array:
     """A block of an input row (place < 0) or of a spare row of the buffer."""
     if place < 0:
@@ -162,7 +174,9 @@ def _central_mean(
             for k in range(count):
                 row = _row(rows, offsets_of_rows, buffer, chosen[k], origin, width)
                 below = _row(rows, offsets_of_rows, buffer, chosen[max(k - kept, 0)], origin, width)
-                above = _row(rows, offsets_of_rows, buffer, chosen[min(k + kept, count - 1)], origin, width)
+                above = _row(
+                    rows, offsets_of_rows, buffer, chosen[min(k + kept, count - 1)], origin, width
+                )
                 always_enters, never_leaves = k < kept, k + kept >= count
                 for c in range(width):
                     x, m = np.float64(row[c]), median[c]
@@ -179,7 +193,7 @@ central_mean = _compiled(_central_mean)
 # -- inner products ----------------------------------------------------------------------------
 
 
-@numba.njit(fastmath=SUMS)  # type: ignore[untyped-decorator]
+@numba.njit(fastmath=SUMS)
 def _tile(buffer: Array, size: int, i: int, j: int, width: int, gram: Array) -> None:
     """Nine inner products at once, so that each value read is used three times."""
     a0, b0 = buffer[i * size : i * size + width], buffer[j * size : j * size + width]

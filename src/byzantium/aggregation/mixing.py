@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from byzantium.aggregation.geometry import Geometry
+from byzantium.aggregation.geometry import Array, Geometry
 from byzantium.aggregation.pipeline import Mixing
 
 
-def _permutation(n: int, generator: torch.Generator | None) -> Tensor:
+def _permutation(n: int, generator: torch.Generator | None) -> NDArray[np.int64]:
     if generator is None:
         # Buckets that an attacker can predict can be gamed: nothing seeded by the program.
         generator = torch.Generator().manual_seed(secrets.randbits(63))
-    return torch.randperm(n, generator=generator, device=generator.device).cpu()
+    return torch.randperm(n, generator=generator, device=generator.device).cpu().numpy()
 
 
-def _averages(groups: list[Tensor], n: int) -> Tensor:
+def _groups(items: NDArray[np.int64], s: int) -> list[NDArray[np.int64]]:
+    """Consecutive groups of s; the last may be smaller."""
+    return [items[start : start + s] for start in range(0, len(items), s)]
+
+
+def _averages(groups: Iterable[NDArray[np.int64]], n: int) -> Array:
     """The matrix whose rows average groups of rows, repetitions counted."""
-    matrix = torch.zeros(len(groups), n, dtype=torch.float64)
-    for row, group in zip(matrix, groups, strict=True):
-        row.index_add_(0, group, torch.full((len(group),), 1 / len(group), dtype=torch.float64))
-    return matrix
+    return np.array([np.bincount(group, minlength=n) / len(group) for group in groups])
+
+
+def _by_distance(geometry: Geometry) -> NDArray[np.int64]:
+    """(n, n): for each row all rows, the nearest first, beginning with itself."""
+    distances = geometry.squared_distances.copy()
+    np.fill_diagonal(distances, -1)
+    return distances.argsort(axis=1, kind="stable")
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,8 +67,9 @@ class Bucketing(Mixing):
     def rows(self, n: int) -> int:
         return -(-n // self.s)
 
-    def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Tensor:
-        return _averages(list(_permutation(geometry.n, generator).split(self.s)), geometry.n)
+    def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
+        permutation = _permutation(geometry.n, generator)
+        return _averages(_groups(permutation, self.s), geometry.n)
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,9 +94,9 @@ class Resampling(Mixing):
     def least(self) -> tuple[int, str]:
         return self.s, "s"
 
-    def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Tensor:
+    def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         n = geometry.n
-        return _averages(list((_permutation(n * self.s, generator) % n).split(self.s)), n)
+        return _averages(_groups(_permutation(n * self.s, generator) % n, self.s), n)
 
 
 @dataclass(frozen=True, repr=False)
@@ -110,10 +122,8 @@ class NearestNeighborMixing(Mixing):
     def least(self) -> tuple[int, str]:
         return 2 * self.f + 1, "2f + 1"
 
-    def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Tensor:
-        distances = geometry.squared_distances.clone().fill_diagonal_(-1)  # itself first
-        nearest = distances.sort(dim=1, stable=True).indices[:, : geometry.n - self.f]
-        return _averages(list(nearest), geometry.n)
+    def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
+        return _averages(_by_distance(geometry)[:, : geometry.n - self.f], geometry.n)
 
 
 @dataclass(frozen=True, repr=False)
@@ -144,13 +154,13 @@ class AdaptiveClipping(Mixing):
     def needs_origin(self) -> bool:
         return True
 
-    def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Tensor:
+    def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         n = geometry.n
         norms = geometry.norms
-        bound = norms.sort(descending=True).values[2 * self.f * (n - self.f) // n]
-        scale = torch.where(norms > bound, bound / norms, 1.0)
-        matrix = torch.zeros(n, geometry.points, dtype=torch.float64)
-        matrix[:, :n] = scale.diag()
+        bound = np.sort(norms)[n - 1 - 2 * self.f * (n - self.f) // n]
+        scale = np.divide(bound, norms, out=np.ones(n), where=norms > bound)
+        matrix = np.zeros((n, geometry.points))
+        matrix[:, :n] = np.diag(scale)
         matrix[:, geometry.origin] = 1 - scale
         return matrix
 
@@ -168,19 +178,16 @@ class KrumSelection(Mixing):
     def rows(self, n: int) -> int:
         return n - 2 * self.f
 
-    def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Tensor:
+    def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         n = geometry.n
-        distances, order = geometry.squared_distances.clone().fill_diagonal_(-1).sort(
-            dim=1, stable=True
-        )
-        distances, order = distances[:, 1:], order[:, 1:]
-        left = torch.ones(n, dtype=torch.bool)
+        order = _by_distance(geometry)[:, 1:]
+        distances = np.take_along_axis(geometry.squared_distances, order, axis=1)
+        left = np.ones(n, dtype=bool)
         picks = []
         for size in range(n, 2 * self.f, -1):
             others = left[order]
-            near = others & (others.cumsum(dim=1) <= max(1, size - self.f - 2))
-            scores = torch.where(near, distances, 0.0).sum(dim=1)
-            pick = int(torch.where(left, scores, torch.inf).argmin())
-            left[pick] = False
-            picks.append(pick)
-        return torch.eye(n, dtype=torch.float64)[picks]
+            near = others & (others.cumsum(axis=1) <= max(1, size - self.f - 2))
+            scores = np.where(near, distances, 0).sum(axis=1)
+            picks.append(int(np.where(left, scores, np.inf).argmin()))
+            left[picks[-1]] = False
+        return np.eye(n)[picks]

@@ -70,7 +70,7 @@ def _pruned(n: int, first: int, last: int, *, in_order: bool) -> list[tuple[int,
 
 
 def _merge_exchange(n: int) -> list[tuple[int, int]]:
-    """Batcher's merge exchange, a sorting network for any n (Knuth, TAOCP 3, 5.2.2, algorithm M)."""
+    """Batcher's merge exchange sorts any number of values (Knuth, TAOCP 3, 5.2.2, algorithm M)."""
     comparators = []
     top = 1 << max(0, (n - 1).bit_length() - 1)
     p = top

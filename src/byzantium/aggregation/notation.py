@@ -17,7 +17,7 @@ LONGEST = 2000
 
 
 def parse(text: str) -> Aggregator | Mixing:
-    """The rule or mixing that a text describes: parse(repr(rule)) == rule.
+    """Read a rule or mixing back from its repr.
 
     >>> parse("Bucketing(s=2) >> Krum(f=5)")
     Bucketing(s=2) >> Krum(f=5)
@@ -27,13 +27,16 @@ def parse(text: str) -> Aggregator | Mixing:
     """
     from byzantium import aggregation
 
-    members = {name: getattr(aggregation, name) for name in aggregation.__all__}
-    stages = {
-        name: member
-        for name, member in members.items()
-        if dataclasses.is_dataclass(member) and issubclass(member, Stage)
-    }
-    result = read(text, stages)
+    members = (getattr(aggregation, name) for name in aggregation.__all__)
+    classes = [member for member in members if inspect.isclass(member)]
+    result = read(
+        text,
+        {
+            member.__name__: member
+            for member in classes
+            if issubclass(member, Stage) and dataclasses.is_dataclass(member)
+        },
+    )
     assert isinstance(result, (Aggregator, Mixing))
     return result
 
@@ -91,12 +94,8 @@ def _build(node: ast.expr, text: str, known: Mapping[str, type]) -> Any:
                 ]
                 if not missing:
                     raise
-                raise ValueError(
-                    f"{text!r} lacks the argument {missing[0]!r} of {name}"
-                ) from error
-    raise ValueError(
-        f"{text!r} has {ast.unparse(node)!r} where 'Name(argument=value)' is expected"
-    )
+                raise ValueError(f"{text!r} lacks the argument {missing[0]!r} of {name}") from error
+    raise ValueError(f"{text!r} has {ast.unparse(node)!r} where 'Name(argument=value)' is expected")
 
 
 def _literal(node: ast.expr, text: str) -> Any:

@@ -14,10 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from byzantium.aggregation.geometry import Geometry, Points, backend, row_norms
+from byzantium.aggregation.geometry import Array, Geometry, Points, backend, row_norms
 from byzantium.aggregation.order import shares
 from byzantium.aggregation.plain import mixed_blocks
 
@@ -52,7 +53,7 @@ class Report:
         return float(self.weights.sum() ** 2 / self.weights.square().sum())
 
 
-class Stage(ABC):
+class Stage:
     """One step of a pipeline. Members are frozen dataclasses; their fields are their parameters."""
 
     @property
@@ -148,7 +149,7 @@ def admit(
     norms = row_norms(updates)
     largest = LARGEST_NORM.get(updates.dtype, LARGEST_NORM_NARROW)
     usable = norms <= largest  # false for NaN
-    rejected = tuple((~usable).nonzero().flatten().tolist())
+    rejected = tuple(np.flatnonzero(~usable).tolist())
     if rejected:
         bounds = [stage.f for stage in stages if hasattr(stage, "f")]
         allowed = min(bounds, default=n // 2)
@@ -167,8 +168,13 @@ def admit(
     if any(step.needs_origin for step in steps):
         anchors.append(None)
     if centre is not None:
+        if centre.shape != updates.shape[1:]:
+            raise ValueError(
+                f"{name} holds a centre of dimension {centre.numel()}, got vectors of dimension "
+                f"{updates.shape[1]}; reset() forgets it"
+            )
         anchors.append(centre)
-    rows = usable.nonzero().flatten()
+    rows = torch.from_numpy(np.flatnonzero(usable))
     return Points(updates, rows, norms[usable], tuple(anchors)), steps, rejected
 
 
@@ -200,12 +206,12 @@ def _listed(workers: Sequence[int], most: int = 10) -> str:
 # -- mixings -----------------------------------------------------------------------------------
 
 
-class Mixing(Stage):
+class Mixing(Stage, ABC):
     """X -> P X, where the rows of P sum to one. Composes: mixing >> mixing, mixing >> rule."""
 
     @abstractmethod
-    def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Tensor:
-        """P, float64, of shape (m, n), or (m, points) where the origin is mixed in."""
+    def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
+        """P, of shape (m, n), or (m, points) where the origin is mixed in."""
 
     def rows(self, n: int) -> int:
         """m, for n vectors."""
@@ -252,7 +258,7 @@ class Chain(_Composed, Mixing):
 
     parts: tuple[Stage, ...]
 
-    def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Tensor:
+    def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         mixed = _through(self.parts, geometry.renewed(), generator)
         return mixed.mixing[: mixed.n]
 
@@ -291,18 +297,22 @@ class Aggregator(Stage):
         """Aggregate, and say how much each worker counted. State advances as in a call."""
         aggregate, weights, points, geometry, rejected = self._run(updates, generator, explain=True)
         assert weights is not None
-        n, rows = len(updates), points.rows
+        n, rows = len(updates), points.rows.numpy()
         original = weights @ geometry.mixing
-        worker_weights = torch.zeros(n, dtype=torch.float64)
+        worker_weights, mixing = np.zeros(n), np.zeros((geometry.n, n))
         worker_weights[rows] = original[: points.n]
-        mixing = torch.zeros(geometry.n, n, dtype=torch.float64)
         mixing[:, rows] = geometry.mixing[: geometry.n, : points.n]
-        remainder = float(original[points.n :].sum())
-        return Report(aggregate, worker_weights, remainder, rejected, mixing)
+        return Report(
+            aggregate,
+            torch.from_numpy(worker_weights),
+            float(original[points.n :].sum()),
+            rejected,
+            torch.from_numpy(mixing),
+        )
 
     def _run(
         self, updates: Tensor, generator: torch.Generator | None, explain: bool
-    ) -> tuple[Tensor, Tensor | None, Points, Geometry, tuple[int, ...]]:
+    ) -> tuple[Tensor, Array | None, Points, Geometry, tuple[int, ...]]:
         points, steps, rejected = admit(self.stages, updates, self.centre)
         geometry = _through(steps, points.geometry(), generator)
         rule = steps[-1]
@@ -361,13 +371,13 @@ class Pipeline(_Composed, Aggregator):
         self.rule.load_state_dict(state)
 
 
-class Rule(Aggregator):
+class Rule(Aggregator, ABC):
     """What stands at the end of a pipeline and does the work."""
 
     @abstractmethod
     def finish(
         self, points: Points, geometry: Geometry, explain: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Array | None]:
         """The aggregate, and the weights of the mixed points (which only `explain` needs)."""
 
 
@@ -375,12 +385,12 @@ class Weighting(Rule):
     """A rule that depends on the vectors through their Gram matrix alone: weights @ vectors."""
 
     @abstractmethod
-    def weights(self, geometry: Geometry) -> Tensor:
+    def weights(self, geometry: Geometry) -> Array:
         """(points,), summing to one."""
 
     def finish(
         self, points: Points, geometry: Geometry, explain: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Array | None]:
         weights = self.weights(geometry)
         return points.combine(weights @ geometry.mixing), weights
 
@@ -396,17 +406,17 @@ class CoordinateWise(Rule):
 
     def finish(
         self, points: Points, geometry: Geometry, explain: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Array | None]:
         kept, mixing = self.kept(geometry.n), geometry.matrix(points.n)
         aggregate = torch.empty(points.d, dtype=points.dtype, device=points.updates.device)
-        share = torch.zeros(geometry.points, dtype=torch.float64)
+        share = np.zeros(geometry.points)
         for columns, matrix, rows in points.pieces():
             backend(matrix).central_mean(
                 matrix, rows, mixing, kept, self.nearest, aggregate[columns]
             )
             if explain:
                 for _, block in mixed_blocks(matrix, rows, mixing):
-                    share[: geometry.n] += shares(block, kept, nearest=self.nearest)
+                    share[: geometry.n] += shares(block, kept, nearest=self.nearest).numpy()
         if not points.d:  # no coordinate to supply: all alike
             share[: geometry.n] = 1
         return aggregate, share / share.sum() if explain else None

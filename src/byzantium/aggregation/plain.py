@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.aggregation.order import central
+
+Array = NDArray[np.float64]
 
 # What is converted, mixed, multiplied or sorted is so in blocks of columns of about this size.
 BLOCK_BYTES = 8 << 20
@@ -23,52 +27,58 @@ def column_blocks(rows: int, d: int, dtype: torch.dtype) -> Iterator[slice]:
         yield slice(start, min(start + width, d))
 
 
-def mixed_blocks(matrix: Tensor, rows: Tensor, mixing: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
+def mixed_blocks(
+    matrix: Tensor, rows: Tensor, mixing: Array | None
+) -> Iterator[tuple[slice, Tensor]]:
     """Columns, and P X in these columns; P = None is the identity."""
     rows = rows.to(matrix.device)
     widest = len(rows) if mixing is None else max(mixing.shape)
     for columns in column_blocks(widest, matrix.shape[1], matrix.dtype):
         block = matrix[:, columns].index_select(0, rows)
-        yield columns, block if mixing is None else mixing.to(block) @ block
+        yield columns, block if mixing is None else torch.from_numpy(mixing).to(block) @ block
 
 
-def squared_norms(matrix: Tensor) -> Tensor:
-    """(n,), float64."""
-    total = torch.zeros(len(matrix), dtype=torch.float64)
+def squared_norms(matrix: Tensor) -> Array:
+    """(n,)."""
+    total = torch.zeros(len(matrix), dtype=torch.float64, device=matrix.device)
     for columns in column_blocks(len(matrix), matrix.shape[1], torch.float64):
-        total += matrix[:, columns].double().square().sum(dim=1).cpu()
-    return total
+        total += matrix[:, columns].double().square().sum(dim=1)
+    return total.cpu().numpy()
 
 
-def gram(
-    matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], reference: int
-) -> Tensor:
+def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], reference: int) -> Array:
     """<p_i - r, p_j - r> in float64 for rows and anchors, about row `reference` of the rows.
 
     An anchor is a vector; None is the origin.
     """
     points = len(rows) + len(anchors)
-    total = torch.zeros(points, points, dtype=torch.float64)
+    total = torch.zeros(points, points, dtype=torch.float64, device=matrix.device)
     rows = rows.to(matrix.device)
     for columns in column_blocks(points, matrix.shape[1], torch.float64):
         block = matrix[:, columns].index_select(0, rows).double()
         origin = block.new_zeros(block.shape[1])
         beside = [origin if a is None else a[columns].double() for a in anchors]
         block = torch.vstack([block, *beside]) - block[reference]
-        total += (block @ block.T).cpu()
-    return total
+        total += block @ block.T
+    return total.cpu().numpy()
 
 
-def combine(matrix: Tensor, rows: Tensor, weights: Tensor, out: Tensor) -> None:
-    """out = weights @ matrix[rows], for weights (n,) in float64."""
+def combine(
+    matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], weights: Array, out: Tensor
+) -> None:
+    """Out = the weighted sum of rows and anchors."""
+    shares = torch.from_numpy(weights).to(out)
     for columns, block in mixed_blocks(matrix, rows, None):
-        out[columns] = weights.to(block) @ block
+        out[columns] = shares[: len(rows)] @ block
+    for anchor, share in zip(anchors, weights[len(rows) :].tolist(), strict=True):
+        if anchor is not None:
+            out.add_(anchor, alpha=share)
 
 
 def central_mean(
-    matrix: Tensor, rows: Tensor, mixing: Tensor | None, kept: int, nearest: bool, out: Tensor
+    matrix: Tensor, rows: Tensor, mixing: Array | None, kept: int, nearest: bool, out: Tensor
 ) -> None:
-    """out = the mean of the `kept` central values of each column of P X; see `order.central`."""
+    """Out = the mean of the `kept` central values of each column of P X; see `order.central`."""
     for columns, block in mixed_blocks(matrix, rows, mixing):
         values = block.sort(dim=0).values
         inside = central(values, kept, nearest=nearest)

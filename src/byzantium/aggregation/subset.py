@@ -10,25 +10,26 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 # Rows looked at before giving up: a count and not a clock, so that every machine agrees.
 BUDGET = 20_000_000
 ROUNDING = 1e-9
 
 
-def smallest_diameter(squared_distances: Tensor, size: int) -> list[int] | None:
+def smallest_diameter(squared_distances: NDArray[np.float64], size: int) -> list[int] | None:
     """Indices of `size` rows whose largest distance is smallest, or None beyond the budget.
 
     Among equals the smallest sum of squared distances, then the first.
     """
     try:
         return _Search(squared_distances.tolist(), size).run()
-    except _OutOfBudget:
+    except _OutOfBudgetError:
         return None
 
 
-class _OutOfBudget(Exception):
+class _OutOfBudgetError(Exception):
     pass
 
 
@@ -61,7 +62,7 @@ class _Search:
     def _spend(self, rows: int) -> None:
         self.left -= rows
         if self.left < 0:
-            raise _OutOfBudget
+            raise _OutOfBudgetError
 
     def _conflicts(self, diameter: float) -> list[int]:
         return [

@@ -1,0 +1,151 @@
+"""Bad input gets one clear sentence, and nothing is repaired silently."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+
+import inputs
+import members
+import pytest
+import torch
+from members import EVERYTHING, MIXINGS, N
+
+import byzantium as bz
+from byzantium.aggregation import subset
+
+BUILDING: list[tuple[Callable[[], object], type[Exception], str]] = [
+    (lambda: bz.Krum(f=-1), ValueError, "Krum needs f >= 0, got f=-1"),
+    (lambda: bz.Krum(f=True), TypeError, "Krum needs a whole number for f, got f=True"),
+    (lambda: bz.Krum(f=1.5), TypeError, "Krum needs a whole number for f, got f=1.5"),  # type: ignore[arg-type]
+    (lambda: bz.Krum(f=1, m=0), ValueError, "Krum needs m >= 1, got m=0"),
+    (lambda: bz.Krum(f=1, power=0), ValueError, "Krum needs power > 0, got power=0.0"),
+    (lambda: bz.TrimmedMean(f=-2), ValueError, "TrimmedMean needs f >= 0, got f=-2"),
+    (lambda: bz.MeaMed(f=-2), ValueError, "MeaMed needs f >= 0, got f=-2"),
+    (lambda: bz.Bulyan(f=-2), ValueError, "Bulyan needs f >= 0, got f=-2"),
+    (lambda: bz.MinimumDiameter(f=-2), ValueError, "MinimumDiameter needs f >= 0, got f=-2"),
+    (lambda: bz.SpectralFilter(f=-2), ValueError, "SpectralFilter needs f >= 0, got f=-2"),
+    (lambda: bz.NearestNeighborMixing(f=-2), ValueError, "needs f >= 0, got f=-2"),
+    (lambda: bz.AdaptiveClipping(f=False), TypeError, "needs a whole number for f, got f=False"),
+    (lambda: bz.Bucketing(s=0), ValueError, "Bucketing needs s >= 1, got s=0"),
+    (lambda: bz.Resampling(s=0), ValueError, "Resampling needs s >= 1, got s=0"),
+    (lambda: bz.CenteredClipping(radius=0), ValueError, "needs radius > 0, got radius=0.0"),
+    (lambda: bz.CenteredClipping(radius=-1), ValueError, "needs radius > 0, got radius=-1.0"),
+    (lambda: bz.CenteredClipping(radius=math.nan), ValueError, "radius > 0, got radius=nan"),
+    (lambda: bz.CenteredClipping(radius="1"), TypeError, "a number for radius, got radius='1'"),  # type: ignore[arg-type]
+    (lambda: bz.CenteredClipping(radius=1, steps=0), ValueError, "needs steps >= 1, got steps=0"),
+    (lambda: bz.GeometricMedian(steps=0), ValueError, "needs steps >= 1, got steps=0"),
+    (lambda: bz.GeometricMedian(smoothing=-1), ValueError, "needs smoothing >= 0, got"),
+    (
+        lambda: bz.GeometricMedian(start="mean"),  # type: ignore[arg-type]
+        ValueError,
+        "GeometricMedian starts at 'medoid' or at 'zero', got start='mean'",
+    ),
+    (
+        lambda: bz.Krum(f=1) >> bz.Mean(),
+        TypeError,
+        "Krum(f=1) is a rule and ends a pipeline; mixings come before it",
+    ),
+]
+
+CALLING: list[tuple[Callable[[], object], type[Exception], str]] = [
+    (
+        lambda: bz.Mean()([torch.ones(3)]),  # type: ignore[arg-type]
+        TypeError,
+        "got a list; torch.stack turns a list of vectors into one",
+    ),
+    (lambda: bz.Mean()(torch.ones(3)), ValueError, "one row a worker, got (3,)"),
+    (lambda: bz.Mean()(torch.ones(3, 2, 2)), ValueError, "one row a worker, got (3, 2, 2)"),
+    (lambda: bz.Mean()(torch.ones(3, 2).int()), TypeError, "or float64, got torch.int32"),
+    (lambda: bz.Mean()(torch.ones(3, 2).bool()), TypeError, "or float64, got torch.bool"),
+    (lambda: bz.Mean()(torch.ones(3, 2) * 1j), TypeError, "or float64, got torch.complex64"),
+    (
+        lambda: bz.Mean()(torch.ones(3, 2).to_sparse()),
+        TypeError,
+        "updates must be a dense tensor, got layout torch.sparse_coo",
+    ),
+    (lambda: bz.Mean()(torch.ones(0, 2)), ValueError, "at least one vector, got n = 0"),
+    (
+        lambda: bz.Krum(f=5)(torch.ones(9, 2)),
+        ValueError,
+        "Krum(f=5) needs at least 2f + 3 = 13 vectors, got 9",
+    ),
+    (
+        lambda: (bz.Bucketing(s=3) >> bz.Krum(f=5))(torch.ones(25, 2)),
+        ValueError,
+        "Krum(f=5) needs at least 2f + 3 = 13 vectors, got 9 (Bucketing(s=3) left 9 of 25)",
+    ),
+    (
+        lambda: bz.Krum(f=1, m=5)(torch.ones(5, 2)),
+        ValueError,
+        "Krum(f=1, m=5) needs m <= n - f = 4, got m=5",
+    ),
+    (
+        lambda: bz.Bulyan(f=2)(torch.ones(10, 2)),
+        ValueError,
+        "Bulyan(f=2) needs at least 4f + 3 = 11 vectors, got 10",
+    ),
+    (
+        lambda: bz.TrimmedMean(f=2)(torch.ones(4, 2)),
+        ValueError,
+        "TrimmedMean(f=2) needs at least 2f + 1 = 5 vectors, got 4",
+    ),
+    (
+        lambda: bz.Bucketing(s=6)(torch.ones(5, 2)),
+        ValueError,
+        "Bucketing(s=6) needs at least s = 6 vectors, got 5",
+    ),
+    (
+        lambda: bz.Median()(torch.ones(4, 2), 7),  # type: ignore[arg-type]
+        TypeError,
+        "generator must be a torch.Generator or None, got a int",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("attempt", "kind", "sentence"), BUILDING + CALLING, ids=lambda x: str(x)[:60]
+)
+def test_the_sentence(attempt: Callable[[], object], kind: type[Exception], sentence: str) -> None:
+    with pytest.raises(kind, match=re.escape(sentence)) as error:
+        attempt()
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("member", EVERYTHING, ids=members.name)
+def test_too_few_vectors_never_give_an_answer(member: members.Rule) -> None:
+    """At each size a member either works or names the bound; it never breaks in between."""
+    works = []
+    for n in range(1, N + 1):
+        X = inputs.gaussian(n)
+        try:
+            works.append(bool(member.fresh()(X).isfinite().all()))
+        except ValueError as error:
+            works.append(not re.search(r"needs (at least|m <=)", str(error)))
+    assert works == sorted(works)  # first it refuses, from some size on it works
+    assert works[-1]
+
+
+@pytest.mark.parametrize("mix", MIXINGS, ids=members.name)
+def test_only_stages_compose(mix: members.Mix) -> None:
+    with pytest.raises(TypeError):
+        mix.mixing >> 3  # type: ignore[operator]
+
+
+def test_a_centre_of_another_dimension_is_refused() -> None:
+    rule = bz.CenteredClipping(radius=1.0)
+    rule(torch.ones(3, 4))
+    with pytest.raises(ValueError, match=r"centre of dimension 4, got vectors of dimension 5"):
+        rule(torch.ones(3, 5))
+    rule.reset()
+    rule(torch.ones(3, 5))
+
+
+def test_beyond_its_budget_the_exact_search_gives_up_at_the_same_point(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subset, "BUDGET", 10_000)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"MinimumDiameter\(f=20\) found no proof of optim"):
+            bz.MinimumDiameter(f=20)(inputs.gaussian(60, 40))
