@@ -1,16 +1,18 @@
-"""Interleaved timing: noise of the machine hits every contestant of a group alike."""
+"""Interleaved timing: noise of the machine hits every contestant of a group alike.
+
+In each round every contestant is called twice in a row and the second call counts: the first finds
+caches and threads as the contestant before left them. (Threads of OpenMP wait in a loop for some
+milliseconds after torch has used them, on a core that the next contestant could use.)
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any
 
-SLOW = 2.0  # seconds: a first call this long is no warm-up but a measurement
+SLOW = 0.5  # seconds: a call this long needs no warming up
 BUDGET = 4.0  # seconds one contestant may use up within its group
-PAUSE = (
-    0.02  # seconds: threads of the last contestant that wait in a loop have gone to sleep by then
-)
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,6 @@ class Contestant:
 
     def timed(self) -> tuple[Any, float]:
         given = self.make_input()
-        sleep(PAUSE)
         start = perf_counter()
         result = self.call(given)
         return result, perf_counter() - start
@@ -42,10 +43,11 @@ def interleave(
             if not contestant.may_fail:
                 raise
             continue
-        times[name] = [seconds] if seconds > SLOW else []
+        times[name] = [seconds] if seconds > BUDGET / 2 else []
     for _ in range(repeats):
         for name, values in times.items():
             if sum(values) < BUDGET:
-                values.append(contestants[name].timed()[1])
+                seconds = contestants[name].timed()[1]
+                values.append(contestants[name].timed()[1] if seconds < SLOW else seconds)
         tick()
     return {name: median(values) for name, values in times.items()}, first

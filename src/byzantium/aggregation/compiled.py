@@ -27,6 +27,8 @@ Result = TypeVar("Result")
 PIECES_PER_THREAD = 4
 # Below this many values a call is over before another thread has woken up.
 SMALL = 1 << 18
+# Mixed rows are made in blocks of this many columns, just before they are sorted.
+MIXED_COLUMNS = 4 * kernels.BLOCK
 
 
 def squared_norms(matrix: Tensor) -> Array:
@@ -60,32 +62,51 @@ def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], referen
 def combine(
     matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], weights: Array, out: Tensor
 ) -> None:
-    n, (counted,) = len(rows), weights[: len(rows)].nonzero()
+    n, d = len(rows), matrix.shape[1]
     flat, offsets = _flat(matrix, rows)
-    # The centre comes last among the anchors, and only where there is weight on it.
+    # The centre comes last among the anchors.
     on_centre = float(weights[-1]) if anchors and anchors[-1] is not None else 0.0
-    centre = (_centre(anchors, matrix) if on_centre else matrix.new_empty(0)).numpy()
-    shares = weights[:n][counted]
-    arguments = (flat, offsets[counted], shares, centre, on_centre, out.numpy())
-    _over_columns(partial(kernels.combine, *arguments), len(counted), matrix.shape[1])
+    centre = _centre(anchors, matrix).numpy()
+    lists, result = _lists(weights[None, :n]), out.numpy()
+
+    def part(first: int, last: int) -> None:
+        piece = result[None, first:last]
+        kernels.mix(flat, offsets, *lists, centre, on_centre, piece, first, last)
+
+    _over_columns(part, len(lists[1]), d)
 
 
 def central_mean(
     matrix: Tensor, rows: Tensor, mixing: Array | None, kept: int, nearest: bool, out: Tensor
 ) -> None:
+    n, d = len(rows) if mixing is None else len(mixing), matrix.shape[1]
     flat, offsets = _flat(matrix, rows)
-    n = len(rows) if mixing is None else len(mixing)
-    low = (n - kept) // 2
+    kernel, low = kernels.nearest_mean if nearest else kernels.middle_mean, (n - kept) // 2
     net = (
         network(n, 0, n, in_order=True) if nearest else network(n, low, low + kept, in_order=False)
     )
-    # The matrix as lists: mixed row i is made of parts starts[i] <= k < starts[i + 1].
-    mixing = np.zeros((0, 0)) if mixing is None else mixing
-    which, sources = mixing.nonzero()
-    starts = np.searchsorted(which, np.arange(len(mixing) + 1))
-    shares = mixing[which, sources].astype(flat.dtype)
-    arguments = (flat, offsets, starts, sources, shares, *net, kept, nearest, out.numpy())
-    _over_columns(partial(kernels.central_mean, *arguments), n, matrix.shape[1])
+    result = out.numpy()
+    if mixing is None:
+        _over_columns(partial(kernel, flat, offsets, *net, kept, result), n, d)
+        return
+    lists, nothing = _lists(mixing), np.empty(0, flat.dtype)
+
+    def part(first: int, last: int) -> None:
+        mixed = np.empty((n, MIXED_COLUMNS), flat.dtype)
+        for start in range(first, last, MIXED_COLUMNS):
+            stop = min(start + MIXED_COLUMNS, last)
+            kernels.mix(flat, offsets, *lists, nothing, 0.0, mixed, start, stop)
+            places = np.arange(n) * MIXED_COLUMNS
+            kernel(mixed.reshape(-1), places, *net, kept, result[start:stop], 0, stop - start)
+
+    _over_columns(part, n, d)
+
+
+def _lists(mixing: Array) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
+    """A matrix as starts, sources, shares: see `kernels.mix`."""
+    rows, sources = mixing.nonzero()
+    starts = np.searchsorted(rows, np.arange(len(mixing) + 1))
+    return starts, sources, mixing[rows, sources]
 
 
 def _centre(anchors: Sequence[Tensor | None], matrix: Tensor) -> Tensor:

@@ -53,54 +53,56 @@ def _squared_norms(flat: Array, offsets: Array, total: Array, first: int, last: 
 squared_norms = _compiled(_squared_norms, fastmath=SUMS)
 
 
-@numba.njit
-def _add(flat: Array, offsets: Array, start: int, shares: Array, out: Array) -> None:
-    """Out += sum_i shares[i] * row i, from column `start` on; four rows at a time."""
-    n, width = len(offsets), len(out)
-    for i in range(0, n - n % 4, 4):
-        a = flat[offsets[i] + start : offsets[i] + start + width]
-        b = flat[offsets[i + 1] + start : offsets[i + 1] + start + width]
-        c = flat[offsets[i + 2] + start : offsets[i + 2] + start + width]
-        d = flat[offsets[i + 3] + start : offsets[i + 3] + start + width]
-        for k in range(width):
-            out[k] += (shares[i] * a[k] + shares[i + 1] * b[k]) + (
-                shares[i + 2] * c[k] + shares[i + 3] * d[k]
-            )
-    for i in range(n - n % 4, n):
-        a = flat[offsets[i] + start : offsets[i] + start + width]
-        for k in range(width):
-            out[k] += shares[i] * a[k]
-
-
-def _combine(
+def _mix(
     flat: Array,
     offsets: Array,
-    weights: Array,
+    starts: Array,
+    sources: Array,
+    shares: Array,
     centre: Array,
     on_centre: float,
     out: Array,
     first: int,
     last: int,
 ) -> None:
+    """out[i] = on_centre * centre + sum_k shares[k] * row sources[k], starts[i] <= k < starts[i+1].
+
+    `out` has the columns first <= c < last alone. Sums are float64, whatever the rows are.
+    """
     total = np.empty(BLOCK)
     for start in range(first, last, BLOCK):
         width = min(BLOCK, last - start)
-        total[:width] = 0
-        if on_centre != 0:
+        for i in range(len(out)):
             for c in range(width):
-                total[c] = on_centre * centre[start + c]
-        _add(flat, offsets, start, weights, total[:width])
-        for c in range(width):
-            out[start + c] = total[c]
+                total[c] = on_centre * centre[start + c] if on_centre != 0 else 0.0
+            k = starts[i]
+            while k + 4 <= starts[i + 1]:  # four rows at a time
+                a, b = offsets[sources[k]] + start, offsets[sources[k + 1]] + start
+                c, d = offsets[sources[k + 2]] + start, offsets[sources[k + 3]] + start
+                p, q, r, s = shares[k], shares[k + 1], shares[k + 2], shares[k + 3]
+                u, v = flat[a : a + width], flat[b : b + width]
+                x, y = flat[c : c + width], flat[d : d + width]
+                for j in range(width):
+                    total[j] += (p * u[j] + q * v[j]) + (r * x[j] + s * y[j])
+                k += 4
+            while k < starts[i + 1]:
+                a, p = offsets[sources[k]] + start, shares[k]
+                u = flat[a : a + width]
+                for j in range(width):
+                    total[j] += p * u[j]
+                k += 1
+            row = out[i, start - first : start - first + width]
+            for c in range(width):
+                row[c] = total[c]
 
 
-combine = _compiled(_combine)
+mix = _compiled(_mix)
 
 
 # -- order statistics --------------------------------------------------------------------------
 
 
-@numba.njit(inline="always")
+@numba.njit
 def _row(flat: Array, offsets: Array, buffer: Array, place: int, start: int, width: int) -> Array:
     """A block of an input row (place < 0) or of a spare row of the buffer."""
     if place < 0:
@@ -109,85 +111,96 @@ def _row(flat: Array, offsets: Array, buffer: Array, place: int, start: int, wid
     return buffer[place * BLOCK : place * BLOCK + width]
 
 
-def _central_mean(
+@numba.njit
+def _compare(
+    rows: Array, offsets: Array, start: int, width: int, comparators: Array, buffer: Array
+) -> None:
+    """Run a `network.Network` over a block of columns."""
+    for k in range(len(comparators)):
+        a = _row(rows, offsets, buffer, comparators[k, 0], start, width)
+        b = _row(rows, offsets, buffer, comparators[k, 1], start, width)
+        low, high = comparators[k, 2] * BLOCK, comparators[k, 3] * BLOCK
+        if high < 0:
+            smaller = buffer[low : low + width]
+            for c in range(width):
+                smaller[c] = a[c] if a[c] < b[c] else b[c]
+        elif low < 0:
+            larger = buffer[high : high + width]
+            for c in range(width):
+                larger[c] = b[c] if a[c] < b[c] else a[c]
+        else:
+            smaller, larger = buffer[low : low + width], buffer[high : high + width]
+            for c in range(width):
+                x, y = a[c], b[c]
+                smaller[c] = x if x < y else y
+                larger[c] = y if x < y else x
+
+
+def _middle_mean(
     flat: Array,
     offsets: Array,
-    starts: Array,
-    sources: Array,
-    shares: Array,
     comparators: Array,
     chosen: Array,
     places: int,
     kept: int,
-    nearest: bool,
     out: Array,
     first: int,
     last: int,
 ) -> None:
-    """Mix the rows (not at all where `starts` is empty), run a network, average what it brings."""
-    mixes = len(starts) - 1
-    rows = np.empty(max(mixes, 0) * BLOCK, flat.dtype) if mixes > 0 else flat
-    offsets_of_rows = np.arange(mixes) * BLOCK if mixes > 0 else offsets
-    buffer = np.empty(places * BLOCK, flat.dtype)
-    total = np.empty(BLOCK, np.float64)
-    median = np.empty(BLOCK, np.float64)
-    count = len(chosen)
+    """The mean of the `kept` values that a network brings out."""
+    buffer, total = np.empty(places * BLOCK, flat.dtype), np.empty(BLOCK)
     for start in range(first, last, BLOCK):
         width = min(BLOCK, last - start)
-        origin = start
-        if mixes > 0:
-            origin = 0
-            rows[:] = 0
-            for i in range(mixes):
-                parts = slice(starts[i], starts[i + 1])
-                mixed = rows[i * BLOCK : i * BLOCK + width]
-                _add(flat, offsets[sources[parts]], start, shares[parts], mixed)
-        for k in range(len(comparators)):
-            a = _row(rows, offsets_of_rows, buffer, comparators[k, 0], origin, width)
-            b = _row(rows, offsets_of_rows, buffer, comparators[k, 1], origin, width)
-            # Never the rows just read: see Network.
-            low = buffer[comparators[k, 2] * BLOCK : comparators[k, 2] * BLOCK + width]
-            high = buffer[comparators[k, 3] * BLOCK : comparators[k, 3] * BLOCK + width]
-            if comparators[k, 3] < 0:
-                for c in range(width):
-                    low[c] = a[c] if a[c] < b[c] else b[c]
-            elif comparators[k, 2] < 0:
-                for c in range(width):
-                    high[c] = b[c] if a[c] < b[c] else a[c]
-            else:
-                for c in range(width):
-                    x, y = a[c], b[c]
-                    low[c] = x if x < y else y
-                    high[c] = y if x < y else x
-        total[:width] = 0
-        if not nearest:
-            for k in range(count):
-                row = _row(rows, offsets_of_rows, buffer, chosen[k], origin, width)
-                for c in range(width):
-                    total[c] += row[c]
-        else:
-            a = _row(rows, offsets_of_rows, buffer, chosen[(count - 1) // 2], origin, width)
-            b = _row(rows, offsets_of_rows, buffer, chosen[count // 2], origin, width)
+        _compare(flat, offsets, start, width, comparators, buffer)
+        for c in range(width):
+            total[c] = 0
+        for k in range(len(chosen)):
+            row = _row(flat, offsets, buffer, chosen[k], start, width)
             for c in range(width):
-                median[c] = (np.float64(a[c]) + np.float64(b[c])) / 2
-            # The window of `kept` sorted values slides up past k when value k + kept is nearer.
-            for k in range(count):
-                row = _row(rows, offsets_of_rows, buffer, chosen[k], origin, width)
-                below = _row(rows, offsets_of_rows, buffer, chosen[max(k - kept, 0)], origin, width)
-                above = _row(
-                    rows, offsets_of_rows, buffer, chosen[min(k + kept, count - 1)], origin, width
-                )
-                always_enters, never_leaves = k < kept, k + kept >= count
-                for c in range(width):
-                    x, m = np.float64(row[c]), median[c]
-                    enters = always_enters or x - m < m - below[c]
-                    leaves = not never_leaves and above[c] - m < m - x
-                    total[c] += x if enters and not leaves else 0.0
+                total[c] += row[c]
         for c in range(width):
             out[start + c] = total[c] / kept
 
 
-central_mean = _compiled(_central_mean)
+def _nearest_mean(
+    flat: Array,
+    offsets: Array,
+    comparators: Array,
+    chosen: Array,
+    places: int,
+    kept: int,
+    out: Array,
+    first: int,
+    last: int,
+) -> None:
+    """The mean of the `kept` values nearest the median, of all values, which come out in order."""
+    buffer, total, median = np.empty(places * BLOCK, flat.dtype), np.empty(BLOCK), np.empty(BLOCK)
+    n = len(chosen)
+    for start in range(first, last, BLOCK):
+        width = min(BLOCK, last - start)
+        _compare(flat, offsets, start, width, comparators, buffer)
+        low = _row(flat, offsets, buffer, chosen[(n - 1) // 2], start, width)
+        high = _row(flat, offsets, buffer, chosen[n // 2], start, width)
+        for c in range(width):
+            median[c] = (np.float64(low[c]) + np.float64(high[c])) / 2
+            total[c] = 0
+        # The window of `kept` sorted values slides up past k when value k + kept is nearer.
+        for k in range(n):
+            row = _row(flat, offsets, buffer, chosen[k], start, width)
+            low = _row(flat, offsets, buffer, chosen[max(k - kept, 0)], start, width)
+            high = _row(flat, offsets, buffer, chosen[min(k + kept, n - 1)], start, width)
+            always_enters, never_leaves = k < kept, k + kept >= n
+            for c in range(width):
+                x, m = np.float64(row[c]), median[c]
+                enters = always_enters or x - m < m - low[c]
+                leaves = not never_leaves and high[c] - m < m - x
+                total[c] += x if enters and not leaves else 0.0
+        for c in range(width):
+            out[start + c] = total[c] / kept
+
+
+middle_mean = _compiled(_middle_mean)
+nearest_mean = _compiled(_nearest_mean)
 
 
 # -- inner products ----------------------------------------------------------------------------
