@@ -16,7 +16,7 @@ from torch import Tensor
 import byzantium as bz
 
 ROBUST = [member for member in EVERYTHING if member.robust]
-SIZES = [1e2, 1e4, 1e8, 1e12]
+SIZES = [1e2, 1e4, 1e8, 1e12, 1e100]
 
 
 def attacked(member: members.Rule, size: float) -> tuple[Tensor, Tensor]:
@@ -48,7 +48,7 @@ def test_no_attacker_moves_a_robust_rule_far(member: members.Rule, size: float) 
 def test_any_attacker_moves_the_mean_as_far_as_it_likes() -> None:
     errors = [error(members.RULES[0], size) for size in SIZES]
     assert all(b > 90 * a for a, b in itertools.pairwise(errors))
-    assert errors[-1] > 1e10
+    assert errors[-1] > 1e90
 
 
 def pairwise(X: Tensor) -> Tensor:

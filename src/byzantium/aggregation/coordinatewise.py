@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from byzantium.aggregation.mixing import KrumSelection
-from byzantium.aggregation.pipeline import Aggregator, CoordinateWise, Stage
+from byzantium.aggregation.pipeline import Aggregator, CoordinateWise
+from byzantium.aggregation.stage import Stage
 
 
 @dataclass(frozen=True, repr=False)

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from byzantium.aggregation.pipeline import Aggregator, Mixing, Stage
+from byzantium.aggregation.pipeline import Aggregator, Mixing
+from byzantium.aggregation.stage import Stage
 
 # Longer than any pipeline, and short enough for any text to be read at once.
 LONGEST = 2000

@@ -63,7 +63,8 @@ class Krum(Weighting):
     def weights(self, geometry: Geometry) -> Array:
         neighbours = geometry.n - self.f - 2
         nearest = np.sort(geometry.squared_distances, axis=1)[:, 1 : neighbours + 1]
-        scores = (nearest ** (self.power / 2)).sum(axis=1)
+        with np.errstate(over="ignore"):  # of rows so far away, infinite will do
+            scores = (nearest ** (self.power / 2)).sum(axis=1)
         return geometry.uniform_over(scores.argsort(kind="stable")[: self.m])
 
 
@@ -251,8 +252,8 @@ class SpectralFilter(Weighting):
             values, vectors = np.linalg.eigh(roots[:, None] * centred * roots)
             if values[-1] < smallest:
                 best, smallest = w, float(values[-1])
-            projections = (centred @ (roots * vectors[:, -1])) ** 2 * (c > 0)
+            projections = abs(centred @ (roots * vectors[:, -1])) * (c > 0)
             if not projections.max() > 0:
                 break
-            c = c * (1 - projections / projections.max())
+            c = c * (1 - (projections / projections.max()) ** 2)
         return np.pad(best, (0, geometry.anchors))
