@@ -1,0 +1,47 @@
+"""X is read, never copied: peak memory beside the input, in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PEAKS = """
+import gc, sys
+from pathlib import Path
+import torch, byzantium as bz
+
+def resident(field):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field + ":"))
+
+X = torch.randn(25, 800_000)
+X[3] = torch.nan  # a rejected row must not be removed by copying the others
+for text, most in (
+    ("Krum(f=5)", 0.10),
+    ("GeometricMedian()", 0.10),
+    ("Bucketing(s=2) >> Krum(f=5)", 0.10),
+    ("NearestNeighborMixing(f=5) >> Mean()", 0.10),
+    ("Median()", 0.25),
+    ("Bucketing(s=2) >> TrimmedMean(f=5)", 0.25),
+    ("Bulyan(f=5)", 0.25),
+):
+    rule = bz.parse(text)
+    rule(X[:, :5000])
+    gc.collect()
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    result = rule(X)
+    extra = (resident("VmHWM") - before - result.nbytes) / X.nbytes
+    assert extra <= most, f"{text} took {extra:.0%} of X"
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory needs Linux")
+def test_peak_memory_is_a_small_share_of_the_input() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PEAKS], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
