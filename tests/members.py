@@ -111,3 +111,22 @@ EVERYTHING = RULES + PIPELINES
 
 def name(member: object) -> str:
     return repr(getattr(member, "rule", getattr(member, "mixing", member)))
+
+
+ATTACKS: list[bz.Attack] = [
+    bz.NoAttack(),
+    bz.BitFlip(),
+    bz.LabelFlip(),
+    bz.Mimic(),
+    bz.Mimic(warmup=1, retarget=True),
+    bz.Mimic(target=2),
+    bz.InnerProduct(),
+    bz.ALittleIsEnough(),
+    bz.GaussianNoise(scale=2.0),
+    bz.NonFinite(),
+    bz.NonFinite("mixture"),
+    bz.MinMax(),
+    bz.MinSum(),
+    bz.Tuned(bz.InnerProduct()),
+    bz.Tuned(bz.GaussianNoise()),
+]

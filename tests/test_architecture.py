@@ -12,11 +12,11 @@ from pathlib import Path
 import members
 
 import byzantium as bz
-from byzantium.aggregation.stage import Stage
+from byzantium.aggregation.formula import Formula
 
 PACKAGE = Path(bz.__file__).parent
 # Each room may import itself and the rooms named here.
-ROOMS = {"aggregation": set[str]()}
+ROOMS = {"aggregation": set[str](), "threats": {"aggregation"}}
 
 
 def imports(path: Path) -> set[str]:
@@ -60,19 +60,20 @@ def test_every_exported_name_exists_and_is_documented() -> None:
     for name in bz.__all__:
         member = getattr(bz, name)
         assert inspect.getdoc(member), name
-        if dataclasses.is_dataclass(member) and issubclass(member, Stage):  # type: ignore[arg-type]
+        if dataclasses.is_dataclass(member) and issubclass(member, Formula):  # type: ignore[arg-type]
             assert ">>>" in str(inspect.getdoc(member)), f"{name} has no example"
 
 
-def test_every_exported_rule_and_mixing_is_a_member_of_the_tests() -> None:
-    stages = {
+def test_every_exported_formula_is_a_member_of_the_tests() -> None:
+    formulas = {
         getattr(bz, name)
         for name in bz.__all__
-        if dataclasses.is_dataclass(getattr(bz, name)) and issubclass(getattr(bz, name), Stage)
+        if dataclasses.is_dataclass(getattr(bz, name)) and issubclass(getattr(bz, name), Formula)
     }
     tested: set[type] = {type(rule.rule) for rule in members.RULES}
     tested |= {type(mix.mixing) for mix in members.MIXINGS}
-    assert stages == tested
+    tested |= {type(attack) for attack in members.ATTACKS}
+    assert formulas == tested
 
 
 def test_nothing_is_evaluated_or_unpickled() -> None:

@@ -1,4 +1,4 @@
-"""The four passes over the vectors on the CPU, by compiled kernels; `plain` says what they mean.
+"""The passes over the vectors on the CPU, by compiled kernels; `plain` says what they mean.
 
 Kernels release the GIL and are spread over threads of our own, as many as torch uses: those of
 numba die in a forked child and abort under several callers, those of torch are not ours to use.
@@ -100,6 +100,12 @@ def central_mean(
             kernel(mixed.reshape(-1), places, *net, kept, result[start:stop], 0, stop - start)
 
     _over_columns(part, n, d)
+
+
+def moments(matrix: Tensor, rows: Tensor, mean: Tensor, deviation: Tensor) -> None:
+    flat, offsets = _flat(matrix, rows)
+    arguments = (flat, offsets, mean.numpy(), deviation.numpy())
+    _over_columns(partial(kernels.moments, *arguments), len(rows), matrix.shape[1])
 
 
 def _lists(mixing: Array) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:

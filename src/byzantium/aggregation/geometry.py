@@ -228,3 +228,15 @@ def row_norms(updates: Tensor) -> Array:
         total += backend(matrix).squared_norms(matrix)
     norms: Array = np.sqrt(total)
     return norms
+
+
+def moments(updates: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean and the unbiased standard deviation of each column (d,), in one reading."""
+    n = len(updates)
+    points = Points(updates, torch.arange(n), np.zeros(n))
+    mean, deviation = (
+        torch.empty(points.d, dtype=points.dtype, device=updates.device) for _ in range(2)
+    )
+    for columns, matrix, rows in points.pieces():
+        backend(matrix).moments(matrix, rows, mean[columns], deviation[columns])
+    return mean, deviation

@@ -99,6 +99,32 @@ def _mix(
 mix = _compiled(_mix)
 
 
+def _moments(
+    flat: Array, offsets: Array, mean: Array, deviation: Array, first: int, last: int
+) -> None:
+    """The mean and the unbiased standard deviation of each column, in one reading."""
+    n = len(offsets)
+    total, square = np.empty(BLOCK), np.empty(BLOCK)
+    for start in range(first, last, BLOCK):
+        width = min(BLOCK, last - start)
+        for c in range(width):
+            total[c] = square[c] = 0
+        for i in range(n):
+            row = flat[offsets[i] + start : offsets[i] + start + width]
+            for c in range(width):
+                total[c] += row[c] / n
+        for i in range(n):
+            row = flat[offsets[i] + start : offsets[i] + start + width]
+            for c in range(width):
+                square[c] += (row[c] - total[c]) * (row[c] - total[c])
+        for c in range(width):
+            mean[start + c] = total[c]
+            deviation[start + c] = np.sqrt(square[c] / max(n - 1, 1))
+
+
+moments = _compiled(_moments)
+
+
 # -- order statistics --------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import inspect
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -42,8 +42,8 @@ def parse(text: str) -> Aggregator | Mixing:
     return result
 
 
-def read(text: str, known: Mapping[str, type]) -> Any:
-    """Build `Name(argument=literal, ...)` from the known classes, joined by `>>`."""
+def read(text: str, known: Mapping[str, Callable[..., Any]]) -> Any:
+    """Build `Name(argument=value, ...)` from what is known, joined by `>>`."""
     if not isinstance(text, str):
         raise TypeError(f"a pipeline is written as text, got a {type(text).__name__}")
     if len(text) > LONGEST:
@@ -57,7 +57,7 @@ def read(text: str, known: Mapping[str, type]) -> Any:
         ) from error
 
 
-def _build(node: ast.expr, text: str, known: Mapping[str, type]) -> Any:
+def _build(node: ast.expr, text: str, known: Mapping[str, Callable[..., Any]]) -> Any:
     match node:
         case ast.BinOp(left=left, op=ast.RShift(), right=right):
             return _build(left, text, known) >> _build(right, text, known)
@@ -72,7 +72,7 @@ def _build(node: ast.expr, text: str, known: Mapping[str, type]) -> Any:
                     f"{text!r} gives {name} {len(positional)} values, it takes {len(parameters)}"
                 )
             arguments = {
-                parameter: _literal(value, text)
+                parameter: _argument(value, text, known)
                 for parameter, value in zip(parameters, positional, strict=False)
             }
             for keyword in keywords:
@@ -84,7 +84,7 @@ def _build(node: ast.expr, text: str, known: Mapping[str, type]) -> Any:
                     )
                 if keyword.arg in arguments:
                     raise ValueError(f"{text!r} gives {name} the argument {keyword.arg!r} twice")
-                arguments[keyword.arg] = _literal(keyword.value, text)
+                arguments[keyword.arg] = _argument(keyword.value, text, known)
             try:
                 return known[name](**arguments)
             except TypeError as error:
@@ -99,14 +99,16 @@ def _build(node: ast.expr, text: str, known: Mapping[str, type]) -> Any:
     raise ValueError(f"{text!r} has {ast.unparse(node)!r} where 'Name(argument=value)' is expected")
 
 
-def _literal(node: ast.expr, text: str) -> Any:
+def _argument(node: ast.expr, text: str, known: Mapping[str, Callable[..., Any]]) -> Any:
     match node:
+        case ast.Call(func=ast.Name()):
+            return _build(node, text, known)
         case ast.Constant(value=bool() | int() | float() | str() | None as value):
             return value
         case ast.Name(id="inf"):
             return math.inf
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            value = _literal(operand, text)
+            value = _argument(operand, text, known)
             if isinstance(value, (int, float)):
                 return -value
     raise ValueError(f"{text!r} has {ast.unparse(node)!r} where a number or a word is expected")

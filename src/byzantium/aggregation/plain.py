@@ -1,4 +1,4 @@
-"""The four passes over the vectors in plain torch, for any device; `compiled` has them for the CPU.
+"""The passes over the vectors in plain torch, for any device; `compiled` has them for the CPU.
 
 Each takes a matrix of float32 or float64 and the rows of it that take part.
 """
@@ -83,3 +83,11 @@ def central_mean(
         values = block.sort(dim=0).values
         inside = central(values, kept, nearest=nearest)
         out[columns] = torch.where(inside, values.double(), 0).sum(dim=0).div(kept)
+
+
+def moments(matrix: Tensor, rows: Tensor, mean: Tensor, deviation: Tensor) -> None:
+    """The mean and the unbiased standard deviation of each column; of one row, zero."""
+    for columns, block in mixed_blocks(matrix, rows, None):
+        wide = block.double()
+        mean[columns] = wide.mean(dim=0)
+        deviation[columns] = wide.std(dim=0, correction=min(1, len(rows) - 1))

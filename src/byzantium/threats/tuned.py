@@ -1,0 +1,85 @@
+"""An attack whose strength is searched against the rule at hand."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from byzantium.threats.attack import Attack, Scene
+
+# Ten strengths to try; then twice three more around the best.
+GRID = tuple(2.0**k for k in range(-4, 6))
+
+
+@dataclass(frozen=True, repr=False)
+class Tuned(Attack):
+    r"""The strength of an attack that moves the server's rule farthest from the honest mean.
+
+    .. math:: \arg\max_\lambda \|\mathrm{rule}(x_1, \dots, \mathrm{attack}_\lambda) - \bar x\|
+
+    At most 16 probes in each round, on copies of the rule and with a generator of the attackers'
+    own: a probe never advances the server's state, and never sees its next permutation.
+
+    >>> from byzantium import Mean
+    >>> from byzantium.threats import InnerProduct
+    >>> Tuned(InnerProduct())(torch.ones(4, 1), q=1, rule=Mean())  # the stronger the farther
+    tensor([[-32.]])
+    """
+
+    attack: Attack
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.attack, Attack) or self.attack.strength is None:
+            raise ValueError(
+                "Tuned needs an attack that has a strength, such as InnerProduct, "
+                f"ALittleIsEnough or GaussianNoise, got {self.attack!r}"
+            )
+
+    @property
+    def needs_own(self) -> bool:  # type: ignore[override]
+        return self.attack.needs_own
+
+    def labels(self, y: Tensor, classes: int) -> Tensor:
+        return self.attack.labels(y, classes)
+
+    def vectors(self, scene: Scene) -> Tensor:
+        if scene.rule is None:
+            raise ValueError(f"{self!r} needs the server's rule to try its strength on")
+        seed = int(torch.randint(2**62, (), generator=scene.generator))
+        own = dataclasses.replace(scene, generator=torch.Generator())
+        h, d = scene.honest.shape
+        everybody = scene.honest.new_empty(h + scene.q, d)
+        everybody[:h] = scene.honest
+
+        def sent(strength: float) -> Tensor:
+            attack = copy.copy(self.attack)
+            object.__setattr__(attack, str(attack.strength), strength)
+            own.generator.manual_seed(seed)
+            return attack.vectors(own)
+
+        def distance(strength: float) -> float:
+            everybody[h:] = sent(strength)
+            rule = copy.deepcopy(scene.rule)
+            assert rule is not None
+            moved = rule(everybody, torch.Generator().manual_seed(seed)) - own.mean
+            return float(moved.norm())
+
+        tried = {strength: distance(strength) for strength in GRID}
+        around = max(tried, key=tried.__getitem__)
+        for step in (around / 4, around / 8, around / 16):
+            best = max(tried, key=tried.__getitem__)
+            for strength in (best - step, min(best + step, GRID[-1])):
+                if strength not in tried:
+                    tried[strength] = distance(strength)
+        return sent(max(tried, key=tried.__getitem__))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.attack.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self.attack.load_state_dict(state)

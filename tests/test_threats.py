@@ -1,0 +1,223 @@
+"""Attacks send what their formulas say, keep their state apart, and never touch the server's."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from collections.abc import Callable
+
+import inputs
+import members
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import byzantium as bz
+
+H, Q, D = 20, 5, 12
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(7)
+
+
+def scene() -> tuple[Tensor, Tensor]:
+    return inputs.heterogeneous(H, D), inputs.gaussian(Q, D, seed=9)
+
+
+def send(attack: bz.Attack, honest: Tensor, own: Tensor) -> Tensor:
+    return attack(honest, own, rule=bz.Krum(f=Q), epoch=3, generator=seeded())
+
+
+@pytest.mark.parametrize("attack", members.ATTACKS, ids=repr)
+def test_every_attack_sends_one_vector_per_attacker_and_touches_nothing(attack: bz.Attack) -> None:
+    honest, own = (X.float() for X in scene())
+    before = honest.clone(), own.clone()
+    sent = send(copy.deepcopy(attack), honest, own)
+    assert sent.shape == (Q, D)
+    assert sent.dtype == torch.float32
+    assert torch.equal(honest, before[0])
+    assert torch.equal(own, before[1])
+    assert not sent.requires_grad
+
+
+@pytest.mark.parametrize("attack", members.ATTACKS, ids=repr)
+def test_attacks_are_written_and_read_and_repeatable(attack: bz.Attack) -> None:
+    read = bz.parse_attack(repr(attack))
+    assert read == attack
+    assert hash(read) == hash(attack)
+    honest, own = scene()
+    first, second = send(copy.deepcopy(attack), honest, own), send(read, honest, own)
+    assert torch.equal(first.nan_to_num(), second.nan_to_num())
+
+
+@pytest.mark.parametrize("attack", members.ATTACKS, ids=repr)
+def test_saved_state_goes_on_where_it_stopped(attack: bz.Attack) -> None:
+    original, restored = copy.deepcopy(attack), copy.deepcopy(attack)
+    rounds = [inputs.heterogeneous(H, D, seed=k) for k in range(6)]
+    own = inputs.gaussian(Q, D, seed=9)
+    for honest in rounds[:2]:
+        send(original, honest, own)
+    restored.load_state_dict(original.state_dict())
+    for honest in rounds[2:]:
+        a, b = send(original, honest, own), send(restored, honest, own)
+        assert torch.equal(a.nan_to_num(), b.nan_to_num())
+    assert original == attack
+
+
+def test_the_formulas() -> None:
+    honest, own = scene()
+    A = honest.numpy()
+    mean, deviation = A.mean(axis=0), A.std(axis=0, ddof=1)
+    assert torch.equal(bz.BitFlip()(honest, own), -own)
+    assert torch.equal(bz.NoAttack()(honest, own), own)
+    assert torch.equal(bz.LabelFlip()(honest, own), own)
+    sent = bz.InnerProduct(epsilon=0.3)(honest, q=2)
+    assert np.allclose(sent.numpy(), -0.3 * mean)
+    sent = bz.ALittleIsEnough(z=1.5)(honest, q=2)
+    assert np.allclose(sent.numpy(), mean - 1.5 * deviation)
+    assert bz.NonFinite("mixture")(honest, q=1).isfinite().sum() == 0
+    noise = bz.GaussianNoise(scale=3.0)(torch.zeros(2, 20_000), q=2, generator=seeded())
+    assert float(noise.std()) == pytest.approx(3, rel=0.03)
+    assert not torch.equal(noise[0], noise[1])
+
+
+def test_z_of_a_little_is_enough() -> None:
+    """The published setting, and never below zero or without bound."""
+    attack = bz.ALittleIsEnough()
+    assert attack.deviations(25, 5) == pytest.approx(0.2533, abs=1e-4)
+    for n in range(3, 60):
+        for q in range(1, n - 1):
+            assert 0 <= attack.deviations(n, q) < 10
+
+
+def far(x: np.ndarray, y: np.ndarray) -> float:
+    return float(((x - y) ** 2).sum())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_min_max_and_min_sum_go_as_far_as_they_may(seed: int) -> None:
+    """A slow bisection on the distances themselves finds the same strength."""
+    honest = inputs.heterogeneous(9, 6, seed=seed)
+    A = honest.numpy()
+    mean, deviation = A.mean(axis=0), A.std(axis=0, ddof=1)
+    widest = max(far(x, y) for x in A for y in A)
+    worst = max(sum(far(x, y) for y in A) for x in A)
+    conditions: list[tuple[bz.Attack, Callable[[np.ndarray], bool]]] = [
+        (bz.MinMax(), lambda m: max(far(m, x) for x in A) <= widest),
+        (bz.MinSum(), lambda m: sum(far(m, x) for x in A) <= worst),
+    ]
+    for attack, unnoticed in conditions:
+        low, high = 0.0, 100.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if unnoticed(mean - middle * deviation) else (low, middle)
+        assert np.allclose(attack(honest, q=1).numpy(), mean - low * deviation, atol=1e-8)
+
+
+def test_attacks_on_rows_that_are_all_equal_stay_with_them() -> None:
+    honest = torch.ones(4, 3)
+    for attack in (bz.MinMax(), bz.MinSum(), bz.ALittleIsEnough()):
+        assert torch.equal(attack(honest, q=1), torch.ones(1, 3))
+    single = torch.ones(1, 3)
+    assert torch.equal(bz.ALittleIsEnough(z=1)(single, q=1), single)
+
+
+def oja(rounds: list[np.ndarray], z: np.ndarray) -> tuple[np.ndarray, list[int]]:
+    """The paper's appendix, written out."""
+    mu, copied = np.zeros_like(z), []
+    for t, X in enumerate(rounds):
+        mu = t / (1 + t) * mu + 1 / (1 + t) * X.mean(axis=0)
+        scatter = sum(np.outer(x - mu, x - mu) for x in X)
+        z = t / (1 + t) * z + 1 / (1 + t) * scatter @ z
+        z = z / np.linalg.norm(z)
+        copied.append(int((X @ z).argmax()))
+    return z, copied
+
+
+@pytest.mark.parametrize("retarget", [False, True])
+def test_mimic_follows_the_appendix_of_the_paper(retarget: bool) -> None:
+    rounds = [inputs.heterogeneous(H, D, seed=k) for k in range(8)]
+    start = torch.randn(D, generator=seeded()).double()
+    z, copied = oja([X.numpy() for X in rounds[:4]], (start / start.norm()).numpy())
+    attack, generator = bz.Mimic(warmup=4, retarget=retarget), seeded()
+    for t, X in enumerate(rounds):
+        sent = attack(X, q=Q, generator=generator)
+        if t >= 4:
+            copied.append(int((X.numpy() @ z).argmax()) if retarget else copied[3])
+        assert torch.equal(sent, X[copied[t]].expand(Q, D))
+    if not retarget:
+        assert len(set(copied[3:])) == 1
+
+
+def test_mimic_warms_up_for_an_epoch_unless_told_otherwise() -> None:
+    with pytest.raises(ValueError, match=r"Mimic\(\) warms up for an epoch: say epoch"):
+        bz.Mimic()(torch.ones(3, 2), q=1)
+    attack = bz.Mimic()
+    for _ in range(3):
+        attack(inputs.gaussian(4), q=1, epoch=2)
+    assert int(attack.state_dict()["rounds"]) == 2
+
+
+def test_a_tuned_attack_is_at_least_as_bad_as_any_of_its_strengths() -> None:
+    honest, _ = scene()
+    for rule in (bz.Krum(f=Q), bz.Median(), bz.GeometricMedian()):
+
+        def distance(attack: bz.Attack, rule: bz.Aggregator = rule) -> float:
+            sent = attack(honest, q=Q, rule=rule, generator=seeded())
+            moved = rule(torch.cat([honest, sent])) - honest.mean(dim=0)
+            return float(moved.norm())
+
+        tuned = distance(bz.Tuned(bz.InnerProduct()))
+        assert all(
+            tuned >= distance(bz.InnerProduct(epsilon=e)) - 1e-9
+            for e in (0.1, 0.125, 0.5, 1, 8, 32)
+        )
+
+
+def test_probing_never_advances_the_server_and_never_sees_its_permutation() -> None:
+    honest, _ = scene()
+    server = bz.Bucketing(s=2) >> bz.CenteredClipping(radius=5.0)
+    server(torch.cat([honest, honest[:Q]]), seeded())
+    state, generator = server.state_dict()["centre"], seeded()
+    before = generator.get_state()
+    calls = []
+
+    class Spy(bz.Median):
+        def _run(self, *arguments: object, **options: object) -> object:  # type: ignore[override]
+            calls.append(arguments[1])
+            return super()._run(*arguments, **options)  # type: ignore[arg-type]
+
+    bz.Tuned(bz.ALittleIsEnough())(honest, q=Q, rule=server, generator=seeded())
+    assert torch.equal(server.state_dict()["centre"], state)
+    assert torch.equal(generator.get_state(), before)
+    bz.Tuned(bz.InnerProduct())(honest, q=Q, rule=Spy(), generator=seeded())
+    assert 1 <= len(calls) <= 16
+    assert all(isinstance(g, torch.Generator) and g is not generator for g in calls)
+
+
+REFUSED: list[tuple[Callable[[], object], str]] = [
+    (lambda: bz.InnerProduct(epsilon=-1), "InnerProduct needs epsilon >= 0, got epsilon=-1.0"),
+    (lambda: bz.ALittleIsEnough(z=math.nan), "ALittleIsEnough needs z >= 0, got z=nan"),
+    (lambda: bz.Mimic(warmup=0), "Mimic needs warmup >= 1, got warmup=0"),
+    (lambda: bz.Mimic(target=1, retarget=True), "Mimic takes a target, or looks for one, not both"),
+    (lambda: bz.Mimic(target=9)(torch.ones(3, 2), q=1), "needs more than 9 honest workers"),
+    (lambda: bz.NonFinite("null"), "NonFinite sends 'nan', 'inf', '-inf' or a 'mixture', got"),  # type: ignore[arg-type]
+    (lambda: bz.Tuned(bz.Mimic()), "Tuned needs an attack that has a strength, such as Inner"),
+    (
+        lambda: bz.Tuned(bz.InnerProduct())(torch.ones(3, 2), q=1),
+        "Tuned(attack=InnerProduct()) needs the server's rule to try its strength on",
+    ),
+    (lambda: bz.BitFlip()(torch.ones(3, 2), q=1), "BitFlip() needs the attackers' own vectors"),
+    (lambda: bz.InnerProduct()(torch.ones(3, 2)), "own vectors, or their number q"),
+    (lambda: bz.parse_attack("Mimik()"), "which does not exist; did you mean 'Mimic'?"),
+    (lambda: bz.parse_attack("Krum(f=1)"), "names 'Krum', which does not exist"),
+]
+
+
+@pytest.mark.parametrize(("attempt", "sentence"), REFUSED, ids=lambda x: str(x)[:40])
+def test_bad_input_gets_a_sentence(attempt: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        attempt()
