@@ -12,6 +12,7 @@ from time import monotonic
 import byzfl_bridge
 import report
 import sections
+import training
 from contestants import COORDINATE, entries
 from model import Section
 from rich.console import Console
@@ -21,7 +22,7 @@ N, D = 25, 1_199_882
 HUGE_N = 1000
 BUSY = 0.5  # load average from which figures are not to be trusted
 Measure = Callable[[sections.Run], Section]
-SECTIONS = ("rules", "n13", "sizes", "offset", "first", "memory")
+SECTIONS = ("rules", "n13", "sizes", "offset", "first", "memory", "training")
 
 
 def options() -> argparse.Namespace:
@@ -70,6 +71,7 @@ def plan(chosen: argparse.Namespace) -> dict[str, tuple[Measure, int]]:
         "offset": (sections.offset, 6 * repeats),
         "first": (sections.first_call, 2),
         "memory": (lambda run: sections.peaks(run, run.n), mine + 1),
+        "training": (training.training, 48),
     }
     planned = {key: known[key] for key in SECTIONS if key in chosen.sections}
     if chosen.huge:

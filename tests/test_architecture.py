@@ -16,7 +16,11 @@ from byzantium.aggregation.formula import Formula
 
 PACKAGE = Path(bz.__file__).parent
 # Each room may import itself and the rooms named here.
-ROOMS = {"aggregation": set[str](), "threats": {"aggregation"}}
+ROOMS = {
+    "aggregation": set[str](),
+    "threats": {"aggregation"},
+    "learning": {"aggregation", "threats"},
+}
 
 
 def imports(path: Path) -> set[str]:

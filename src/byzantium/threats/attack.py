@@ -58,6 +58,7 @@ class Attack(Formula, ABC):
     """
 
     needs_own: ClassVar[bool] = False  # whether the attackers must compute gradients of their own
+    own_momentum: ClassVar[bool] = False  # whether these carry momentum, as honest ones do
     strength: ClassVar[str | None] = None  # the field that says how hard it pushes
 
     @abstractmethod

@@ -25,6 +25,7 @@ class NoAttack(Attack):
     """
 
     needs_own: ClassVar[bool] = True
+    own_momentum: ClassVar[bool] = True
 
     def vectors(self, scene: Scene) -> Tensor:
         assert scene.own is not None
@@ -53,6 +54,8 @@ class LabelFlip(NoAttack):
     >>> LabelFlip().labels(torch.tensor([0, 3, 9]), classes=10)
     tensor([9, 6, 0])
     """
+
+    own_momentum: ClassVar[bool] = False  # as in the published runs
 
     def labels(self, y: Tensor, classes: int) -> Tensor:
         return classes - 1 - y

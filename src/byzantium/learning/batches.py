@@ -1,0 +1,62 @@
+"""Which samples each worker looks at next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Batches:
+    """Batches of indices, each worker from its own samples, in an order that is drawn anew.
+
+    A worker whose remaining samples do not fill a batch begins again, in a new order; one that has
+    fewer samples than a batch repeats them.
+    """
+
+    def __init__(self, parts: Sequence[Tensor], size: int, generator: torch.Generator) -> None:
+        self.parts = list(parts)
+        self.size = size
+        self.generator = generator
+        self.orders = [self._order(part) for part in self.parts]
+        self.positions = [0] * len(self.parts)
+
+    def _order(self, part: Tensor) -> Tensor:
+        order = part[torch.randperm(len(part), generator=self.generator)]
+        return order.repeat(-(-self.size // len(part))) if len(part) < self.size else order
+
+    def reshuffle(self) -> None:
+        """Let every worker begin again."""
+        self.orders = [self._order(part) for part in self.parts]
+        self.positions = [0] * len(self.parts)
+
+    def draw(self, workers: Sequence[int]) -> Tensor:
+        """(len(workers), size)."""
+        drawn = []
+        for worker in workers:
+            if self.positions[worker] + self.size > len(self.orders[worker]):
+                self.orders[worker] = self._order(self.parts[worker])
+                self.positions[worker] = 0
+            start = self.positions[worker]
+            drawn.append(self.orders[worker][start : start + self.size])
+            self.positions[worker] = start + self.size
+        return torch.stack(drawn)
+
+    @property
+    def epoch(self) -> int:
+        """How many batches the worker with the fewest samples has."""
+        return max(1, min(len(part) for part in self.parts) // self.size)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "orders": list(self.orders),
+            "positions": list(self.positions),
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.orders = list(state["orders"])
+        self.positions = list(state["positions"])
+        self.generator.set_state(state["generator"])

