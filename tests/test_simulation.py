@@ -286,6 +286,7 @@ def test_a_killed_run_goes_on_bit_by_bit(tmp_path: Path) -> None:
     assert begun[0] == 0
     assert all(start > 0 for start in begun[1:]), "it went on, and did not begin again"
     assert checkpoint.checkpoints(folder) == []
+    assert train(folder) == [expected]  # it is done: no round is run again
 
 
 def simulation() -> Simulation:

@@ -38,12 +38,6 @@ class TrimmedMean(CoordinateWise):
 
     f: int
 
-    def __post_init__(self) -> None:
-        self._count("f", least=0)
-
-    def least(self) -> tuple[int, str]:
-        return 2 * self.f + 1, "2f + 1"
-
     def kept(self, n: int) -> int:
         return n - 2 * self.f
 
@@ -62,12 +56,6 @@ class MeaMed(CoordinateWise):
 
     f: int
     nearest: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        self._count("f", least=0)
-
-    def least(self) -> tuple[int, str]:
-        return 2 * self.f + 1, "2f + 1"
 
     def kept(self, n: int) -> int:
         return n - self.f
@@ -90,9 +78,6 @@ class Bulyan(Aggregator):
     """
 
     f: int
-
-    def __post_init__(self) -> None:
-        self._count("f", least=0)
 
     def least(self) -> tuple[int, str]:
         return 4 * self.f + 3, "4f + 3"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+
+from torch import Tensor
 
 
 class Formula:
@@ -40,6 +43,22 @@ class Formula:
             relation = ">" if positive else ">="
             raise ValueError(f"{type(self).__name__} needs {name} {relation} 0, got {name}={value}")
         object.__setattr__(self, name, value)
+
+
+class Stateful:
+    """State carried from call to call is no field: it takes no part in repr, eq and hash."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What must be saved beside the parameters to go on where one stopped."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        if state:
+            raise ValueError(f"{self!r} has no state, got {', '.join(state)}")
+
+    def reset(self) -> None:
+        """Forget the state."""
+        self.load_state_dict({})
 
 
 def _written(value: object) -> str:

@@ -116,12 +116,6 @@ class NearestNeighborMixing(Mixing):
 
     f: int
 
-    def __post_init__(self) -> None:
-        self._count("f", least=0)
-
-    def least(self) -> tuple[int, str]:
-        return 2 * self.f + 1, "2f + 1"
-
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         return _averages(_by_distance(geometry)[:, : geometry.n - self.f], geometry.n)
 
@@ -143,12 +137,6 @@ class AdaptiveClipping(Mixing):
     """
 
     f: int
-
-    def __post_init__(self) -> None:
-        self._count("f", least=0)
-
-    def least(self) -> tuple[int, str]:
-        return 2 * self.f + 1, "2f + 1"
 
     @property
     def needs_origin(self) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from byzantium.aggregation.formula import Stateful
 from byzantium.aggregation.geometry import Array, Geometry, Points, backend, row_norms
 from byzantium.aggregation.order import shares
 from byzantium.aggregation.plain import mixed_blocks
@@ -202,11 +203,8 @@ def _through(
 # -- aggregators -------------------------------------------------------------------------------
 
 
-class Aggregator(Stage):
-    """(n, d) -> (d,): a rule, or a pipeline that ends in one.
-
-    State that a rule carries from call to call is no field: it takes no part in repr, eq and hash.
-    """
+class Aggregator(Stage, Stateful):
+    """(n, d) -> (d,): a rule, or a pipeline that ends in one."""
 
     def __call__(self, updates: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Aggregate the rows of a matrix (n, d) into a vector (d,) of its dtype and device.
@@ -251,18 +249,6 @@ class Aggregator(Stage):
 
     def remember(self, aggregate: Tensor) -> None:
         """Advance the state, if there is any, after an aggregation."""
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """What must be saved beside the parameters to go on where one stopped."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        if state:
-            raise ValueError(f"{self!r} has no state, got {', '.join(state)}")
-
-    def reset(self) -> None:
-        """Forget the state."""
-        self.load_state_dict({})
 
     def __rshift__(self, other: object) -> Any:
         raise TypeError(f"{self!r} is a rule and ends a pipeline; mixings come before it")

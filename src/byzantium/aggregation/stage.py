@@ -26,9 +26,16 @@ class Stage(Formula):
         """Whether the origin must stand among the points."""
         return False
 
+    def __post_init__(self) -> None:
+        if hasattr(self, "f"):
+            self._count("f", least=0)
+
     def least(self) -> tuple[int, str]:
-        """The smallest number of vectors it is defined for, and the formula behind it."""
-        return 1, "1"
+        """The smallest number of vectors it is defined for, and the formula behind it.
+
+        Where f may be bad, the others must be more.
+        """
+        return (2 * self.f + 1, "2f + 1") if hasattr(self, "f") else (1, "1")
 
     def check(self, n: int, history: str = "") -> None:
         """Raise a sentence unless it is defined for n vectors; `history` says why there are n."""

@@ -48,7 +48,7 @@ class Krum(Weighting):
     power: float = 2
 
     def __post_init__(self) -> None:
-        self._count("f", least=0)
+        super().__post_init__()
         self._count("m", least=1)
         self._measure("power", positive=True)
 
@@ -194,12 +194,6 @@ class MinimumDiameter(Weighting):
 
     f: int
 
-    def __post_init__(self) -> None:
-        self._count("f", least=0)
-
-    def least(self) -> tuple[int, str]:
-        return 2 * self.f + 1, "2f + 1"
-
     def weights(self, geometry: Geometry) -> Array:
         kept = smallest_diameter(geometry.squared_distances, geometry.n - self.f)
         if kept is None:
@@ -230,12 +224,6 @@ class SpectralFilter(Weighting):
     """
 
     f: int
-
-    def __post_init__(self) -> None:
-        self._count("f", least=0)
-
-    def least(self) -> tuple[int, str]:
-        return 2 * self.f + 1, "2f + 1"
 
     def weights(self, geometry: Geometry) -> Array:
         n = geometry.n

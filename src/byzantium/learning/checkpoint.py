@@ -23,30 +23,35 @@ class CheckpointError(ValueError):
 
 
 def save(folder: Path, number: int, state: dict[str, Any]) -> Path:
-    """Write state (tensors and plain values) as checkpoint `number`; keep the last two.
+    """Write checkpoint `number`, and keep the last two."""
+    path = folder / f"checkpoint-{number:09d}.pt"
+    write(path, state)
+    for old in checkpoints(folder)[KEPT:]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def write(path: Path, state: dict[str, Any]) -> None:
+    """Write state, of tensors and plain values.
 
     Whatever happens meanwhile, a file of this name is whole: it is written beside, brought to the
     disk and renamed.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     payload = io.BytesIO()
     torch.save(state, payload)
     content = payload.getvalue()
-    path = folder / f"checkpoint-{number:09d}.pt"
     beside = path.with_suffix(".writing")
     with beside.open("wb") as file:
         file.write(MAGIC + hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
         file.flush()
         os.fsync(file.fileno())
     beside.replace(path)
-    directory = os.open(folder, os.O_RDONLY)
+    directory = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(directory)
     finally:
         os.close(directory)
-    for old in checkpoints(folder)[KEPT:]:
-        old.unlink(missing_ok=True)
-    return path
 
 
 def checkpoints(folder: Path) -> list[Path]:

@@ -103,7 +103,7 @@ class WorkerGradients:
         before = [p.grad for p in self.parameters.values()]
         work = self._backward if x.shape[1] == 1 else self._local_steps
         try:
-            with torch.random.fork_rng(enabled=seeds is not None):
+            with torch.random.fork_rng(devices=[], enabled=seeds is not None):
                 for i, row in enumerate(matrix):
                     if seeds is not None:
                         torch.manual_seed(seeds[i])

@@ -25,6 +25,8 @@ from byzantium.learning.settings import History, Settings
 from byzantium.threats import Attack, NoAttack
 
 STREAMS = ("partition", "batches", "own batches", "server", "attack", "participants", "dropout")
+# What stays in the folder of a run that is done.
+FINISHED = "model.pt"
 # Samples looked at together where all of them are.
 CHUNK = 1024
 
@@ -264,19 +266,11 @@ class Simulation:
             f"{self.data.name} {len(self.data.train_y)} {type(self.optimiser).__name__} {shapes}"
         )
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything, so that a loaded simulation goes on bit by bit as this one would."""
+    def result(self) -> dict[str, Any]:
+        """The model and the history."""
         return {
             "fingerprint": self.fingerprint(),
             "model": self.model.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
-            "sent": self.sent,
-            "seen": list(self.seen),
-            "rule": self.rule.state_dict(),
-            "attack": self.attack.state_dict(),
-            "generators": {name: g.get_state() for name, g in self.generators.items()},
-            "batches": self.batches.state_dict(),
-            "own batches": self.own_batches.state_dict(),
             "history": {
                 "rounds": self.history.rounds,
                 "evaluations": self.history.evaluations,
@@ -284,12 +278,32 @@ class Simulation:
             },
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_result(self, state: dict[str, Any]) -> None:
         if state.get("fingerprint") != self.fingerprint():
             raise checkpoint.CheckpointError("this is the state of another simulation")
         self.model.load_state_dict(state["model"])
+        self.history = History(**state["history"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, so that a loaded simulation goes on bit by bit as this one would."""
+        return {
+            **self.result(),
+            "optimiser": self.optimiser.state_dict(),
+            # Without momentum every row is made anew in each round.
+            "sent": self.sent if self.settings.momentum else None,
+            "seen": list(self.seen),
+            "rule": self.rule.state_dict(),
+            "attack": self.attack.state_dict(),
+            "generators": {name: g.get_state() for name, g in self.generators.items()},
+            "batches": self.batches.state_dict(),
+            "own batches": self.own_batches.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.load_result(state)
         self.optimiser.load_state_dict(state["optimiser"])
-        self.sent.copy_(state["sent"])
+        if state["sent"] is not None:
+            self.sent.copy_(state["sent"])
         self.seen = list(state["seen"])
         self.rule.load_state_dict(state["rule"])
         self.attack.load_state_dict(state["attack"])
@@ -297,7 +311,6 @@ class Simulation:
             generator.set_state(state["generators"][name])
         self.batches.load_state_dict(state["batches"])
         self.own_batches.load_state_dict(state["own batches"])
-        self.history = History(**state["history"])
 
 
 def spread(rows: Tensor) -> float:
@@ -322,11 +335,14 @@ def simulate(
 ) -> History:
     """Train `model` in place and return the history.
 
-    With a folder, the run saves itself there at evaluations and every so many seconds, goes on from
-    where it was killed, and removes the checkpoints when it is done. A progress bar is shown on a
-    terminal.
+    With a folder, the run saves itself there at evaluations and every so many seconds, and goes on
+    from where it was killed. When it is done, `model.pt` stays, with the history; started again, it
+    is read from there. A progress bar is shown on a terminal.
     """
     training = Simulation(settings, data, model, rule, attack, partition, optimiser)
+    if folder is not None and (folder / FINISHED).exists():
+        training.load_result(checkpoint.load(folder / FINISHED))
+        return training.history
     if folder is not None and (state := checkpoint.newest(folder)) is not None:
         training.load_state_dict(state)
     saved, evaluated = time.monotonic(), len(training.history.evaluations)
@@ -338,6 +354,7 @@ def simulate(
             checkpoint.save(folder, record["round"], training.state_dict())
             saved, evaluated = time.monotonic(), len(training.history.evaluations)
     if folder is not None:
+        checkpoint.write(folder / FINISHED, training.result())
         checkpoint.remove(folder)
     return training.history
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from byzantium.aggregation import Aggregator
-from byzantium.aggregation.formula import Formula
+from byzantium.aggregation.formula import Formula, Stateful
 from byzantium.aggregation.geometry import moments
 
 
@@ -50,12 +49,8 @@ class Scene:
         return self.moments[1]
 
 
-class Attack(Formula, ABC):
-    """attack(honest, own) -> (q, d), what the attackers send.
-
-    State that an attack carries from round to round is no field: it takes no part in repr, eq and
-    hash, and is saved by `state_dict`.
-    """
+class Attack(Formula, Stateful, ABC):
+    """attack(honest, own) -> (q, d), what the attackers send."""
 
     needs_own: ClassVar[bool] = False  # whether the attackers must compute gradients of their own
     own_momentum: ClassVar[bool] = False  # whether these carry momentum, as honest ones do
@@ -92,15 +87,3 @@ class Attack(Formula, ABC):
         generator = generator or torch.Generator().manual_seed(secrets.randbits(63))
         sent = self.vectors(Scene(honest.detach(), own, q, rule, epoch, generator))
         return sent.detach().to(honest.dtype).expand(q, honest.shape[1])
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """What must be saved beside the parameters to go on where one stopped."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        if state:
-            raise ValueError(f"{self!r} has no state, got {', '.join(state)}")
-
-    def reset(self) -> None:
-        """Forget the state."""
-        self.load_state_dict({})
