@@ -88,6 +88,11 @@ def test_the_structure_of_the_model_decides() -> None:
     assert WorkerGradients(models.mlp(SHAPE)).batched
     assert not WorkerGradients(models.cnn()).batched
     assert not WorkerGradients(nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))).batched
+
+    class Own(nn.Sequential):
+        """Whose forward could mix the samples of different workers."""
+
+    assert not WorkerGradients(Own(nn.Linear(3, 3))).batched
     assert not WorkerGradients(models.mlp(SHAPE, hidden=(2000,))).batched  # large
 
 
@@ -164,3 +169,20 @@ def test_several_local_steps_send_how_far_the_worker_went() -> None:
             optimiser.step()
         end = torch.cat([p.detach().flatten() for p in local.parameters()])
         assert torch.allclose(matrix[worker], 0.5 * (start - end) / 0.3, atol=1e-5)
+
+
+def test_a_layer_used_twice_and_a_loss_of_ones_own_are_batched_right() -> None:
+    shared = nn.Linear(6, 6)
+    model = nn.Sequential(shared, nn.Tanh(), shared, nn.Linear(6, 10, bias=False))
+    x, y = batches((6,))
+
+    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+        return functional.cross_entropy(outputs, labels) ** 2
+
+    gradients = WorkerGradients(model, loss)
+    assert gradients.batched
+    at_once, streamed = torch.zeros(N, gradients.d), torch.zeros(N, gradients.d)
+    gradients(at_once, x[:, None], y[:, None])
+    gradients.batched = False
+    gradients(streamed, x[:, None], y[:, None])
+    assert (at_once - streamed).abs().max() <= 1e-6

@@ -76,6 +76,8 @@ class Geometry:
 
     @cached_property
     def gram(self) -> Array:
+        if self._norms is not None:  # nothing was mixed
+            return self._base()
         # Mixed alike means equal, to the bit; and symmetric to the bit, so that ties are ties.
         mixing, which = np.unique(self.mixing, axis=0, return_inverse=True)
         gram = mixing @ self._base() @ mixing.T

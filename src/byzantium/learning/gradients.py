@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
 from byzantium.learning.models import trainable
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
-# Layers that are a few dense products: many workers fit into one batched product of each.
-DENSE = (
+# Layers that treat each sample by itself. Of these, Linear alone has parameters.
+DENSE = {
     nn.Flatten,
     nn.GELU,
     nn.Identity,
-    nn.LayerNorm,
     nn.LeakyReLU,
     nn.Linear,
     nn.LogSoftmax,
     nn.ReLU,
     nn.Sigmoid,
     nn.Tanh,
-)
+}
 # Beyond this many parameters one worker fills the machine, and batching only costs memory.
 LARGE = 1 << 20
 
@@ -38,8 +36,9 @@ class WorkerGradients:
     With several batches for each worker, it takes a step of plain SGD on each, and (start - end) /
     rate stands for the gradient: federated averaging.
 
-    Small dense models are batched over the workers; all others, and those that draw random numbers,
-    go worker by worker, and gradients accumulate in place. Which it is depends on the model alone.
+    Small dense models (`nn.Sequential` of DENSE layers) are batched: one pass for all workers, and
+    then each worker's gradient from what went into a layer and what came back to it. All others go
+    worker by worker, and gradients accumulate in place. Which it is depends on the model alone.
     """
 
     def __init__(self, model: nn.Module, loss: Loss = functional.cross_entropy) -> None:
@@ -47,8 +46,15 @@ class WorkerGradients:
         self.loss = loss
         self.parameters = trainable(model)
         self.d = sum(p.numel() for p in self.parameters.values())
-        layers = [module for module in model.modules() if not list(module.children())]
-        self.batched = all(isinstance(layer, DENSE) for layer in layers) and self.d <= LARGE
+        sizes = [p.numel() for p in self.parameters.values()]
+        starts = [0, *itertools.accumulate(sizes)]
+        self.columns: dict[Tensor, slice] = {
+            parameter: slice(start, start + size)
+            for parameter, start, size in zip(self.parameters.values(), starts, sizes, strict=False)
+        }
+        self.batched = self.d <= LARGE and all(
+            type(module) in DENSE or type(module) is nn.Sequential for module in model.modules()
+        )
 
     def __call__(
         self,
@@ -77,18 +83,38 @@ class WorkerGradients:
         return self._one_by_one(matrix, x, y, rate, share, seeds)
 
     def _all_at_once(self, matrix: Tensor, x: Tensor, y: Tensor, share: float) -> Tensor:
-        def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            return self.loss(functional_call(self.model, parameters, (x,)), y)
+        n, b = x.shape[:2]
+        passed: list[tuple[nn.Linear, Tensor, Tensor]] = []
 
-        parameters = {name: p.detach() for name, p in self.parameters.items()}
-        compute: Any = vmap(grad_and_value(loss), in_dims=(None, 0, 0))
-        gradients, losses = compute(parameters, x, y)
-        start = 0
-        for name, parameter in self.parameters.items():
-            columns = matrix[:, start : start + parameter.numel()]
-            columns.add_(gradients[name].reshape(len(x), -1), alpha=share)
-            start += parameter.numel()
+        def note(layer: nn.Linear, inputs: tuple[Tensor], output: Tensor) -> None:
+            if output.requires_grad:
+                passed.append((layer, inputs[0].detach(), output))
+
+        linear = [layer for layer in self.model.modules() if isinstance(layer, nn.Linear)]
+        hooks = [layer.register_forward_hook(note) for layer in linear]
+        try:
+            outputs = self.model(x.flatten(0, 1)).unflatten(0, (n, b))
+        finally:
+            for hook in hooks:
+                hook.remove()
+        losses = self._losses(outputs, y)
+        deltas = torch.autograd.grad(losses.sum(), [output for *_, output in passed])
+        for (layer, inputs, _), delta in zip(passed, deltas, strict=True):
+            delta = delta.reshape(n, -1, layer.out_features)
+            if layer.weight in self.columns:
+                rows = matrix[:, self.columns[layer.weight]].view(n, *layer.weight.shape)
+                inputs = inputs.reshape(n, -1, layer.in_features)
+                rows.baddbmm_(delta.transpose(1, 2), inputs, alpha=share)
+            if layer.bias in self.columns:
+                matrix[:, self.columns[layer.bias]].add_(delta.sum(dim=1), alpha=share)
         return losses.detach()
+
+    def _losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """(n,), of outputs (n, b, ...) and labels (n, b)."""
+        if self.loss is functional.cross_entropy:
+            each = functional.cross_entropy(outputs.flatten(0, 1), y.flatten(), reduction="none")
+            return each.view(y.shape).mean(dim=1)
+        return torch.stack([self.loss(out, label) for out, label in zip(outputs, y, strict=True)])
 
     def _one_by_one(
         self,
@@ -142,8 +168,5 @@ class WorkerGradients:
 
     def _accumulate_into(self, row: Tensor) -> None:
         """Make each parameter's gradient a view of its piece of the row."""
-        start = 0
-        for parameter in self.parameters.values():
-            piece = row[start : start + parameter.numel()]
-            parameter.grad = piece.view(parameter.shape)
-            start += parameter.numel()
+        for parameter, columns in self.columns.items():
+            parameter.grad = row[columns].view(parameter.shape)

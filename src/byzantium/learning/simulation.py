@@ -209,11 +209,8 @@ class Simulation:
         return aggregate
 
     def _step(self, aggregate: Tensor) -> None:
-        start = 0
-        for parameter in self.gradients.parameters.values():
-            piece = aggregate[start : start + parameter.numel()]
-            parameter.grad = piece.view(parameter.shape)
-            start += parameter.numel()
+        for parameter, columns in self.gradients.columns.items():
+            parameter.grad = aggregate[columns].view(parameter.shape)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
 
