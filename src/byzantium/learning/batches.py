@@ -20,26 +20,27 @@ class Batches:
         self.parts = list(parts)
         self.size = size
         self.generator = generator
-        self.orders = [self._order(part) for part in self.parts]
-        self.positions = [0] * len(self.parts)
+        # A part smaller than a batch is repeated until it fills one.
+        self.lengths = [len(part) * max(1, -(-size // len(part))) for part in self.parts]
+        self.reshuffle()
 
-    def _order(self, part: Tensor) -> Tensor:
-        order = part[torch.randperm(len(part), generator=self.generator)]
-        return order.repeat(-(-self.size // len(part))) if len(part) < self.size else order
+    def _order(self, worker: int) -> Tensor:
+        part, length = self.parts[worker], self.lengths[worker]
+        order = part[torch.randperm(part.shape[0], generator=self.generator)]
+        return order.repeat(length // part.shape[0]) if length > part.shape[0] else order
 
     def reshuffle(self) -> None:
         """Let every worker begin again."""
-        self.orders = [self._order(part) for part in self.parts]
+        self.orders = [self._order(worker) for worker in range(len(self.parts))]
         self.positions = [0] * len(self.parts)
 
     def draw(self, workers: Sequence[int]) -> Tensor:
         """(len(workers), size)."""
         drawn = []
         for worker in workers:
-            if self.positions[worker] + self.size > len(self.orders[worker]):
-                self.orders[worker] = self._order(self.parts[worker])
-                self.positions[worker] = 0
             start = self.positions[worker]
+            if start + self.size > self.lengths[worker]:
+                self.orders[worker], start = self._order(worker), 0
             drawn.append(self.orders[worker][start : start + self.size])
             self.positions[worker] = start + self.size
         return torch.stack(drawn)

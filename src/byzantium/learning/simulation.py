@@ -337,11 +337,15 @@ def simulate(
     is read from there. A progress bar is shown on a terminal.
     """
     training = Simulation(settings, data, model, rule, attack, partition, optimiser)
-    if folder is not None and (folder / FINISHED).exists():
-        training.load_result(checkpoint.load(folder / FINISHED))
-        return training.history
-    if folder is not None and (state := checkpoint.newest(folder)) is not None:
-        training.load_state_dict(state)
+    if folder is not None:
+        try:
+            if (folder / FINISHED).exists():
+                training.load_result(checkpoint.load(folder / FINISHED))
+                return training.history
+            if (state := checkpoint.newest(folder)) is not None:
+                training.load_state_dict(state)
+        except checkpoint.CheckpointError as error:
+            raise checkpoint.CheckpointError(f"cannot go on from {folder}: {error}") from error
     saved, evaluated = time.monotonic(), len(training.history.evaluations)
     for record in _watched(training, sys.stderr.isatty() if progress is None else progress):
         if folder is None or training.history.status != "running":
