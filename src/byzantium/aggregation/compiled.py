@@ -78,7 +78,7 @@ def combine(
 
 def central_mean(
     matrix: Tensor, rows: Tensor, mixing: Array | None, kept: int, nearest: bool, out: Tensor
-) -> None:
+) -> Array:
     n, d = len(rows) if mixing is None else len(mixing), matrix.shape[1]
     flat, offsets = _flat(matrix, rows)
     kernel, low = kernels.nearest_mean if nearest else kernels.middle_mean, (n - kept) // 2
@@ -86,20 +86,23 @@ def central_mean(
         network(n, 0, n, in_order=True) if nearest else network(n, low, low + kept, in_order=False)
     )
     result = out.numpy()
-    if mixing is None:
-        _over_columns(partial(kernel, flat, offsets, *net, kept, result), n, d)
-        return
-    lists, nothing = _lists(mixing), np.empty(0, flat.dtype)
+    lists, nothing = None if mixing is None else _lists(mixing), np.empty(0, flat.dtype)
 
-    def part(first: int, last: int) -> None:
+    def part(first: int, last: int) -> Array:
+        squares = np.zeros(n)
+        if lists is None:
+            kernel(flat, offsets, *net, kept, squares, result, first, last)
+            return squares
         mixed = np.empty((n, MIXED_COLUMNS), flat.dtype)
+        places = np.arange(n) * MIXED_COLUMNS
         for start in range(first, last, MIXED_COLUMNS):
             stop = min(start + MIXED_COLUMNS, last)
             kernels.mix(flat, offsets, *lists, nothing, 0.0, mixed, start, stop)
-            places = np.arange(n) * MIXED_COLUMNS
-            kernel(mixed.reshape(-1), places, *net, kept, result[start:stop], 0, stop - start)
+            piece = result[start:stop]
+            kernel(mixed.reshape(-1), places, *net, kept, squares, piece, 0, stop - start)
+        return squares
 
-    _over_columns(part, n, d)
+    return np.sum(_over_columns(part, n, d), axis=0)
 
 
 def moments(matrix: Tensor, rows: Tensor, mean: Tensor, deviation: Tensor) -> None:

@@ -163,6 +163,11 @@ class Points:
         """What is computed in: the input's own, but never less than float32."""
         return torch.float64 if self.updates.dtype == torch.float64 else torch.float32
 
+    @property
+    def native(self) -> bool:
+        """Whether the passes can read the input as it is."""
+        return self.updates.dtype == self.dtype and self.updates.stride(1) == 1
+
     def geometry(self) -> Geometry:
         identity = np.eye(self.n + len(self.anchors))
         return Geometry(cache(self._gram), identity, len(self.anchors), self.norms)
@@ -172,7 +177,7 @@ class Points:
 
         That is the input itself, whole, or where it must be converted, a copy of some columns.
         """
-        if self.updates.dtype == self.dtype and self.updates.stride(1) == 1:
+        if self.native:
             yield slice(0, self.d), self.updates, self.rows
         else:
             for columns in column_blocks(self.n, self.d, self.dtype):

@@ -137,6 +137,17 @@ def _row(flat: Array, offsets: Array, buffer: Array, place: int, start: int, wid
     return buffer[place * BLOCK : place * BLOCK + width]
 
 
+@numba.njit(fastmath=SUMS)
+def _add_squares(flat: Array, offsets: Array, start: int, width: int, squares: Array) -> None:
+    """Add to the squared norms of the rows, where they are wanted, while the block is at hand."""
+    for i in range(len(squares)):
+        row = flat[offsets[i] + start : offsets[i] + start + width]
+        square = 0.0
+        for c in range(width):
+            square += np.float64(row[c]) * np.float64(row[c])
+        squares[i] += square
+
+
 @numba.njit
 def _compare(
     rows: Array, offsets: Array, start: int, width: int, comparators: Array, buffer: Array
@@ -169,14 +180,16 @@ def _middle_mean(
     chosen: Array,
     places: int,
     kept: int,
+    squares: Array,
     out: Array,
     first: int,
     last: int,
 ) -> None:
-    """The mean of the `kept` values that a network brings out."""
+    """The mean of the `kept` values that a network brings out; see `_add_squares`, too."""
     buffer, total = np.empty(places * BLOCK, flat.dtype), np.empty(BLOCK)
     for start in range(first, last, BLOCK):
         width = min(BLOCK, last - start)
+        _add_squares(flat, offsets, start, width, squares)
         _compare(flat, offsets, start, width, comparators, buffer)
         for c in range(width):
             total[c] = 0
@@ -195,15 +208,17 @@ def _nearest_mean(
     chosen: Array,
     places: int,
     kept: int,
+    squares: Array,
     out: Array,
     first: int,
     last: int,
 ) -> None:
-    """The mean of the `kept` values nearest the median, of all values, which come out in order."""
+    """The mean of the `kept` values nearest the median; the network brings out all, in order."""
     buffer, total, median = np.empty(places * BLOCK, flat.dtype), np.empty(BLOCK), np.empty(BLOCK)
     n = len(chosen)
     for start in range(first, last, BLOCK):
         width = min(BLOCK, last - start)
+        _add_squares(flat, offsets, start, width, squares)
         _compare(flat, offsets, start, width, comparators, buffer)
         low = _row(flat, offsets, buffer, chosen[(n - 1) // 2], start, width)
         high = _row(flat, offsets, buffer, chosen[n // 2], start, width)

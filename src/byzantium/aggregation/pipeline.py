@@ -54,7 +54,10 @@ class Report:
 
 
 def admit(
-    stages: Sequence[Stage], updates: Tensor, centre: Tensor | None = None
+    stages: Sequence[Stage],
+    updates: Tensor,
+    centre: Tensor | None = None,
+    norms: Array | None = None,
 ) -> tuple[Points, tuple[Stage, ...], tuple[int, ...]]:
     """Check a matrix against a pipeline and set unusable rows aside.
 
@@ -70,7 +73,7 @@ def admit(
         left = stage.rows(left) if isinstance(stage, Mixing) else 1
 
     updates = updates.detach()
-    norms = row_norms(updates)
+    norms = row_norms(updates) if norms is None else norms
     largest = LARGEST_NORM.get(updates.dtype, LARGEST_NORM_NARROW)
     usable = norms <= largest  # false for NaN
     rejected = tuple(np.flatnonzero(~usable).tolist())
@@ -234,13 +237,23 @@ class Aggregator(Stage, Stateful):
     def _run(
         self, updates: Tensor, generator: torch.Generator | None, explain: bool
     ) -> tuple[Tensor, Array | None, Points, Geometry, tuple[int, ...]]:
-        points, steps, rejected = admit(self.stages, updates, self.centre)
+        hasty, norms = (None, None) if explain else self.hasten(updates)
+        points, steps, rejected = admit(self.stages, updates, self.centre, norms)
         geometry = _through(steps, points.geometry(), generator)
+        if hasty is not None and not rejected:
+            return hasty, None, points, geometry, rejected
         rule = steps[-1]
         assert isinstance(rule, Rule)
         aggregate, weights = rule.finish(points, geometry, explain)
         self.remember(aggregate)
         return aggregate.to(updates.dtype), weights, points, geometry, rejected
+
+    def hasten(self, updates: Tensor) -> tuple[Tensor | None, Array | None]:
+        """The aggregate and the norms of the rows in one reading, where that is possible.
+
+        The aggregate counts only if the norms then show that every row may take part.
+        """
+        return None, None
 
     @property
     def centre(self) -> Tensor | None:
@@ -312,6 +325,19 @@ class CoordinateWise(Rule):
     @abstractmethod
     def kept(self, n: int) -> int:
         """How many of n values are averaged."""
+
+    def hasten(self, updates: Tensor) -> tuple[Tensor | None, Array | None]:
+        _check_matrix(updates)
+        n, d = updates.shape
+        self.check(n)
+        points = Points(updates.detach(), torch.arange(n), np.zeros(n))
+        if not points.native:
+            return None, None
+        matrix, out = points.updates, torch.empty(d, dtype=points.dtype, device=updates.device)
+        squares = backend(matrix).central_mean(
+            matrix, points.rows, None, self.kept(n), self.nearest, out
+        )
+        return out, np.sqrt(squares)
 
     def finish(
         self, points: Points, geometry: Geometry, explain: bool

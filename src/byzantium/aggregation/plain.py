@@ -77,12 +77,18 @@ def combine(
 
 def central_mean(
     matrix: Tensor, rows: Tensor, mixing: Array | None, kept: int, nearest: bool, out: Tensor
-) -> None:
-    """Out = the mean of the `kept` central values of each column of P X; see `order.central`."""
+) -> Array:
+    """Fill `out` with the mean of the `kept` central values of each column of P X.
+
+    See `order.central`. Returns the squared norms of the rows of P X, as they are at hand.
+    """
+    squares = torch.zeros(len(rows) if mixing is None else len(mixing), dtype=torch.float64)
     for columns, block in mixed_blocks(matrix, rows, mixing):
         values = block.sort(dim=0).values
         inside = central(values, kept, nearest=nearest)
         out[columns] = torch.where(inside, values.double(), 0).sum(dim=0).div(kept)
+        squares += block.double().square().sum(dim=1).cpu()
+    return squares.numpy()
 
 
 def moments(matrix: Tensor, rows: Tensor, mean: Tensor, deviation: Tensor) -> None:
