@@ -32,7 +32,7 @@ def attacked(attack: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """All vectors, and the mean of the honest ones."""
     honest = torch.randint(2, (N - Q, D), generator=generator).float() * 2 - 1
     mean = honest.mean(dim=0)
-    bad = {"mimic": honest[0], "far away": torch.full((D,), 1e6), "none": mean}[attack]
+    bad = {"mimic": honest[0], "far away": torch.full((D,), 1e6)}[attack]
     return torch.cat([honest, bad.expand(Q, D)]), mean
 
 

@@ -41,16 +41,22 @@ def _compiled(function: Callable[..., None], **options: Any) -> Callable[..., No
     return call
 
 
-def _squared_norms(flat: Array, offsets: Array, total: Array, first: int, last: int) -> None:
-    for i in range(len(offsets)):
-        row = flat[offsets[i] + first : offsets[i] + last]
+@numba.njit(fastmath=SUMS)
+def _add_squares(flat: Array, offsets: Array, start: int, width: int, squares: Array) -> None:
+    """Add to the squared norms of the rows, where they are wanted, while the block is at hand."""
+    for i in range(len(squares)):
+        row = flat[offsets[i] + start : offsets[i] + start + width]
         square = 0.0
-        for c in range(len(row)):
+        for c in range(width):
             square += np.float64(row[c]) * np.float64(row[c])
-        total[i] = square
+        squares[i] += square
 
 
-squared_norms = _compiled(_squared_norms, fastmath=SUMS)
+def _squared_norms(flat: Array, offsets: Array, squares: Array, first: int, last: int) -> None:
+    _add_squares(flat, offsets, first, last - first, squares)
+
+
+squared_norms = _compiled(_squared_norms)
 
 
 def _mix(
@@ -135,17 +141,6 @@ def _row(flat: Array, offsets: Array, buffer: Array, place: int, start: int, wid
         offset = offsets[~place] + start
         return flat[offset : offset + width]
     return buffer[place * BLOCK : place * BLOCK + width]
-
-
-@numba.njit(fastmath=SUMS)
-def _add_squares(flat: Array, offsets: Array, start: int, width: int, squares: Array) -> None:
-    """Add to the squared norms of the rows, where they are wanted, while the block is at hand."""
-    for i in range(len(squares)):
-        row = flat[offsets[i] + start : offsets[i] + start + width]
-        square = 0.0
-        for c in range(width):
-            square += np.float64(row[c]) * np.float64(row[c])
-        squares[i] += square
 
 
 @numba.njit

@@ -66,7 +66,7 @@ def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], referen
 def combine(
     matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], weights: Array, out: Tensor
 ) -> None:
-    """Out = the weighted sum of rows and anchors."""
+    """Fill `out` with the weighted sum of rows and anchors."""
     shares = torch.from_numpy(weights).to(out)
     for columns, block in mixed_blocks(matrix, rows, None):
         out[columns] = shares[: len(rows)] @ block

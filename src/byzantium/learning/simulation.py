@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from byzantium.aggregation import Aggregator
 from byzantium.aggregation.geometry import Points, moments, row_norms
+from byzantium.aggregation.pipeline import LARGEST_NORM_NARROW
 from byzantium.learning import checkpoint
 from byzantium.learning.batches import Batches
 from byzantium.learning.data import Dataset
@@ -135,7 +136,7 @@ class Simulation:
         try:
             aggregate = self._aggregate(sent, h, workers, record)
         except ValueError:
-            if (row_norms(sent[:h]) < 1e18).all():
+            if (row_norms(sent[:h]) <= LARGEST_NORM_NARROW).all():
                 raise
             return self._diverged(record)
         self._step(aggregate)
