@@ -71,7 +71,7 @@ def plan(chosen: argparse.Namespace) -> dict[str, tuple[Measure, int]]:
         "offset": (sections.offset, 6 * repeats),
         "first": (sections.first_call, 2),
         "memory": (lambda run: sections.peaks(run, run.n), mine + 1),
-        "training": (training.training, 48),
+        "training": (training.training, training.STEPS),
     }
     planned = {key: known[key] for key in SECTIONS if key in chosen.sections}
     if chosen.huge:

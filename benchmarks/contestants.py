@@ -31,11 +31,12 @@ class Part:
 class KeepsCentre:
     """Centred clipping as one writes it: the result is the next centre."""
 
-    def __init__(self) -> None:
+    def __init__(self, radius: float) -> None:
+        self.radius = radius
         self.centre: Tensor | None = None
 
     def __call__(self, vectors: list[Tensor]) -> Tensor:
-        self.centre = plain.centered_clipping(vectors, RADIUS, self.centre)
+        self.centre = plain.centered_clipping(vectors, self.radius, self.centre)
         return self.centre
 
 
@@ -49,7 +50,7 @@ WEIGHTINGS = {
     ),
     "clipping": Part(
         lambda f: bz.CenteredClipping(RADIUS),
-        lambda f: KeepsCentre(),
+        lambda f: KeepsCentre(RADIUS),
         lambda b, f: b.CenteredClipping(tau=RADIUS),
     ),
     "spectral": Part(

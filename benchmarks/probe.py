@@ -1,12 +1,14 @@
 """Runs in processes of its own what a warm process cannot measure: first calls and peak memory.
 
-Prints one JSON object per line. `bench.py` starts it; see `first_call` and `peaks` there.
+Prints one JSON object per line. `sections.probe` starts it.
 """
 
 import argparse
 import ctypes
 import gc
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -28,6 +30,15 @@ def resident(field: str) -> int:
     raise KeyError(field)
 
 
+def settle() -> int:
+    """Give back what is free, forget the peak so far, and return the bytes that are left."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    before = resident("VmRSS")
+    CLEAR.write_text("5")  # resets VmHWM
+    return before
+
+
 def first_call() -> None:
     x = torch.randn(25, 10_000)
     start = perf_counter()
@@ -42,10 +53,7 @@ def peak(entry: Entry, x: torch.Tensor, small: torch.Tensor) -> dict[str, object
     """
     entry.ours()(small)
     rule = entry.ours()
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    before = resident("VmRSS")
-    CLEAR.write_text("5")  # resets VmHWM
+    before = settle()
     start = perf_counter()
     output = rule(x)
     seconds = perf_counter() - start
@@ -67,9 +75,41 @@ def memory(n: int, d: int, only: str, weightings: bool) -> None:
             print(json.dumps(peak(entry, x, small)), flush=True)
 
 
+def training_memory(only: str) -> None:
+    """Peak extra bytes of a few rounds less those of one worker's pass, over those of X.
+
+    What a simulation allocates counts from its construction on. A pass needs the model, its
+    gradients and one worker's activations. The warm-up, with the same rule and attack but a small
+    model, compiles, starts threads and leaves no large buffer behind.
+    """
+    import training
+
+    from byzantium.learning import cnn, mlp
+
+    data = training.images()
+
+    def one_pass() -> None:
+        training.passes(cnn(), data, workers=1)
+
+    def train(make: Callable[[], torch.nn.Module], rule: bz.Aggregator, attack: bz.Attack) -> None:
+        training.play(iter(training.rounds(make(), data, rule, attack)), 3)
+
+    one_pass()
+    before = settle()
+    one_pass()
+    of_a_pass = resident("VmHWM") - before
+    of_x = 4 * training.N * sum(p.numel() for p in cnn().parameters())
+    for name, rule, attack in training.memory_cases(only):
+        train(partial(mlp, (1, 28, 28)), rule, attack)
+        before = settle()
+        train(cnn, rule, attack)
+        extra = resident("VmHWM") - before
+        print(json.dumps({"name": name, "share": (extra - of_a_pass) / of_x}), flush=True)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["first", "memory"])
+    parser.add_argument("what", choices=["first", "memory", "training-memory"])
     parser.add_argument("--n", type=int, default=25)
     parser.add_argument("--d", type=int, default=100_000)
     parser.add_argument("--only", default="")
@@ -77,5 +117,7 @@ if __name__ == "__main__":
     options = parser.parse_args()
     if options.what == "first":
         first_call()
+    elif options.what == "training-memory":
+        training_memory(options.only)
     else:
         memory(options.n, options.d, options.only, options.weightings)

@@ -4,8 +4,9 @@ import json
 import os
 import platform
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import date
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,14 @@ def table(section: Section) -> Table:
             *(figures.get(q, "") for q in quantities),
         )
     return made
+
+
+def parts(section: Section) -> list[Section]:
+    """Training measures several things: a table for each, as one for all would be too wide."""
+    if section.key != "training":
+        return [section]
+    groups = groupby(section.results, key=lambda result: result.figures[0].quantity)
+    return [replace(section, results=list(rows)) for _, rows in groups]
 
 
 def by_goal(sections: Iterable[Section]) -> dict[str, list[tuple[str, Figure]]]:
@@ -171,5 +180,6 @@ def plot(path: Path, section: Section) -> str:
 
 def show(console: Console, sections: list[Section]) -> None:
     for section in sections:
-        console.print(table(section))
+        for part in parts(section):
+            console.print(table(part))
     console.print(goal_table(sections))

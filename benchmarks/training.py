@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 
+import straightforward as plain
+import straightforward_training
 import torch
+from contestants import KeepsCentre, chain
 from model import Figure, Result, Section
-from sections import Run
+from sections import Run, probe
 from torch import nn
 from torch.nn import functional
 
@@ -20,19 +24,36 @@ from byzantium.learning import Dataset, Settings, Simulation, cnn, iid, load, ml
 from byzantium.learning.gradients import WorkerGradients
 
 N, Q, BATCH = 25, 5, 32
+RADIUS = 10.0
 RULES = {
     "Krum": bz.Krum(f=Q),
     "median": bz.Median(),
     "RFA": bz.GeometricMedian(steps=8, smoothing=0.1, start="zero"),
-    "CClip": bz.CenteredClipping(radius=10.0),
+    "CClip": bz.CenteredClipping(radius=RADIUS),
 }
+PLAIN_RULES: dict[str, Callable[[], straightforward_training.Rule]] = {
+    "Krum": lambda: partial(plain.krum, f=Q),
+    "median": lambda: plain.median,
+    "RFA": lambda: plain.geometric_median,
+    "CClip": lambda: KeepsCentre(RADIUS),
+}
+MIMIC = bz.Mimic(warmup=1)
 ATTACKS = (
     bz.BitFlip(),
     bz.LabelFlip(),
-    bz.Mimic(warmup=1),
+    MIMIC,
     bz.InnerProduct(),
     bz.ALittleIsEnough(),
 )
+COMBINATIONS = tuple(itertools.product(RULES, (1, 2), ATTACKS))
+MEMORY_COMBINATIONS = tuple(
+    itertools.product(
+        (("Krum", 1), ("median", 1), ("RFA", 2), ("CClip", 1)), (MIMIC, bz.ALittleIsEnough())
+    )
+)
+SIZES = (10, 25, 50, 100)
+# On the progress bar; there are two rows each of batched gradients and of rounds per second.
+STEPS = 2 + 2 + 1 + len(COMBINATIONS) + len(SIZES) + len(MEMORY_COMBINATIONS)
 
 
 def images(samples: int = 2000) -> Dataset:
@@ -73,24 +94,82 @@ def alternate(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict[s
     return {name: median(values) for name, values in times.items()}
 
 
+def in_default_layout() -> nn.Module:
+    """The paper's CNN as one writes it; that of `cnn` has its channels last in memory."""
+    return cnn().to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+
+
+def pipeline(rule: str, s: int) -> bz.Aggregator:
+    return bz.Bucketing(s=s) >> RULES[rule] if s > 1 else RULES[rule]
+
+
+def label(rule: str, s: int, attack: bz.Attack) -> str:
+    return f"CNN, {rule}, s={s}, {attack!r}"
+
+
+def wanted(name: str, only: str) -> bool:
+    return re.search(only, name, re.IGNORECASE) is not None
+
+
+def straightforward(
+    data: Dataset, rule: str, s: int, attack: bz.Attack
+) -> straightforward_training.Training:
+    aggregate = PLAIN_RULES[rule]()
+    if s > 1:
+        aggregate = chain(partial(plain.bucketing, s=s), aggregate)
+    return straightforward_training.Training(
+        in_default_layout(),
+        data.train_x,
+        data.train_y,
+        aggregate,
+        type(attack).__name__,
+        n=N,
+        q=Q,
+        batch=BATCH,
+    )
+
+
+def layouts(run: Run) -> list[Result]:
+    """Plain forward and backward passes in torch's default layout, and in that of `cnn`."""
+    name, data = "CNN passes", images()
+    run.step(name)
+    if not wanted(name, run.only):
+        return []
+    calls = {
+        "passes": partial(passes, in_default_layout(), data, N),
+        "passes, our layout": partial(passes, cnn(), data, N),
+    }
+    seconds = alternate(calls, run.long_repeats)
+    ratio = seconds["passes"] / seconds["passes, our layout"]
+    return [Result(name, seconds, [Figure("default layout / ours", ratio)])]
+
+
 def against_passes(run: Run) -> list[Result]:
+    """A round over plain forward and backward passes in torch's default layout.
+
+    Straightforward training takes seconds a round, and so is timed for a few combinations: every
+    rule under mimic, and every attack on RFA behind buckets of two.
+    """
     data, results = images(), []
-    for (name, rule), s, attack in itertools.product(RULES.items(), (1, 2), ATTACKS):
-        pipeline = bz.Bucketing(s=s) >> rule if s > 1 else rule
-        label = f"CNN, {name}, s={s}, {attack!r}"
-        run.step(label)
-        if not re.search(run.only, label, re.IGNORECASE):
+    for rule, s, attack in COMBINATIONS:
+        name = label(rule, s, attack)
+        run.step(name)
+        if not wanted(name, run.only):
             continue
-        plain = cnn()
-        training = iter(rounds(cnn(), data, pipeline, attack))
+        training = iter(rounds(cnn(), data, pipeline(rule, s), attack))
         workers = N if attack.needs_own else N - Q
-        calls = {
-            "passes": partial(passes, plain, data, workers),
+        calls: dict[str, Callable[[], object]] = {
+            "passes": partial(passes, in_default_layout(), data, workers),
             "round": partial(next, training),
         }
+        if attack == MIMIC or (rule, s) == ("RFA", 2):
+            calls["straightforward"] = straightforward(data, rule, s, attack)
         seconds = alternate(calls, run.long_repeats)
-        figure = Figure("round / passes", seconds["round"] / seconds["passes"], goal="round")
-        results.append(Result(label, seconds, [figure]))
+        figures = [Figure("round / passes", seconds["round"] / seconds["passes"], goal="round")]
+        if "straightforward" in seconds:
+            ratio = seconds["straightforward"] / seconds["round"]
+            figures.append(Figure("straightforward / round", ratio))
+        results.append(Result(name, seconds, figures))
     return results
 
 
@@ -117,26 +196,34 @@ def batched(run: Run) -> list[Result]:
     return results
 
 
+def play(training: Iterator[object], count: int) -> None:
+    for _ in range(count):
+        next(training)
+
+
 def per_second(run: Run) -> list[Result]:
-    results = []
-    for rule in (bz.Krum(f=Q), bz.Bucketing(s=2) >> bz.GeometricMedian()):
-        run.step(f"digits, {rule!r}")
-        training = iter(rounds(mlp((1, 8, 8)), load("digits"), rule, bz.Mimic(warmup=1)))
-        for _ in range(50):
-            next(training)
-        start, count = perf_counter(), 400
-        for _ in range(count):
-            next(training)
-        speed = count / (perf_counter() - start)
-        results.append(
-            Result(f"digits, MLP, {rule!r}", {}, [Figure("rounds", speed, "/s", "rounds")])
-        )
+    """Rounds on one thread: so small operations gain nothing from a second one.
+
+    Sweeps, which run many such simulations side by side, give each process one thread, too.
+    """
+    results, count = [], 200
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for rule in (bz.Krum(f=Q), bz.Bucketing(s=2) >> bz.GeometricMedian()):
+            name = f"digits, MLP, {rule!r}"
+            run.step(name)
+            training = iter(rounds(mlp((1, 8, 8)), load("digits"), rule, MIMIC))
+            speed = count / alternate({"rounds": partial(play, training, count)}, 5)["rounds"]
+            results.append(Result(name, {}, [Figure("rounds", speed, "/s", "rounds")]))
+    finally:
+        torch.set_num_threads(threads)
     return results
 
 
 def growth(run: Run) -> list[Result]:
     data, results, base = images(4000), [], 0.0
-    for n in (10, 25, 50, 100):
+    for n in SIZES:
         run.step(f"CNN, n = {n}")
         rule = bz.Bucketing(s=2) >> bz.GeometricMedian()
         training = iter(rounds(cnn(), data, rule, bz.InnerProduct(), n))
@@ -147,6 +234,28 @@ def growth(run: Run) -> list[Result]:
     return results
 
 
+def memory_cases(only: str) -> Iterator[tuple[str, bz.Aggregator, bz.Attack]]:
+    for (rule, s), attack in MEMORY_COMBINATIONS:
+        name = "memory, " + label(rule, s, attack)
+        if wanted(name, only):
+            yield name, pipeline(rule, s), attack
+
+
+def peaks(run: Run) -> list[Result]:
+    """Peak memory in a process of its own; large blocks go back to the system at once."""
+    if not Path("/proc/self/clear_refs").exists():
+        run.say("The memory of training is left out: peaks can only be measured on Linux.")
+        return []
+    results = []
+    arguments = ["training-memory", f"--only={run.only}"]
+    for line in probe(arguments, MALLOC_MMAP_THRESHOLD_="65536"):
+        run.step(line["name"])
+        figure = Figure("peak memory / gradients", line["share"], goal="memory training")
+        results.append(Result(line["name"], {}, [figure]))
+    return results
+
+
 def training(run: Run) -> Section:
-    results = [*batched(run), *per_second(run), *against_passes(run), *growth(run)]
+    measures = (batched, per_second, layouts, against_passes, growth, peaks)
+    results = [result for measure in measures for result in measure(run)]
     return Section("training", f"Training, batches of {BATCH}", results)

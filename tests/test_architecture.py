@@ -20,6 +20,7 @@ ROOMS = {
     "aggregation": set[str](),
     "threats": {"aggregation"},
     "learning": {"aggregation", "threats"},
+    "experiments": {"aggregation", "threats", "learning"},
 }
 
 
@@ -33,7 +34,8 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path.name}: imports are written in full"
             names = [f"{node.module}.{alias.name}" for alias in node.names]
-        found |= {name.split(".")[1] for name in names if name.startswith("byzantium.")}
+        ours = {name.split(".")[1] for name in names if name.startswith("byzantium.")}
+        found |= ours - {"__version__"}
     return found
 
 

@@ -524,7 +524,7 @@ def test_a_folder_that_does_not_exist_is_an_error_and_not_a_download(
         ("MNIST-fashion", "did you mean 'fashion-mnist'?"),
         ("cifar-10", "did you mean 'cifar10'?"),
         ("digit", "did you mean 'digits'?"),
-        ("imagenet!", "there are digits, mnist, fashion-mnist, cifar10"),
+        ("imagenet!", "there are cifar10, digits, fashion-mnist, mnist"),
     ],
 )
 def test_an_unknown_name_gets_the_nearest(name: str, hint: str) -> None:

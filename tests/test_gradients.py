@@ -22,6 +22,12 @@ def batches(shape: tuple[int, ...] = SHAPE) -> tuple[Tensor, Tensor]:
     return x, torch.randint(10, (N, B), generator=generator)
 
 
+def in_the_order_of(parameter: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
+    """The values of a gradient in the order in which its parameter lies in memory."""
+    order = sorted(range(piece.ndim), key=parameter.stride().__getitem__, reverse=True)
+    return piece.permute(order).reshape(-1)
+
+
 def by_hand(model: nn.Module, x: Tensor, y: Tensor, seeds: list[int] | None = None) -> Tensor:
     rows = []
     for i in range(len(x)):
@@ -29,7 +35,8 @@ def by_hand(model: nn.Module, x: Tensor, y: Tensor, seeds: list[int] | None = No
             torch.manual_seed(seeds[i])
         loss = functional.cross_entropy(model(x[i]), y[i])
         pieces = torch.autograd.grad(loss, list(model.parameters()))
-        rows.append(torch.cat([piece.flatten() for piece in pieces]))
+        flat = zip(model.parameters(), pieces, strict=True)
+        rows.append(torch.cat([in_the_order_of(p, piece) for p, piece in flat]))
     return torch.stack(rows)
 
 

@@ -25,6 +25,7 @@ from byzantium.learning.partition import (
     long_tail,
     mixed,
     read,
+    tail,
 )
 
 EVERY = [
@@ -217,7 +218,7 @@ def test_a_long_tail_keeps_the_first_of_each_class(
 ) -> None:
     labels = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     labels = labels[torch.randperm(len(labels), generator=seeded(seed))]
-    chosen = long_tail(labels, gamma)
+    chosen = tail(labels, gamma)
     assert chosen.tolist() == sorted(set(chosen.tolist()))
     for label, size in enumerate(sizes):
         mine = [i for i in chosen.tolist() if labels[i] == label]
@@ -228,13 +229,26 @@ def test_a_long_tail_keeps_the_first_of_each_class(
 
 def test_the_long_tail_of_the_paper_halves_exactly() -> None:
     labels = torch.arange(10).repeat_interleave(5120)
-    kept = labels[long_tail(labels, gamma=512)].bincount()
+    kept = labels[tail(labels, gamma=512)].bincount()
     assert kept.tolist() == [5120 >> i for i in range(10)]
 
 
 def test_gamma_one_keeps_everything() -> None:
     labels = torch.tensor([3, 0, 0, 2])  # class 1 has no sample
-    assert long_tail(labels, gamma=1).tolist() == [0, 1, 2, 3]
+    assert tail(labels, gamma=1).tolist() == [0, 1, 2, 3]
+
+
+def test_a_long_tail_thins_what_is_learnt_from_and_what_is_tested_with() -> None:
+    data = load("digits")
+    thin = long_tail(data, gamma=512)
+    for x, y, all_x, all_y in (
+        (thin.train_x, thin.train_y, data.train_x, data.train_y),
+        (thin.test_x, thin.test_y, data.test_x, data.test_y),
+    ):
+        expected = [max(1, int(count * 0.5**i)) for i, count in enumerate(all_y.bincount())]
+        assert y.bincount().tolist() == expected
+        assert x[y == 3].equal(all_x[all_y == 3][: expected[3]])
+    assert thin.name != data.name  # a checkpoint of the one is not for the other
 
 
 # Notation.
@@ -291,8 +305,8 @@ ERRORS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: mixed(1.1), ValueError, "mixed needs 0 <= fraction <= 1, got fraction=1.1"),
     (lambda: mixed(math.nan), ValueError, "0 <= fraction <= 1, got fraction=nan"),
     (lambda: mixed(True), TypeError, "mixed needs a number for fraction, got fraction=True"),
-    (lambda: long_tail(THREE, 0.5), ValueError, "long_tail needs a finite gamma >= 1, got gamma=0"),
-    (lambda: long_tail(THREE, math.nan), ValueError, "a finite gamma >= 1, got gamma=nan"),
+    (lambda: tail(THREE, 0.5), ValueError, "long_tail needs a finite gamma >= 1, got gamma=0"),
+    (lambda: tail(THREE, math.nan), ValueError, "a finite gamma >= 1, got gamma=nan"),
     (
         lambda: iid()(THREE, 0, seeded()),
         ValueError,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import math
 import os
 import re
 import signal
@@ -345,7 +346,7 @@ REFUSED = [
     ({"participants": 10}, "a simulation needs 1 <= participants <= n, got 10 of 9"),
     (
         {"record": ("lose",)},
-        "can record distance, spread, norm, weights, rejected, got lose",
+        "can record distance, spread, norm, weights, rejected, heterogeneity, got lose",
     ),
     ({"learning_rate": 0.0}, "a simulation needs learning_rate > 0, got 0.0"),
     ({"local_steps": 0}, "a simulation needs local_steps >= 1, got 0"),
@@ -373,3 +374,10 @@ def test_a_data_set_of_ones_own_is_a_few_tensors() -> None:
     data = Dataset("mine", x, y, x, y, 4)
     history = simulate(Settings(n=4, rounds=2, batch=4), data, mlp((3,), classes=4), bz.Median())
     assert json.loads(json.dumps(history.rounds)) == history.rounds
+
+
+def test_a_round_always_has_an_honest_worker() -> None:
+    settings = Settings(n=5, q=4, rounds=20, batch=4, participants=1)
+    history = simulate(settings, DIGITS, model(), bz.Mean(), bz.Mimic(warmup=1))
+    assert history.status == "completed"
+    assert all(math.isfinite(record["loss"]) for record in history.rounds)

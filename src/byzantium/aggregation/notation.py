@@ -17,11 +17,13 @@ from byzantium.aggregation.stage import Stage
 LONGEST = 2000
 
 
-def parse(text: str) -> Aggregator | Mixing:
-    """Read a rule or mixing back from its repr.
+def parse(text: str, **known_arguments: object) -> Aggregator | Mixing:
+    """Read a rule or mixing back from its repr; arguments that are known may be left out.
 
     >>> parse("Bucketing(s=2) >> Krum(f=5)")
     Bucketing(s=2) >> Krum(f=5)
+    >>> parse("Krum()", f=5)
+    Krum(f=5)
     >>> parse("Krun(f=5)")
     Traceback (most recent call last):
     ValueError: 'Krun(f=5)' names 'Krun', which does not exist; did you mean 'Krum'?
@@ -37,84 +39,91 @@ def parse(text: str) -> Aggregator | Mixing:
             for member in classes
             if issubclass(member, Stage) and dataclasses.is_dataclass(member)
         },
+        known_arguments,
     )
     assert isinstance(result, (Aggregator, Mixing))
     return result
 
 
-def read(text: str, known: Mapping[str, Callable[..., Any]]) -> Any:
-    """Build `Name(argument=value, ...)` from what is known, joined by `>>`."""
+Known = Mapping[str, Callable[..., Any]]
+
+
+def read(text: str, known: Known, known_arguments: Mapping[str, Any] | None = None) -> Any:
+    """Build `Name(argument=value, ...)` from what is known, joined by `>>`.
+
+    An argument without a default that the text leaves out may be found among the known ones.
+    """
     if not isinstance(text, str):
         raise TypeError(f"a pipeline is written as text, got a {type(text).__name__}")
     if len(text) > LONGEST:
         raise ValueError(f"{text[:40]!r}... is {len(text)} characters long, more than {LONGEST}")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
-        return _build(tree, text, known)
+        return _build(tree, text, known, known_arguments or {})
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(
             f"{text!r} is not of the form 'Mixing(name=value) >> Rule(name=value)'"
         ) from error
 
 
-def _build(node: ast.expr, text: str, known: Mapping[str, Callable[..., Any]]) -> Any:
+def _build(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str, Any]) -> Any:
     match node:
         case ast.BinOp(left=left, op=ast.RShift(), right=right):
-            return _build(left, text, known) >> _build(right, text, known)
+            parts = [_build(part, text, known, known_arguments) for part in (left, right)]
+            return parts[0] >> parts[1]
         case ast.Call(func=ast.Name(id=name), args=positional, keywords=keywords):
             if name not in known:
                 raise ValueError(
-                    f"{text!r} names {name!r}, which does not exist{_hint(name, known)}"
+                    f"{text!r} names {name!r}, which does not exist{hint(name, known)}"
                 )
-            parameters = list(inspect.signature(known[name]).parameters)
+            signature = inspect.signature(known[name]).parameters
+            parameters = list(signature)
             if len(positional) > len(parameters):
                 raise ValueError(
                     f"{text!r} gives {name} {len(positional)} values, it takes {len(parameters)}"
                 )
             arguments = {
-                parameter: _argument(value, text, known)
+                parameter: _argument(value, text, known, known_arguments)
                 for parameter, value in zip(parameters, positional, strict=False)
             }
             for keyword in keywords:
                 if keyword.arg not in parameters:
-                    hint = _hint(str(keyword.arg), parameters)
+                    nearest = hint(str(keyword.arg), parameters)
                     raise ValueError(
                         f"{text!r} gives {name} the argument {keyword.arg!r}, "
-                        f"which it does not have{hint}"
+                        f"which it does not have{nearest}"
                     )
                 if keyword.arg in arguments:
                     raise ValueError(f"{text!r} gives {name} the argument {keyword.arg!r} twice")
-                arguments[keyword.arg] = _argument(keyword.value, text, known)
-            try:
-                return known[name](**arguments)
-            except TypeError as error:
-                missing = [
-                    parameter.name
-                    for parameter in inspect.signature(known[name]).parameters.values()
-                    if parameter.default is parameter.empty and parameter.name not in arguments
-                ]
-                if not missing:
-                    raise
-                raise ValueError(f"{text!r} lacks the argument {missing[0]!r} of {name}") from error
+                arguments[keyword.arg] = _argument(keyword.value, text, known, known_arguments)
+            for parameter in signature.values():
+                if parameter.default is parameter.empty and parameter.name not in arguments:
+                    if parameter.name not in known_arguments:
+                        raise ValueError(
+                            f"{text!r} lacks the argument {parameter.name!r} of {name}"
+                        )
+                    arguments[parameter.name] = known_arguments[parameter.name]
+            return known[name](**arguments)
     raise ValueError(f"{text!r} has {ast.unparse(node)!r} where 'Name(argument=value)' is expected")
 
 
-def _argument(node: ast.expr, text: str, known: Mapping[str, Callable[..., Any]]) -> Any:
+def _argument(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str, Any]) -> Any:
     match node:
         case ast.Call(func=ast.Name()):
-            return _build(node, text, known)
+            return _build(node, text, known, known_arguments)
         case ast.Constant(value=bool() | int() | float() | str() | None as value):
             return value
         case ast.Name(id="inf"):
             return math.inf
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            value = _argument(operand, text, known)
+            value = _argument(operand, text, known, known_arguments)
             if isinstance(value, (int, float)):
                 return -value
     raise ValueError(f"{text!r} has {ast.unparse(node)!r} where a number or a word is expected")
 
 
-def _hint(name: str, known: Iterable[str]) -> str:
+def hint(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about a name that is not known."""
     known = list(known)
     close = get_close_matches(name, known, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(sorted(known))}"

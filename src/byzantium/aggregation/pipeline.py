@@ -65,13 +65,9 @@ def admit(
     before anything is rejected: no worker can make a pipeline fail by being rejected, within f.
     """
     _check_matrix(updates)
+    n = len(updates)
+    check_sizes(stages, n)
     name = " >> ".join(map(repr, stages))
-    n = left = len(updates)
-    for k, stage in enumerate(stages):
-        history = " >> ".join(map(repr, stages[:k]))
-        stage.check(left, f" ({history} left {left} of {n})" if left != n else "")
-        left = stage.rows(left) if isinstance(stage, Mixing) else 1
-
     updates = updates.detach()
     norms = row_norms(updates) if norms is None else norms
     largest = LARGEST_NORM.get(updates.dtype, LARGEST_NORM_NARROW)
@@ -103,6 +99,15 @@ def admit(
         anchors.append(centre)
     rows = torch.from_numpy(np.flatnonzero(usable))
     return Points(updates, rows, norms[usable], tuple(anchors)), steps, rejected
+
+
+def check_sizes(stages: Sequence[Stage], n: int) -> None:
+    """Raise a sentence unless every step is defined for what n vectors leave it."""
+    left = n
+    for k, stage in enumerate(stages):
+        history = " >> ".join(map(repr, stages[:k]))
+        stage.check(left, f" ({history} left {left} of {n})" if left != n else "")
+        left = stage.rows(left) if isinstance(stage, Mixing) else 1
 
 
 def _check_matrix(updates: Tensor) -> None:

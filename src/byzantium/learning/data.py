@@ -24,13 +24,14 @@ import warnings
 import zlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from byzantium.aggregation.notation import hint
 
 Pixels = NDArray[np.uint8]
 
@@ -113,10 +114,7 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
     if name == "digits":
         return _digits()
     if name not in ORIGINALS:
-        known = ["digits", *ORIGINALS]
-        close = get_close_matches(str(name), known, n=1, cutoff=0.5)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
-        raise ValueError(f"there is no data set {name!r}; {hint}")
+        raise ValueError(f"there is no data set {name!r}{hint(str(name), NAMES)}")
     original = ORIGINALS[name]
     train, test = original.decode(_files(original, folder))
     return _dataset(name, train, test, 255, original.mean, original.std)
@@ -440,3 +438,4 @@ CIFAR10 = _Original(
     subfolder="cifar-10-batches-bin",
 )
 ORIGINALS = {original.name: original for original in (MNIST, FASHION_MNIST, CIFAR10)}
+NAMES = ("digits", *ORIGINALS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -52,9 +52,13 @@ class WorkerGradients:
             parameter: slice(start, start + size)
             for parameter, start, size in zip(self.parameters.values(), starts, sizes, strict=False)
         }
-        self.batched = self.d <= LARGE and all(
-            type(module) in DENSE or type(module) is nn.Sequential for module in model.modules()
-        )
+        for name, parameter in self.parameters.items():
+            if not torch.empty_like(parameter).stride() == parameter.stride():
+                raise ValueError(
+                    f"the parameter {name} has gaps in memory; contiguous() closes them"
+                )
+        self.layers = list(_layers(model))
+        self.batched = self.d <= LARGE and all(type(layer) in DENSE for layer in self.layers)
 
     def __call__(
         self,
@@ -85,18 +89,12 @@ class WorkerGradients:
     def _all_at_once(self, matrix: Tensor, x: Tensor, y: Tensor, share: float) -> Tensor:
         n, b = x.shape[:2]
         passed: list[tuple[nn.Linear, Tensor, Tensor]] = []
-
-        def note(layer: nn.Linear, inputs: tuple[Tensor], output: Tensor) -> None:
-            if output.requires_grad:
-                passed.append((layer, inputs[0].detach(), output))
-
-        linear = [layer for layer in self.model.modules() if isinstance(layer, nn.Linear)]
-        hooks = [layer.register_forward_hook(note) for layer in linear]
-        try:
-            outputs = self.model(x.flatten(0, 1)).unflatten(0, (n, b))
-        finally:
-            for hook in hooks:
-                hook.remove()
+        outputs = x.flatten(0, 1)
+        for layer in self.layers:
+            inputs, outputs = outputs.detach(), layer(outputs)
+            if isinstance(layer, nn.Linear) and outputs.requires_grad:
+                passed.append((layer, inputs, outputs))
+        outputs = outputs.view(n, b, *outputs.shape[1:])
         losses = self._losses(outputs, y)
         deltas = torch.autograd.grad(losses.sum(), [output for *_, output in passed])
         for (layer, inputs, _), delta in zip(passed, deltas, strict=True):
@@ -150,16 +148,15 @@ class WorkerGradients:
         start = [p.detach().clone() for p in self.parameters.values()]
         first = torch.zeros(())
         for step in range(len(x)):
-            self._accumulate_into(torch.zeros_like(row))
+            gradient = torch.zeros_like(row)
+            self._accumulate_into(gradient)
             loss = self.loss(self.model(x[step]), y[step])
             loss.backward()  # type: ignore[no-untyped-call]
             with torch.no_grad():
-                pieces = []
                 for parameter in self.parameters.values():
                     assert parameter.grad is not None
                     parameter.sub_(parameter.grad, alpha=rate)
-                    pieces.append(parameter.grad.flatten())
-                row.add_(torch.cat(pieces), alpha=share)
+                row.add_(gradient, alpha=share)
             first = loss.detach() if step == 0 else first
         with torch.no_grad():
             for parameter, value in zip(self.parameters.values(), start, strict=True):
@@ -169,4 +166,21 @@ class WorkerGradients:
     def _accumulate_into(self, row: Tensor) -> None:
         """Make each parameter's gradient a view of its piece of the row."""
         for parameter, columns in self.columns.items():
-            parameter.grad = row[columns].view(parameter.shape)
+            parameter.grad = shaped(row[columns], parameter)
+
+
+def shaped(piece: Tensor, parameter: Tensor) -> Tensor:
+    """A piece of a row in the shape of its parameter; its order is that of the parameter in memory.
+
+    So a gradient lies in memory as its parameter does, which torch asks for.
+    """
+    return piece.as_strided(parameter.shape, parameter.stride())
+
+
+def _layers(model: nn.Module) -> Iterator[nn.Module]:
+    """What a model applies one after the other."""
+    if type(model) is nn.Sequential:
+        for part in model:
+            yield from _layers(part)
+    else:
+        yield model

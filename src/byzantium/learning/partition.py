@@ -6,7 +6,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.aggregation import notation
-from byzantium.learning.data import ranks
+from byzantium.learning.data import Dataset, ranks
 
 Indices = NDArray[np.int64]
 Deal = Callable[[Indices, int, np.random.Generator], list[Indices]]
@@ -147,14 +147,32 @@ def read(text: str) -> Partition:
     return result
 
 
-def long_tail(labels: Tensor, gamma: float) -> Tensor:
+def long_tail(data: Dataset, gamma: float) -> Dataset:
+    """An unbalanced selection, to learn from and to test with: see `tail`.
+
+    >>> from byzantium.learning import load
+    >>> long_tail(load("digits"), gamma=512).test_y.bincount().tolist()
+    [36, 18, 8, 4, 2, 1, 1, 1, 1, 1]
+    """
+    train, test = tail(data.train_y, gamma), tail(data.test_y, gamma)
+    return replace(
+        data,
+        name=f"{data.name}, long_tail(gamma={_written(gamma)})",
+        train_x=data.train_x[train],
+        train_y=data.train_y[train],
+        test_x=data.test_x[test],
+        test_y=data.test_y[test],
+    )
+
+
+def tail(labels: Tensor, gamma: float) -> Tensor:
     """Indices of an unbalanced selection: class i keeps the share gamma^(-i / (classes - 1)).
 
     The first class keeps all, the last one gamma times less, each at least one. The paper's is
     gamma = 512 for ten classes: half of the class before. The first samples of each class stay.
 
     >>> labels = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1])
-    >>> long_tail(labels, gamma=4)
+    >>> tail(labels, gamma=4)
     tensor([0, 1, 2, 4, 6])
     """
     if not 1 <= _number("long_tail", "gamma", gamma) < math.inf:

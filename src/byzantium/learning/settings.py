@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-RECORDS = ("distance", "spread", "norm", "weights", "rejected")
+RECORDS = ("distance", "spread", "norm", "weights", "rejected", "heterogeneity")
 
 
 @dataclass
@@ -38,10 +38,12 @@ class Settings:
     local_steps:     how many steps a worker takes on its own before it sends (start - end) /
                      local_rate; 1 is the gradient.
     local_rate:      the learning rate of these steps.
-    participants:    how many workers take part in a round, drawn anew each time; None is all.
+    participants:    how many workers take part in a round, drawn anew each time (once more where
+                     no honest one is among them); None is all.
     reshuffle_every: every worker begins its data again after so many rounds (published runs: 30).
     evaluate_every:  rounds between evaluations on the test set; the last round is one, too.
-    record:          what to keep of each round beside the loss, of RECORDS.
+    record:          what to keep of each round beside the loss, of RECORDS; "heterogeneity" adds
+                     the paper's zeta^2 and B^2 to each evaluation.
     """
 
     n: int

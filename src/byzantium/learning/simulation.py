@@ -20,7 +20,7 @@ from byzantium.aggregation.pipeline import LARGEST_NORM_NARROW
 from byzantium.learning import checkpoint
 from byzantium.learning.batches import Batches
 from byzantium.learning.data import Dataset
-from byzantium.learning.gradients import WorkerGradients
+from byzantium.learning.gradients import WorkerGradients, shaped
 from byzantium.learning.partition import Partition, iid
 from byzantium.learning.settings import History, Settings
 from byzantium.threats import Attack, NoAttack
@@ -99,7 +99,7 @@ class Simulation:
             last = t + 1 == settings.rounds
             if self.history.status == "running":
                 if last or (t + 1) % settings.evaluate_every == 0:
-                    self.history.evaluations.append({"round": t + 1, **self.evaluate()})
+                    self.history.evaluations.append({"round": t + 1, **self._look()})
                 if last:
                     self.history.status = "completed"
             yield record
@@ -148,8 +148,11 @@ class Simulation:
         settings = self.settings
         if settings.participants is None:
             return list(range(settings.n))
-        drawn = torch.randperm(settings.n, generator=self.generators["participants"])
-        return sorted(drawn[: settings.participants].tolist())
+        while True:
+            drawn = torch.randperm(settings.n, generator=self.generators["participants"])
+            workers = sorted(drawn[: settings.participants].tolist())
+            if workers[0] < settings.n - settings.q:
+                return workers
 
     def _compute(self, rows: Tensor, workers: list[int], t: int) -> Tensor:
         """Bring the rows of some workers, all honest or all attackers, up to date."""
@@ -166,8 +169,7 @@ class Simulation:
         beta = settings.momentum if not bad or self.attack.own_momentum else 0.0
         share = 1.0 if settings.heavy_ball or not beta else 1 - beta
         new = [k for k, worker in enumerate(workers) if not self.seen[worker]]
-        if new:
-            rows[new] = 0
+        rows[new] = 0
         losses = self.gradients(
             rows,
             self.data.train_x[indices],
@@ -177,8 +179,9 @@ class Simulation:
             share=share,
             seeds=[self.seeds["dropout"] + t * settings.n + worker for worker in workers],
         )
-        if new and share != 1:
-            rows[new] /= share  # in its first round a worker sends the gradient itself
+        if share != 1:
+            for k in new:
+                rows[k] /= share  # in its first round a worker sends the gradient itself
         for worker in workers:
             self.seen[worker] = True
         return losses
@@ -211,7 +214,7 @@ class Simulation:
 
     def _step(self, aggregate: Tensor) -> None:
         for parameter, columns in self.gradients.columns.items():
-            parameter.grad = aggregate[columns].view(parameter.shape)
+            parameter.grad = shaped(aggregate[columns], parameter)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
 
@@ -220,6 +223,10 @@ class Simulation:
         return record
 
     # -- looking -----------------------------------------------------------------------------------
+
+    def _look(self) -> dict[str, float]:
+        wanted = "heterogeneity" in self.settings.record
+        return {**self.evaluate(), **(self.heterogeneity() if wanted else {})}
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
@@ -338,33 +345,57 @@ def simulate(
     is read from there. A progress bar is shown on a terminal.
     """
     training = Simulation(settings, data, model, rule, attack, partition, optimiser)
-    if folder is not None:
-        try:
-            if (folder / FINISHED).exists():
-                training.load_result(checkpoint.load(folder / FINISHED))
-                return training.history
-            if (state := checkpoint.newest(folder)) is not None:
-                training.load_state_dict(state)
-        except checkpoint.CheckpointError as error:
-            raise checkpoint.CheckpointError(f"cannot go on from {folder}: {error}") from error
-    saved, evaluated = time.monotonic(), len(training.history.evaluations)
-    for record in _watched(training, sys.stderr.isatty() if progress is None else progress):
-        if folder is None or training.history.status != "running":
-            continue
-        due = len(training.history.evaluations) > evaluated or time.monotonic() - saved >= seconds
-        if due:
-            checkpoint.save(folder, record["round"], training.state_dict())
-            saved, evaluated = time.monotonic(), len(training.history.evaluations)
-    if folder is not None:
-        checkpoint.write(folder / FINISHED, training.result())
-        checkpoint.remove(folder)
+    rounds = iter(training) if folder is None else kept(training, folder, seconds)
+    for _ in _watched(training, rounds, sys.stderr.isatty() if progress is None else progress):
+        pass
     return training.history
 
 
-def _watched(training: Simulation, progress: bool) -> Iterator[dict[str, Any]]:
+def kept(
+    training: Simulation,
+    folder: Path,
+    seconds: float = 60,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[dict[str, Any]]:
+    """The rounds of a simulation that begins with what the folder holds, and saves itself there.
+
+    It saves at evaluations, every so many seconds, and between two rounds when `stop` says so,
+    which ends it. When it is done, `model.pt` stays.
+    """
+    resume(training, folder)
+    saved, evaluated = time.monotonic(), len(training.history.evaluations)
+    for record in training:
+        if training.history.status == "running":
+            stopped = stop()
+            due = len(training.history.evaluations) > evaluated
+            if stopped or due or time.monotonic() - saved >= seconds:
+                checkpoint.save(folder, record["round"], training.state_dict())
+                saved, evaluated = time.monotonic(), len(training.history.evaluations)
+            if stopped:
+                return
+        else:
+            checkpoint.write(folder / FINISHED, training.result())
+            checkpoint.remove(folder)
+        yield record
+
+
+def resume(training: Simulation, folder: Path) -> None:
+    """Bring a simulation to where the one that saved itself in the folder was."""
+    try:
+        if (folder / FINISHED).exists():
+            training.load_result(checkpoint.load(folder / FINISHED))
+        elif (state := checkpoint.newest(folder)) is not None:
+            training.load_state_dict(state)
+    except checkpoint.CheckpointError as error:
+        raise checkpoint.CheckpointError(f"cannot go on from {folder}: {error}") from error
+
+
+def _watched(
+    training: Simulation, rounds: Iterator[dict[str, Any]], progress: bool
+) -> Iterator[dict[str, Any]]:
     """The rounds, with a progress bar that shows accuracy and the time left."""
     if not progress:
-        yield from training
+        yield from rounds
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -372,7 +403,7 @@ def _watched(training: Simulation, progress: bool) -> Iterator[dict[str, Any]]:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=training.settings.rounds)
-        for record in training:
+        for record in rounds:
             accuracy = training.history.accuracy
             shown = "" if math.isnan(accuracy) else f", accuracy {accuracy:.1f} %"
             text = f"loss {record['loss']:.3f}{shown}"

@@ -1,0 +1,120 @@
+"""What a table or figure is: cells of jobs, the way they are drawn, and cheaper versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from byzantium.experiments.job import Job
+from byzantium.experiments.run import Run
+
+# As many as were published.
+SEEDS = 3
+# Where the model is not the paper's, its learning rate is not, either.
+OTHER_RATE = 0.1
+
+
+@dataclass(frozen=True)
+class Picture:
+    """How an artifact is drawn.
+
+    kind:          "table", "curves" over rounds, "bars" over workers, or "points" over `x`.
+    rows, columns: the labels whose values make the grid.
+    lines:         the labels that tell the lines of one panel apart.
+    y, title:      which of the metrics is shown, and what it is called.
+    """
+
+    kind: str
+    rows: str
+    columns: str
+    lines: tuple[str, ...] = ()
+    y: str = "accuracy"
+    title: str = "test accuracy (%)"
+    x: str = "round"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A place in a table or a line in a figure: its labels, and a job for each seed."""
+
+    labels: dict[str, Any]
+    jobs: tuple[Job, ...]
+
+    @property
+    def name(self) -> str:
+        return " ".join(
+            f"{name}={value}" if isinstance(value, (int, float)) else str(value)
+            for name, value in self.labels.items()
+        )
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A table or figure.
+
+    fixed, varies: in words.
+    cheaper:       in what it is less than the paper's; empty where it is the paper's.
+    notes:         what else one must know to compare.
+    """
+
+    name: str
+    title: str
+    fixed: str
+    varies: str
+    picture: Picture
+    cells: tuple[Cell, ...]
+    cheaper: tuple[str, ...] = ()
+    notes: str = ""
+
+    @property
+    def varies_the_model(self) -> bool:
+        return len({job.model for job in self.jobs if isinstance(job, Run)}) > 1
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        return tuple(dict.fromkeys(job for cell in self.cells for job in cell.jobs))
+
+
+@dataclass(frozen=True)
+class Version:
+    """A cheaper version of an artifact; None is as in the paper."""
+
+    seeds: int | None = None
+    rounds: int | None = None
+    model: str | None = None
+    data: str | None = None
+    only: str | None = None
+
+    def words(self) -> tuple[str, ...]:
+        return tuple(self._words())
+
+    def _words(self) -> Iterator[str]:
+        if self.seeds is not None and self.seeds < SEEDS:
+            yield f"{self.seeds} seed{'s' * (self.seeds > 1)} instead of {SEEDS}"
+        if self.rounds is not None:
+            yield f"{self.rounds} rounds"
+        if self.model is not None:
+            yield f"model {self.model}, learning rate {OTHER_RATE}"
+        if self.data is not None:
+            yield f"data set {self.data}"
+        if self.only is not None:
+            yield f"only {self.only}"
+
+    def flags(self) -> str:
+        """The same on the command line."""
+        given = {"seeds": self.seeds, "rounds": self.rounds, "model": self.model, "data": self.data}
+        texts = [f"--{name} {value}" for name, value in given.items() if value is not None]
+        return " ".join([*texts, *([f'--only "{self.only}"'] if self.only else [])])
+
+    def narrowed(self, cell: Cell) -> Version:
+        """The version of one cell alone."""
+        return replace(self, only=cell.name)
+
+    def applied(self, job: Job) -> Job:
+        if not isinstance(job, Run):
+            return job
+        changes: dict[str, Any] = {"rounds": self.rounds, "data": self.data}
+        if self.model is not None:
+            changes |= {"model": self.model, "learning_rate": OTHER_RATE}
+        return job.varied(**{name: value for name, value in changes.items() if value is not None})

@@ -1,0 +1,140 @@
+"""Published, ours, difference, verdict: an artifact beside the published numbers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from byzantium.experiments import published
+from byzantium.experiments.artifact import Artifact, Cell, Version
+from byzantium.experiments.published import Published
+from byzantium.experiments.run import Run
+from byzantium.experiments.store import Result, Store
+
+# A cell agrees within two published standard deviations, or so many points.
+POINTS = 1.5
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A cell, what was published for it, and what we have.
+
+    value, deviation: the mean over the seeds that are done, and their standard deviation; of the
+                      accuracy in percent, or of the error of a demonstration; None where none is.
+    """
+
+    cell: Cell
+    published: Published | None
+    results: tuple[Result, ...]
+
+    @property
+    def values(self) -> list[float]:
+        measure = "accuracy" if isinstance(self.cell.jobs[0], Run) else "error"
+        found = (result.summary.get(measure) for result in self.results)
+        return [value for value in found if value is not None]
+
+    @property
+    def value(self) -> float | None:
+        return fmean(self.values) if self.values else None
+
+    @property
+    def deviation(self) -> float | None:
+        return stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def missing(self) -> int:
+        """How many of its jobs are not done."""
+        return sum(not result.done for result in self.results)
+
+    @property
+    def diverged(self) -> int:
+        return sum(result.status.startswith("diverged") for result in self.results)
+
+    @property
+    def difference(self) -> float | None:
+        if self.published is None or self.value is None:
+            return None
+        return self.value - self.published.mean
+
+    @property
+    def tolerance(self) -> float:
+        return max(POINTS, 2 * self.published.deviation) if self.published else math.nan
+
+    @property
+    def verdict(self) -> str:
+        """One of "agrees", "differs", "diverged", "missing"; "" where nothing was published."""
+        if self.missing == len(self.results):
+            return "missing"
+        if self.value is None:
+            return "diverged"
+        if self.difference is None:
+            return ""
+        return "agrees" if abs(self.difference) <= self.tolerance else "differs"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An artifact and all its cells."""
+
+    artifact: Artifact
+    version: Version
+    cells: tuple[Compared, ...]
+
+    @property
+    def is_published(self) -> bool:
+        return any(cell.published for cell in self.cells)
+
+    @property
+    def comparable(self) -> bool:
+        """Whether a verdict means anything: seeds may be fewer, all else must be the paper's."""
+        version = self.version
+        return not (version.rounds or version.model or version.data)
+
+    @property
+    def complete(self) -> bool:
+        return not any(cell.missing for cell in self.cells)
+
+    @property
+    def begun(self) -> bool:
+        return any(result.status != "missing" for c in self.cells for result in c.results)
+
+    def command(self, cell: Compared | None = None) -> str:
+        """What makes the artifact, or one cell of it."""
+        flags = self.version.flags() if cell is None else self.version.narrowed(cell.cell).flags()
+        return " ".join(filter(None, ["byzantium reproduce", self.artifact.name, flags]))
+
+    def order(self) -> tuple[int, int]:
+        """How many pairs of rules have the published order, and how many were looked at.
+
+        Looked at are pairs in one setting that were published farther apart than the tolerance.
+        """
+        kept = pairs = 0
+        for a, b in itertools.combinations(self.cells, 2):
+            if _setting(a) != _setting(b) or not (a.published and b.published):
+                continue
+            if a.value is None or b.value is None:
+                continue
+            gap = a.published.mean - b.published.mean
+            if abs(gap) > max(a.tolerance, b.tolerance):
+                pairs += 1
+                kept += gap * (a.value - b.value) > 0
+        return kept, pairs
+
+
+def _setting(compared: Compared) -> dict[str, object]:
+    return {k: v for k, v in compared.cell.labels.items() if k != "aggregator"}
+
+
+def compare(artifact: Artifact, version: Version, store: Store) -> Comparison:
+    """What the store has of an artifact, beside what was published."""
+    cells = tuple(
+        Compared(
+            cell,
+            published.cell(artifact.name, cell.labels),
+            tuple(store.result(job) for job in cell.jobs),
+        )
+        for cell in artifact.cells
+    )
+    return Comparison(artifact, version, cells)

@@ -1,0 +1,68 @@
+"""The paper's demonstration of mimicry: nothing is trained, random vectors are aggregated."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from byzantium.aggregation import Aggregator, parse
+from byzantium.aggregation.pipeline import check_sizes
+from byzantium.experiments.job import METRICS, Job, Stop, Watch, append, write_atomically
+
+
+@dataclass(frozen=True)
+class Mimicry(Job):
+    """How far a rule lands from the honest mean when attackers copy one honest worker.
+
+    The honest vectors are random, of +-1 in each of d coordinates; q of n send a copy of the first.
+    The error is the squared distance, and the mean of so many draws.
+
+    >>> Mimicry(rule="Median", n=10, q=2).rule
+    'Median()'
+    """
+
+    rule: str = "Mean()"
+    n: int = 50
+    q: int = 10
+    d: int = 100
+    draws: int = 20
+    seed: int = 0
+
+    def check(self) -> None:
+        for name in ("n", "d", "draws"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"a demonstration needs {name} >= 1, got {getattr(self, name)}")
+        if not 0 <= self.q < self.n:
+            raise ValueError(f"a demonstration needs 0 <= q < n, got q={self.q} of {self.n}")
+        rule = self.aggregator()
+        check_sizes(rule.stages, self.n)
+        object.__setattr__(self, "rule", repr(rule))
+
+    def aggregator(self) -> Aggregator:
+        text = self.rule if "(" in self.rule else f"{self.rule}()"
+        rule = parse(text, f=self.q)
+        if not isinstance(rule, Aggregator):
+            raise ValueError(f"{self.rule!r} mixes and does not aggregate; it must end in a rule")
+        return rule
+
+    def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:
+        generator = torch.Generator().manual_seed(self.seed)
+        rule, errors = self.aggregator(), []
+        for draw in range(self.draws):
+            if stop():
+                return None
+            rule.reset()
+            honest = torch.randint(2, (self.n - self.q, self.d), generator=generator) * 2.0 - 1
+            sent = torch.cat([honest, honest[:1].expand(self.q, self.d)])
+            aggregate = rule(sent, generator)
+            errors.append(float((aggregate - honest.mean(dim=0)).square().sum()))
+            watch(draw + 1, self.draws, "")
+        mean = sum(errors) / self.draws
+        deviation = math.sqrt(sum((error - mean) ** 2 for error in errors) / self.draws)
+        write_atomically(folder / METRICS, "")
+        append(folder / METRICS, {"round": self.draws, "error": mean, "deviation": deviation})
+        return {"status": "completed", "error": mean}

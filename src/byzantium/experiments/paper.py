@@ -1,0 +1,373 @@
+"""Every table and figure of the paper, as a list of jobs and the way it is drawn.
+
+S. P. Karimireddy, L. He, M. Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via
+Bucketing, ICLR 2022. Where text and released runs differ, the presets follow the runs, which made
+the published numbers: heavy-ball momentum, Krum with the fourth power of the distance, clipping
+with three steps and radius 10, mimicry with a warm-up of one round.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from byzantium.aggregation import notation
+from byzantium.experiments.artifact import SEEDS, Artifact, Cell, Picture, Version
+from byzantium.experiments.job import Job
+from byzantium.experiments.mimicry import Mimicry
+from byzantium.experiments.run import Run
+
+ATTACKS = {
+    "bit-flip": "BitFlip()",
+    "label-flip": "LabelFlip()",
+    "mimic": "Mimic(warmup=1)",
+    "ipm": "InnerProduct(epsilon=0.1)",
+    "alie": "ALittleIsEnough()",
+    "none": "NoAttack()",
+}
+FIVE = tuple(ATTACKS)[:5]
+RULES = {
+    "mean": "Mean()",
+    "krum": "Krum(power=4)",
+    "median": "Median()",
+    "rfa": "GeometricMedian(steps=8, smoothing=0.1, start='zero')",
+    "cclip": "CenteredClipping(radius=10, steps=3)",
+}
+ROBUST = ("krum", "median", "cclip", "rfa")
+SPLITS = {"iid": "iid()", "noniid": "by_label()"}
+
+PUBLISHED_SETTINGS = Run(
+    data="mnist",
+    model="cnn",
+    n=25,
+    f=5,
+    heavy_ball=True,
+    learning_rate=0.01,
+    rounds=600,
+    batch=32,
+    reshuffle_every=30,
+    evaluate_every=30,
+)
+
+
+def _rule(aggregator: str, s: int = 1, mixing: str = "Bucketing") -> str:
+    return f"{mixing}(s={s}) >> {RULES[aggregator]}" if s > 1 else RULES[aggregator]
+
+
+def _cell(labels: dict[str, Any], **changes: Any) -> Cell:
+    """The cell of a run that differs so from the published settings; its seeds come later."""
+    return Cell(labels, (PUBLISHED_SETTINGS.varied(**changes),))
+
+
+def _labels(aggregator: str, attack: str, momentum: float, s: int, split: str) -> dict[str, Any]:
+    return {
+        "aggregator": aggregator,
+        "attack": attack,
+        "momentum": momentum,
+        "s": s,
+        "split": split,
+    }
+
+
+def _table(name: str, s: int, attack: str) -> Artifact:
+    long_tail = attack == "none"
+    setting: dict[str, Any] = (
+        {"n": 24, "f": 0, "long_tail": 512.0, "rounds": 4500} if long_tail else {}
+    )
+    cells = tuple(
+        _cell(
+            _labels(aggregator, attack, 0.0, s, split),
+            rule=_rule(aggregator, s),
+            attack=ATTACKS[attack],
+            partition=SPLITS[split],
+            **setting,
+        )
+        for aggregator in RULES
+        for split in SPLITS
+    )
+    under = "no attackers, long tail (512)" if long_tail else "5 of 25 workers mimic"
+    return Artifact(
+        name,
+        f"Table {name[-1]}: {under}, {'bucketing s = 2' if s > 1 else 'without bucketing'}",
+        f"{'n = 24, q = 0, 4500' if long_tail else 'n = 25, q = 5, 600'} rounds, no momentum",
+        "rule, iid or sorted by label",
+        Picture("table", "aggregator", "split"),
+        cells,
+    )
+
+
+def _main() -> Artifact:
+    cells = tuple(
+        _cell(
+            _labels(aggregator, attack, momentum, s, "noniid"),
+            rule=_rule(aggregator, s),
+            attack=ATTACKS[attack],
+            momentum=momentum,
+        )
+        for aggregator in ROBUST
+        for attack in FIVE
+        for momentum in (0.0, 0.9)
+        for s in (1, 2)
+    )
+    return Artifact(
+        "figure-main",
+        "Main figure: four rules under five attacks",
+        "n = 25, q = 5, sorted by label, 600 rounds",
+        "rule, attack, s in {1, 2}, momentum in {0, 0.9}",
+        Picture("curves", "aggregator", "attack", ("s", "momentum")),
+        cells,
+        notes="The clipping radius is 10 whatever the momentum, as in the released runs.",
+    )
+
+
+def _hyperparameters() -> Artifact:
+    settings = [("s", 5, s) for s in (1, 2, 5)] + [("q", q, 2) for q in (1, 6, 12)]
+    cells = tuple(
+        _cell(
+            {
+                "aggregator": "cclip",
+                "attack": "ipm",
+                "varied": varied,
+                "momentum": momentum,
+                "s": s,
+                "q": q,
+            },
+            n=53,
+            f=q,
+            momentum=momentum,
+            rule=f"Bucketing(s={s}) >> {_clipping(10 / (1 - momentum))}"
+            if s > 1
+            else _clipping(10 / (1 - momentum)),
+            attack=ATTACKS["ipm"],
+        )
+        for momentum in (0.0, 0.9)
+        for varied, q, s in settings
+    )
+    return Artifact(
+        "figure-hyperparameters",
+        "How many to a bucket, and how many attackers",
+        "n = 53, clipping with radius 10 / (1 - momentum), inner-product attack, 600 rounds",
+        "s in {1, 2, 5} with q = 5; q in {1, 6, 12} with s = 2; momentum in {0, 0.9}",
+        Picture("curves", "varied", "momentum", ("s", "q")),
+        cells,
+    )
+
+
+def _clipping(radius: float) -> str:
+    return f"CenteredClipping(radius={round(radius, 6):g}, steps=3)"
+
+
+def _gradient_norms() -> Artifact:
+    cells = tuple(
+        _cell(
+            {"aggregator": "cclip", "attack": attack, "momentum": momentum},
+            momentum=momentum,
+            rule=_clipping(10 / (1 - momentum)),
+            attack=ATTACKS[attack],
+            record=("distance", "spread", "norm", "weights"),
+        )
+        for attack in FIVE
+        for momentum in (0.0, 0.5, 0.9, 0.99)
+    )
+    return Artifact(
+        "figure-gradient-norms",
+        "How momentum lengthens what honest workers send",
+        "n = 25, q = 5, clipping with radius 10 / (1 - momentum), s = 1, 600 rounds",
+        "attack, momentum in {0, 0.5, 0.9, 0.99}",
+        Picture(
+            "curves", "aggregator", "attack", ("momentum",), "norm", "mean norm, to momentum 0"
+        ),
+        cells,
+    )
+
+
+RADII: dict[str, Callable[[float], float]] = {
+    "fixed": lambda momentum: 10.0,
+    "linear": lambda momentum: 10 / (1 - momentum),
+    "sqrt": lambda momentum: 10 / math.sqrt(1 - momentum),
+}
+
+
+def _clipping_radius() -> Artifact:
+    cells = tuple(
+        _cell(
+            {"scaling": scaling, "attack": attack, "momentum": momentum, "s": s},
+            momentum=momentum,
+            rounds=1200,
+            rule=f"Bucketing(s={s}) >> {_clipping(radius(momentum))}"
+            if s > 1
+            else _clipping(radius(momentum)),
+            attack=ATTACKS[attack],
+        )
+        for scaling, radius in RADII.items()
+        for attack in FIVE
+        for momentum in (0.0, 0.5, 0.9, 0.99)
+        for s in (1, 2)
+    )
+    return Artifact(
+        "figure-clipping-radius",
+        "How the clipping radius should grow with momentum",
+        "n = 25, q = 5, clipping, 1200 rounds",
+        "radius 10, 10 / (1 - momentum), 10 / sqrt(1 - momentum); momentum; s in {1, 2}; attack",
+        Picture("curves", "scaling", "attack", ("s", "momentum")),
+        cells,
+    )
+
+
+def _krum_selections() -> Artifact:
+    cells = tuple(
+        _cell(
+            {"aggregator": "krum", "attack": "label-flip", "s": s},
+            n=20,
+            f=2,
+            rounds=1200,
+            rule=_rule("krum", s),
+            attack=ATTACKS["label-flip"],
+        )
+        for s in (1, 2, 3)
+    )
+    return Artifact(
+        "figure-krum-selections",
+        "Whom Krum selects",
+        "n = 20, q = 2 (the last two), label flip, 1200 rounds",
+        "s in {1, 2, 3}",
+        Picture("bars", "aggregator", "s", (), "weights", "share of rounds selected, over s"),
+        cells,
+        notes="A worker inside the selected bucket counts 1/s.",
+    )
+
+
+def _scaled(name: str, title: str, y: str, y_title: str) -> Artifact:
+    cells = tuple(
+        _cell(
+            {"attack": attack, "s": s, "scale": scale},
+            n=20,
+            f=3,
+            rounds=3000,
+            model=f"cnn(scale={scale})",
+            rule=_rule("rfa", s),
+            attack=ATTACKS[attack],
+            record=("distance", "spread", "weights", "heterogeneity"),
+        )
+        for attack in FIVE
+        for s in (1, 2, 3)
+        for scale in (1, 2, 4, 8)
+    )
+    return Artifact(
+        name,
+        title,
+        "n = 20, q = 3, geometric median, momentum 0, 3000 rounds",
+        "attack, s in {1, 2, 3}, channels of the convolutions times {1, 2, 4, 8}",
+        Picture("curves", "s", "attack", ("scale",), y, y_title),
+        cells,
+        notes="Both overparameterisation figures are made from the same runs.",
+    )
+
+
+def _resampling() -> Artifact:
+    cells = tuple(
+        _cell(
+            {"aggregator": "rfa", "attack": attack, "mixing": mixing, "s": 2},
+            n=24,
+            f=3,
+            rounds=1200,
+            rule=_rule("rfa", 2, mixing),
+            attack=ATTACKS[attack],
+        )
+        for attack in FIVE
+        for mixing in ("Bucketing", "Resampling")
+    )
+    return Artifact(
+        "figure-resampling",
+        "Bucketing beside resampling",
+        "n = 24, q = 3, geometric median, s = 2, momentum 0, 1200 rounds",
+        "attack, bucketing or resampling",
+        Picture("curves", "aggregator", "attack", ("mixing",)),
+        cells,
+    )
+
+
+def _mimic_demo() -> Artifact:
+    n, rules = 50, ("mean", "krum", "median", "rfa")
+    by_share = [("share of copies", q / n, q, 100) for q in (0, 5, 10, 15, 20)]
+    by_size = [("dimension", d, 10, d) for d in (10, 30, 100, 300, 1000)]
+    cells = tuple(
+        Cell(
+            {"aggregator": rule, "over": over, "x": x},
+            (Mimicry(rule=RULES[rule] if rule != "rfa" else "GeometricMedian()", n=n, q=q, d=d),),
+        )
+        for over, x, q, d in by_share + by_size
+        for rule in rules
+    )
+    return Artifact(
+        "figure-mimic-demo",
+        "Mimicry on random vectors",
+        f"n = {n} random vectors of +-1; the attackers copy the first",
+        "rule; share of copies in dimension 100; dimension with a share of 0.2",
+        Picture("points", "artifact", "over", ("aggregator",), "error", "squared error", "x"),
+        cells,
+        notes="Nothing is trained. The paper does not say how many vectors; these are ours.",
+    )
+
+
+MAKERS: dict[str, Callable[[], Artifact]] = {
+    "table1": lambda: _table("table1", 1, "none"),
+    "table2": lambda: _table("table2", 1, "mimic"),
+    "table3": lambda: _table("table3", 2, "none"),
+    "table4": lambda: _table("table4", 2, "mimic"),
+    "figure-main": _main,
+    "figure-hyperparameters": _hyperparameters,
+    "figure-gradient-norms": _gradient_norms,
+    "figure-clipping-radius": _clipping_radius,
+    "figure-krum-selections": _krum_selections,
+    "figure-overparameterization": lambda: _scaled(
+        "figure-overparameterization", "Larger models fit better", "train_loss", "training loss"
+    ),
+    "figure-b2": lambda: _scaled("figure-b2", "Larger models disagree less", "b2", "B^2"),
+    "figure-resampling": _resampling,
+    "figure-mimic-demo": _mimic_demo,
+}
+
+
+def artifact(name: str, version: Version | None = None) -> Artifact:
+    """A table or figure by its name, as in the paper or a cheaper version of it.
+
+    >>> len(artifact("table2").jobs)
+    30
+    >>> artifact("table2", Version(seeds=1, only="krum noniid")).jobs[0].rule
+    'Krum(f=5, power=4)'
+    """
+    if name not in MAKERS:
+        raise ValueError(f"there is no artifact {name!r}{notation.hint(name, MAKERS)}")
+    version = version or Version()
+    seeds = SEEDS if version.seeds is None else version.seeds
+    if seeds < 1:
+        raise ValueError(f"at least one seed is needed, got {seeds}")
+    made = MAKERS[name]()
+    if version.model is not None and made.varies_the_model:
+        raise ValueError(f"{name} compares sizes of the paper's model; it has no other model")
+    cells = [cell for cell in made.cells if _chosen(cell, version.only)]
+    if not cells:
+        raise ValueError(
+            f"no cell of {name} has all of {version.only!r}; one is {made.cells[0].name!r}"
+        )
+    seeded = (
+        replace(cell, jobs=tuple(_seeded(cell.jobs[0], range(seeds), version))) for cell in cells
+    )
+    trains = isinstance(made.cells[0].jobs[0], Run)
+    return replace(made, cells=tuple(seeded), cheaper=version.words() if trains else ())
+
+
+def _chosen(cell: Cell, only: str | None) -> bool:
+    """Whether all words of a choice are among the labels, as in `krum mimic s=2`."""
+    words = re.split(r"[\s,]+", only.strip()) if only else []
+    return set(words) <= set(cell.name.split())
+
+
+def _seeded(job: Job, seeds: Iterable[int], version: Version) -> Iterator[Job]:
+    changed = version.applied(job)
+    for seed in seeds:
+        yield changed.varied(seed=seed)

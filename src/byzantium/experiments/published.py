@@ -1,0 +1,75 @@
+"""The published numbers, as data.
+
+S. P. Karimireddy, L. He, M. Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via
+Bucketing, ICLR 2022. The tables' cells, and the curves from the run logs the authors released.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+# What tells the cells of an artifact apart in the published data.
+KEYS = ("aggregator", "attack", "momentum", "s", "split")
+
+
+@dataclass(frozen=True)
+class Published:
+    """A cell: mean and standard deviation over seeds of the accuracy, in percent."""
+
+    mean: float
+    deviation: float
+    seeds: int
+
+
+@cache
+def _rows(name: str) -> list[dict[str, str]]:
+    text = resources.files("byzantium.experiments").joinpath("reference", name).read_text()
+    return list(csv.DictReader(text.splitlines()))
+
+
+def _key(artifact: str, labels: dict[str, Any]) -> tuple[Any, ...]:
+    return (
+        artifact,
+        labels["aggregator"],
+        labels["attack"],
+        float(labels["momentum"]),
+        int(labels["s"]),
+        labels["split"],
+    )
+
+
+@cache
+def _cells() -> dict[tuple[Any, ...], Published]:
+    return {
+        _key(row["artifact"], dict(row)): Published(
+            float(row["mean_accuracy"]), float(row["std_accuracy"]), int(row["seeds"])
+        )
+        for row in _rows("published_results.csv")
+    }
+
+
+@cache
+def _curves() -> dict[tuple[Any, ...], dict[int, list[tuple[int, float, float]]]]:
+    curves: dict[tuple[Any, ...], dict[int, list[tuple[int, float, float]]]] = {}
+    for row in _rows("published_curves.csv"):
+        seeds = curves.setdefault(_key(row["artifact"], dict(row)), {})
+        point = (int(row["iteration"]), float(row["accuracy"]), float(row["loss"]))
+        seeds.setdefault(int(row["seed"]), []).append(point)
+    return curves
+
+
+def cell(artifact: str, labels: dict[str, Any]) -> Published | None:
+    """What was published for a cell, if anything was."""
+    return _cells().get(_key(artifact, labels)) if set(KEYS) <= set(labels) else None
+
+
+def curves(artifact: str, labels: dict[str, Any]) -> list[list[tuple[int, float, float]]]:
+    """For each published seed (iteration, accuracy, loss); as far as they go."""
+    if not set(KEYS) <= set(labels):
+        return []
+    seeds = _curves().get(_key(artifact, labels), {})
+    return [sorted(seeds[seed]) for seed in sorted(seeds)]

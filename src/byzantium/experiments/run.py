@@ -1,0 +1,272 @@
+"""A run: one training of one model, as data."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from byzantium.aggregation import Aggregator, notation, parse
+from byzantium.aggregation.pipeline import check_sizes
+from byzantium.experiments.job import METRICS, Job, Metrics, Stop, Watch, append, write_atomically
+from byzantium.learning import Dataset, Settings, Simulation, load, long_tail, models, partition
+from byzantium.learning.data import NAMES
+from byzantium.learning.simulation import kept, resume
+from byzantium.threats import parse_attack
+
+# The accuracy of a run is the mean of its last five evaluations, as in the paper.
+LAST = 5
+
+
+def _cnn(data: Dataset, scale: int = 1) -> nn.Module:
+    if data.train_x.shape[1:] != (1, 28, 28):
+        size = " x ".join(map(str, data.train_x.shape[1:]))
+        raise ValueError(
+            f"the model cnn is for images of 1 x 28 x 28, those of {data.name} are {size}"
+        )
+    return models.cnn(scale, data.classes)
+
+
+def _mlp(data: Dataset, hidden: int = 64, layers: int = 1) -> nn.Module:
+    return models.mlp(tuple(data.train_x.shape[1:]), (hidden,) * layers, data.classes)
+
+
+def _linear(data: Dataset) -> nn.Module:
+    return models.linear(tuple(data.train_x.shape[1:]), data.classes)
+
+
+MODELS: dict[str, Callable[..., nn.Module]] = {"cnn": _cnn, "mlp": _mlp, "linear": _linear}
+
+
+def _sgd(
+    parameters: Any, rate: float, momentum: float = 0.0, weight_decay: float = 0.0
+) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=rate, momentum=momentum, weight_decay=weight_decay)
+
+
+def _adam(parameters: Any, rate: float, weight_decay: float = 0.0) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=rate, weight_decay=weight_decay)
+
+
+OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"sgd": _sgd, "adam": _adam}
+
+
+@dataclass(frozen=True)
+class Run(Job):
+    """One training. `byzantium run --help` says what the fields mean.
+
+    Rules, attacks, partitions and models are texts in our notation, and kept as it writes them, so
+    that equal runs are equal texts. A rule that is written without its f has the f of the run.
+
+    >>> Run(rule="Bucketing(2) >> Krum()", n=25, f=5).rule
+    'Bucketing(s=2) >> Krum(f=5)'
+    >>> Run(rounds="many")
+    Traceback (most recent call last):
+    ValueError: rounds must be a whole number, got 'many'
+    """
+
+    data: str = "digits"
+    partition: str = "by_label()"
+    long_tail: float = 1.0
+    model: str = "mlp"
+    n: int = 25
+    f: int = 5
+    attackers: int | None = None
+    rule: str = "Bucketing(s=2) >> GeometricMedian()"
+    attack: str = "NoAttack()"
+    momentum: float = 0.0
+    heavy_ball: bool = False
+    optimiser: str = "sgd"
+    learning_rate: float = 0.1
+    rounds: int = 600
+    batch: int = 32
+    local_steps: int = 1
+    local_rate: float = 0.01
+    participants: int | None = None
+    reshuffle_every: int | None = None
+    evaluate_every: int = 30
+    record: tuple[str, ...] = ("distance", "spread", "weights")
+    seed: int = 0
+
+    def check(self) -> None:
+        if self.data not in NAMES:
+            raise ValueError(f"there is no data set {self.data!r}{notation.hint(self.data, NAMES)}")
+        if self.f < 0:
+            raise ValueError(f"a run needs f >= 0, got f={self.f}")
+        if not 1 <= self.long_tail < math.inf:
+            raise ValueError(f"a run needs a finite long_tail >= 1, got {self.long_tail}")
+        if self.seed < 0:
+            raise ValueError(f"a run needs seed >= 0, got {self.seed}")
+        settings, rule = self.settings(), self.aggregator()
+        for stage in rule.stages:
+            if getattr(stage, "f", self.f) != self.f:
+                raise ValueError(
+                    f"{stage!r} says f={stage.f} and the run says f={self.f}; "  # type: ignore[attr-defined]
+                    "written without its f, a rule has that of the run"
+                )
+        check_sizes(rule.stages, settings.participants or settings.n)
+        normal = {
+            "rule": repr(rule),
+            "attack": repr(parse_attack(_called(self.attack))),
+            "partition": repr(partition.read(self.partition)),
+            "model": _spelled(self.model, MODELS, given=1)[0],
+            "optimiser": _spelled(self.optimiser, OPTIMISERS, given=2)[0],
+        }
+        for name, text in normal.items():
+            object.__setattr__(self, name, text)
+
+    # -- parts -----------------------------------------------------------------------------------
+
+    @property
+    def q(self) -> int:
+        """How many attack: unless it is said, as many as declared; none without an attack."""
+        if self.attackers is not None:
+            return self.attackers
+        return 0 if _called(self.attack) == "NoAttack()" else self.f
+
+    def settings(self) -> Settings:
+        return Settings(
+            n=self.n,
+            q=self.q,
+            **{
+                name: getattr(self, name)
+                for name in inspect.signature(Settings).parameters
+                if name not in ("n", "q")
+            },
+        )
+
+    def aggregator(self) -> Aggregator:
+        rule = parse(_called(self.rule), f=self.f)
+        if not isinstance(rule, Aggregator):
+            raise ValueError(f"{self.rule!r} mixes and does not aggregate; it must end in a rule")
+        return rule
+
+    def dataset(self) -> Dataset:
+        return _dataset(self.data, self.long_tail)
+
+    def simulation(self) -> Simulation:
+        """The training, at its beginning."""
+        data = self.dataset()
+        _, build = _spelled(self.model, MODELS, given=1)
+        _, optimiser = _spelled(self.optimiser, OPTIMISERS, given=2)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            model = build(data)
+        return Simulation(
+            self.settings(),
+            data,
+            model,
+            self.aggregator(),
+            parse_attack(self.attack),
+            partition.read(self.partition),
+            lambda parameters: optimiser(parameters, self.learning_rate),
+        )
+
+    # -- work ------------------------------------------------------------------------------------
+
+    def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:
+        training = self.simulation()
+        resume(training, folder)
+        history, path = training.history, folder / METRICS
+        blocks = _blocks(history.evaluations, history.rounds)
+        write_atomically(path, "".join(json.dumps(block) + "\n" for block in blocks))
+        written = len(blocks)
+        for record in kept(training, folder, stop=stop):
+            if len(history.evaluations) > written:
+                append(path, _blocks(history.evaluations, history.rounds, written)[0])
+                written += 1
+            accuracy = "" if math.isnan(history.accuracy) else f"{history.accuracy:.1f} %"
+            watch(record["round"], self.rounds, accuracy)
+        if history.status == "running":
+            return None
+        last = [evaluation["accuracy"] for evaluation in history.evaluations[-LAST:]]
+        completed = history.status == "completed"
+        accuracy_of_last = sum(last) / len(last) if completed else None
+        return {"status": history.status, "accuracy": accuracy_of_last}
+
+
+def _blocks(evaluations: list[Metrics], rounds: list[Metrics], first: int = 0) -> list[Metrics]:
+    """The evaluations from the first on, each with the means over the rounds before it."""
+    ends = [0, *(evaluation["round"] for evaluation in evaluations)]
+    return [
+        {**evaluation, **_means(rounds[ends[k] : ends[k + 1]])}
+        for k, evaluation in enumerate(evaluations)
+        if k >= first
+    ]
+
+
+def _means(rounds: list[Metrics]) -> Metrics:
+    """The loss in training, and what was recorded; of rejections, how often each worker's."""
+    means: Metrics = {"train_loss": _mean(record["loss"] for record in rounds)}
+    for name in ("distance", "spread", "norm"):
+        if name in rounds[0]:
+            means[name] = _mean(record[name] for record in rounds)
+    if "weights" in rounds[0]:
+        columns = zip(*(record["weights"] for record in rounds), strict=True)
+        means["weights"] = [round(sum(column) / len(rounds), 6) for column in columns]
+    if "rejected" in rounds[0]:
+        rejected = [worker for record in rounds for worker in record["rejected"]]
+        means["rejected"] = {
+            str(worker): rejected.count(worker) for worker in sorted(set(rejected))
+        }
+    return means
+
+
+def _mean(values: Iterable[float]) -> float:
+    values = list(values)
+    return float(f"{sum(values) / len(values):.6g}")
+
+
+@functools.lru_cache(maxsize=2)
+def _dataset(name: str, gamma: float) -> Dataset:
+    data = load(name)
+    return data if gamma == 1 else long_tail(data, gamma)
+
+
+def _called(text: str) -> str:
+    """`Median` is short for `Median()`."""
+    return f"{text.strip()}()" if text.strip().isidentifier() else text
+
+
+def _spelled(
+    text: str, known: Mapping[str, Callable[..., Any]], given: int
+) -> tuple[str, Callable[..., Any]]:
+    """How `name(argument=value)` is written, and the function with these arguments.
+
+    The first `given` parameters are not of the notation.
+    """
+
+    def note(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(**arguments: Any) -> tuple[str, dict[str, Any]]:
+            return name, arguments
+
+        signature = inspect.signature(make)
+        kept = list(signature.parameters.values())[given:]
+        noted.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+        return noted
+
+    noting = {name: note(name, make) for name, make in known.items()}
+    try:
+        name, arguments = notation.read(_called(text), noting)
+    except ValueError as error:
+        if isinstance(error.__cause__, SyntaxError):
+            raise ValueError(f"{text!r} is not of the form 'name(argument=value)'") from error
+        raise
+    defaults = inspect.signature(known[name]).parameters
+    for argument, value in arguments.items():
+        default = defaults[argument].default
+        if isinstance(default, int) and (not isinstance(value, int) or value < 1):
+            raise ValueError(f"{name} needs a whole number >= 1 for {argument}, got {value!r}")
+        if isinstance(default, float) and not (isinstance(value, (int, float)) and value >= 0):
+            raise ValueError(f"{name} needs a number >= 0 for {argument}, got {value!r}")
+    given_ones = {k: v for k, v in arguments.items() if v != defaults[k].default}
+    listed = ", ".join(f"{argument}={value}" for argument, value in given_ones.items())
+    return f"{name}({listed})" if listed else name, functools.partial(known[name], **arguments)
