@@ -21,6 +21,7 @@ ROOMS = {
     "threats": {"aggregation"},
     "learning": {"aggregation", "threats"},
     "experiments": {"aggregation", "threats", "learning"},
+    "cli": {"experiments", "learning"},
 }
 
 

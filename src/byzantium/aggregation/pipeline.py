@@ -239,6 +239,11 @@ class Aggregator(Stage, Stateful):
             torch.from_numpy(mixing),
         )
 
+    @property
+    def weighs(self) -> bool:
+        """Whether it ends in a weighting, which knows its weights; others must sort again."""
+        return isinstance(self.stages[-1].expansion[-1], Weighting)
+
     def _run(
         self, updates: Tensor, generator: torch.Generator | None, explain: bool
     ) -> tuple[Tensor, Array | None, Points, Geometry, tuple[int, ...]]:

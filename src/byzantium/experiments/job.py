@@ -39,6 +39,11 @@ class BusyError(RuntimeError):
     """Another process works on this job."""
 
 
+def told(default: Any, text: str) -> Any:
+    """A field and what it means; the command line has it as an option, with this text as help."""
+    return dataclasses.field(default=default, metadata={"help": text})
+
+
 @dataclasses.dataclass(frozen=True)
 class Job(ABC):
     """A frozen dataclass of numbers and words; what it does depends on these alone."""

@@ -16,9 +16,19 @@ from torch import nn
 
 from byzantium.aggregation import Aggregator, notation, parse
 from byzantium.aggregation.pipeline import check_sizes
-from byzantium.experiments.job import METRICS, Job, Metrics, Stop, Watch, append, write_atomically
+from byzantium.experiments.job import (
+    METRICS,
+    Job,
+    Metrics,
+    Stop,
+    Watch,
+    append,
+    told,
+    write_atomically,
+)
 from byzantium.learning import Dataset, Settings, Simulation, load, long_tail, models, partition
 from byzantium.learning.data import NAMES
+from byzantium.learning.settings import RECORDS
 from byzantium.learning.simulation import kept, resume
 from byzantium.threats import parse_attack
 
@@ -73,28 +83,35 @@ class Run(Job):
     ValueError: rounds must be a whole number, got 'many'
     """
 
-    data: str = "digits"
-    partition: str = "by_label()"
-    long_tail: float = 1.0
-    model: str = "mlp"
-    n: int = 25
-    f: int = 5
-    attackers: int | None = None
-    rule: str = "Bucketing(s=2) >> GeometricMedian()"
-    attack: str = "NoAttack()"
-    momentum: float = 0.0
-    heavy_ball: bool = False
-    optimiser: str = "sgd"
-    learning_rate: float = 0.1
-    rounds: int = 600
-    batch: int = 32
-    local_steps: int = 1
-    local_rate: float = 0.01
-    participants: int | None = None
-    reshuffle_every: int | None = None
-    evaluate_every: int = 30
-    record: tuple[str, ...] = ("distance", "spread", "weights")
-    seed: int = 0
+    data: str = told("digits", "The data set; `byzantium list data` names them.")
+    partition: str = told(
+        "by_label()", "Who holds what: iid, by_label, dirichlet(alpha), mixed(fraction)."
+    )
+    long_tail: float = told(1.0, "How many times rarer the last class is than the first.")
+    model: str = told("mlp", "cnn, cnn(scale=2), mlp, mlp(hidden=64, layers=1), linear.")
+    n: int = told(25, "Workers.")
+    f: int = told(5, "How many attackers the server reckons with.")
+    attackers: int | None = told(None, "How many there really are, where that is not f.")
+    rule: str = told(
+        "Bucketing(s=2) >> GeometricMedian()",
+        "The rule, behind mixings if any; written without its f, it has that of the run.",
+    )
+    attack: str = told("NoAttack()", "What the attackers do; `byzantium list attacks`.")
+    momentum: float = told(0.0, "Of the workers: beta of Algorithm 2.")
+    heavy_ball: bool = told(False, "Momentum without the factor 1 - beta, as the published runs.")
+    optimiser: str = told("sgd", "Of the server: sgd, sgd(momentum=0.9), adam.")
+    learning_rate: float = told(0.1, "Of the server.")
+    rounds: int = told(600, "Steps of the server.")
+    batch: int = told(32, "Samples of a worker in each round.")
+    local_steps: int = told(1, "Steps of a worker on its own before it sends.")
+    local_rate: float = told(0.01, "The learning rate of these steps.")
+    participants: int | None = told(None, "Workers drawn for each round, where not all are.")
+    reshuffle_every: int | None = told(None, "Rounds after which workers begin their data again.")
+    evaluate_every: int = told(30, "Rounds between evaluations on the test set.")
+    record: tuple[str, ...] = told(
+        ("distance", "spread", "weights"), f"What else to keep, of {', '.join(RECORDS)}."
+    )
+    seed: int = told(0, "Of everything random.")
 
     def check(self) -> None:
         if self.data not in NAMES:
@@ -209,9 +226,9 @@ def _means(rounds: list[Metrics]) -> Metrics:
     for name in ("distance", "spread", "norm"):
         if name in rounds[0]:
             means[name] = _mean(record[name] for record in rounds)
-    if "weights" in rounds[0]:
-        columns = zip(*(record["weights"] for record in rounds), strict=True)
-        means["weights"] = [round(sum(column) / len(rounds), 6) for column in columns]
+    if weights := [record["weights"] for record in rounds if "weights" in record]:
+        columns = zip(*weights, strict=True)
+        means["weights"] = [round(sum(column) / len(weights), 6) for column in columns]
     if "rejected" in rounds[0]:
         rejected = [worker for record in rounds for worker in record["rejected"]]
         means["rejected"] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,13 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from byzantium.experiments.job import CONFIGURATION, METRICS, Job, Metrics, lines, read, summary
+from byzantium.experiments.artifact import Version
+from byzantium.experiments.job import (
+    CONFIGURATION,
+    METRICS,
+    Job,
+    Metrics,
+    lines,
+    read,
+    summary,
+    write_atomically,
+)
 from byzantium.experiments.mimicry import Mimicry
 from byzantium.experiments.run import Run
 
 if TYPE_CHECKING:
     import pandas
 
+ARTIFACTS = "artifacts.json"
 KINDS: dict[str, type[Job]] = {kind.__name__: kind for kind in (Run, Mimicry)}
 
 
@@ -77,6 +89,21 @@ class Store:
             job = job_of(read(path), path)
             if job.identity == path.parent.name:  # an older version of the numerics is not ours
                 yield self.result(job)
+
+    def request(self, name: str, version: Version) -> None:
+        """Note that an artifact was asked for, so that reports show it."""
+        noted = [[name, dataclasses.asdict(version)]]
+        noted += [entry for entry in self._noted() if entry not in noted]
+        self.root.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.root / ARTIFACTS, json.dumps(noted, indent=1) + "\n")
+
+    def requests(self) -> list[tuple[str, Version]]:
+        """The artifacts that were asked for, the last one first."""
+        return [(name, Version(**version)) for name, version in self._noted()]
+
+    def _noted(self) -> list[Any]:
+        path = self.root / ARTIFACTS
+        return json.loads(path.read_text()) if path.exists() else []
 
     def table(self) -> pandas.DataFrame:
         """One row a job: its fields, status, accuracy and how long it took."""

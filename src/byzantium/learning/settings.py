@@ -43,7 +43,8 @@ class Settings:
     reshuffle_every: every worker begins its data again after so many rounds (published runs: 30).
     evaluate_every:  rounds between evaluations on the test set; the last round is one, too.
     record:          what to keep of each round beside the loss, of RECORDS; "heterogeneity" adds
-                     the paper's zeta^2 and B^2 to each evaluation.
+                     the paper's zeta^2 and B^2 to each evaluation; "weights" of coordinate-wise
+                     rules, which take longer than the rule, are of rounds with an evaluation.
     """
 
     n: int

@@ -98,11 +98,15 @@ class Simulation:
             self.history.rounds.append(record)
             last = t + 1 == settings.rounds
             if self.history.status == "running":
-                if last or (t + 1) % settings.evaluate_every == 0:
+                if self._evaluated(t):
                     self.history.evaluations.append({"round": t + 1, **self._look()})
                 if last:
                     self.history.status = "completed"
             yield record
+
+    def _evaluated(self, t: int) -> bool:
+        """Whether an evaluation follows on round t."""
+        return t + 1 == self.settings.rounds or (t + 1) % self.settings.evaluate_every == 0
 
     def _round(self, t: int) -> dict[str, Any]:
         settings = self.settings
@@ -192,6 +196,8 @@ class Simulation:
         wanted, generator = set(self.settings.record), self.generators["server"]
         if not wanted:
             return self.rule(sent, generator)
+        if not self.rule.weighs and not self._evaluated(record["round"] - 1):
+            wanted.discard("weights")
         if wanted & {"weights", "rejected"}:
             report = self.rule.explain(sent, generator)
             aggregate = report.aggregate
@@ -345,6 +351,8 @@ def simulate(
     is read from there. A progress bar is shown on a terminal.
     """
     training = Simulation(settings, data, model, rule, attack, partition, optimiser)
+    if folder is not None:
+        resume(training, folder)
     rounds = iter(training) if folder is None else kept(training, folder, seconds)
     for _ in _watched(training, rounds, sys.stderr.isatty() if progress is None else progress):
         pass
@@ -357,12 +365,11 @@ def kept(
     seconds: float = 60,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[dict[str, Any]]:
-    """The rounds of a simulation that begins with what the folder holds, and saves itself there.
+    """The rounds of a simulation that saves itself in a folder, for `resume` to read.
 
     It saves at evaluations, every so many seconds, and between two rounds when `stop` says so,
     which ends it. When it is done, `model.pt` stays.
     """
-    resume(training, folder)
     saved, evaluated = time.monotonic(), len(training.history.evaluations)
     for record in training:
         if training.history.status == "running":

@@ -1,0 +1,151 @@
+"""Options that several commands have, and how jobs are carried out under a progress bar."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import signal
+import threading
+import typing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+import byzantium as bz
+from byzantium.experiments.job import Job
+from byzantium.experiments.progress import Board, described
+from byzantium.experiments.run import Run
+from byzantium.experiments.store import Store
+from byzantium.experiments.sweep import execute
+from byzantium.learning import data as data_sets
+
+FAILED, WRONG, INTERRUPTED = 1, 2, 130
+
+out, err = Console(), Console(stderr=True)
+Command = Callable[..., Any]
+
+
+def _set_data_folder(ctx: click.Context, _: click.Parameter, folder: Path | None) -> None:
+    if folder is not None:
+        os.environ["BYZANTIUM_DATA"] = str(folder)  # also for the processes that are started
+
+
+results_option = click.option(
+    "--out",
+    "results",
+    type=click.Path(path_type=Path, file_okay=False),
+    default="results",
+    show_default=True,
+    help="The folder of results; each run has a folder of its own in it.",
+)
+jobs_option = click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Processes at a time; the cores are divided among them.",
+)
+data_option = click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    expose_value=False,
+    callback=_set_data_folder,
+    help="Where the files of data sets are (or set BYZANTIUM_DATA).",
+)
+
+
+def version_options(command: Command) -> Command:
+    """The flags of a cheaper version of an artifact."""
+    for option in reversed(
+        [
+            click.option("--seeds", type=click.IntRange(min=1), help="Fewer (or more) than 3."),
+            click.option("--rounds", type=click.IntRange(min=1), help="Instead of the paper's."),
+            click.option(
+                "--model", help="Instead of the paper's cnn; mlp is a hundred times faster."
+            ),
+            click.option(
+                "--data", help="Instead of mnist.", shell_complete=complete(data_sets.NAMES)
+            ),
+            click.option("--only", help="Only cells with all of these words: 'krum mimic s=2'."),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def complete(names: Iterable[str]) -> Callable[..., list[str]]:
+    return lambda ctx, param, incomplete: [n for n in names if n.startswith(incomplete)]
+
+
+def run_options(command: Command) -> Command:
+    """An option for each field of a run."""
+    kinds = typing.get_type_hints(Run)
+    completions: dict[str, Iterable[str]] = {
+        "data": data_sets.NAMES,
+        "rule": [f"{name}()" for name in members(bz.Aggregator)],
+        "attack": [f"{name}()" for name in members(bz.Attack)],
+    }
+    for field in reversed(dataclasses.fields(Run)):
+        flag = "--" + field.name.replace("_", "-")
+        kind = (typing.get_args(kinds[field.name]) or (kinds[field.name],))[0]
+        text = field.metadata["help"]
+        default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+        shown = "" if default is None else f" [default: {default}]"
+        if kind is bool:
+            option = click.option(f"{flag}/--no-{flag[2:]}", default=None, help=text + shown)
+        else:
+            option = click.option(
+                flag,
+                type=kind if field.name != "record" else str,
+                help=text + shown,
+                shell_complete=complete(completions.get(field.name, ())),
+            )
+        command = option(command)
+    return command
+
+
+def members(base: type) -> list[str]:
+    found = ((name, getattr(bz, name)) for name in bz.__all__)
+    return [
+        name
+        for name, member in found
+        if inspect.isclass(member) and issubclass(member, base) and dataclasses.is_dataclass(member)
+    ]
+
+
+@contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """Ctrl-C sets an event; a second one ends the program at once."""
+    stopped = threading.Event()
+
+    def handle(number: int, frame: object) -> None:
+        if stopped.is_set():
+            raise KeyboardInterrupt
+        stopped.set()
+        err.print("Stopping when the rounds under way are done; Ctrl-C again stops at once.")
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def carry_out(jobs: Sequence[Job], store: Store, processes: int) -> None:
+    """Carry out what is not done; exits with 1 where something failed, 130 where it was stopped."""
+    jobs = list(dict.fromkeys(jobs))
+    done = sum(store.result(job).done for job in jobs)
+    with _interruptible() as stopped, Board(len(jobs), done, err) as board:
+        execute(jobs, store, processes, board.hear, stopped.is_set)
+    if stopped.is_set():
+        err.print(f"Stopped with {board.done} of {len(jobs)} done; the same command goes on.")
+        raise SystemExit(INTERRUPTED)
+    for event in board.failed + board.busy:
+        err.print(f"{event.kind}: {described(event.job)}: {event.note}", markup=False)
+    if board.failed or board.busy:
+        raise SystemExit(FAILED)

@@ -1,0 +1,151 @@
+"""`plan`, `reproduce`, `report`: the paper's tables and figures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from byzantium.cli.main import main
+from byzantium.cli.options import (
+    carry_out,
+    complete,
+    data_option,
+    err,
+    jobs_option,
+    out,
+    results_option,
+    version_options,
+)
+from byzantium.experiments.artifact import Artifact, Version
+from byzantium.experiments.comparison import compare
+from byzantium.experiments.estimate import estimate
+from byzantium.experiments.job import Job
+from byzantium.experiments.paper import MAKERS, artifact
+from byzantium.experiments.progress import described
+from byzantium.experiments.store import Store
+from byzantium.experiments.sweep import load
+
+
+@main.command()
+@click.argument("target", metavar="ARTIFACT|FILE", shell_complete=complete(MAKERS))
+@version_options
+@results_option
+@jobs_option
+@data_option
+@click.option("--probe/--no-probe", default=True, help="Try a few rounds to tell the time.")
+def plan(target: str, results: Path, jobs: int, probe: bool, **version: Any) -> None:
+    """What would run, what is done, and how long the rest takes."""
+    store = Store(results)
+    if target in MAKERS:
+        made = artifact(target, Version(**version))
+        _header(made)
+        todo: Sequence[Job] = made.jobs
+    else:
+        if not Path(target).exists():
+            artifact(target)  # says what is near
+        todo = load(Path(target))
+    found = [store.result(job) for job in todo]
+    if len(found) <= 60:
+        for result in found:
+            out.print(
+                f"{result.status:>10}  {described(result.job)}", highlight=False, markup=False
+            )
+    done = sum(result.done for result in found)
+    out.print(f"{len(found)} jobs, {done} done, {len(found) - done} to do")
+    if probe and done < len(found):
+        with err.status("trying a few rounds of each kind"):
+            seconds = estimate(todo, store)
+        out.print(f"about {_time(seconds / jobs)} with --jobs {jobs}, from a short probe")
+
+
+def _time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _header(made: Artifact) -> None:
+    out.print(f"[bold]{made.title}[/bold]")
+    out.print(f"fixed: {made.fixed}\nvaries: {made.varies}", highlight=False)
+    if made.cheaper:
+        out.print(f"a cheaper version: {', '.join(made.cheaper)}", highlight=False)
+
+
+@main.command()
+@click.argument(
+    "names", metavar="ARTIFACT...", nargs=-1, required=True, shell_complete=complete(MAKERS)
+)
+@version_options
+@results_option
+@jobs_option
+@data_option
+def reproduce(names: tuple[str, ...], results: Path, jobs: int, **version: Any) -> None:
+    r"""Make tables and figures of the paper, beside the published numbers.
+
+    \b
+    byzantium reproduce table2 table4 --seeds 1
+    byzantium reproduce figure-main --model mlp --seeds 1 --jobs 2
+    """
+    from byzantium.experiments.reproduction import terminal
+
+    store, wanted = Store(results), Version(**version)
+    made = [artifact(name, wanted) for name in names]
+    for one in made:
+        store.request(one.name, wanted)
+    carry_out([job for one in made for job in one.jobs], store, jobs)
+    for one in made:
+        _header(one)
+        out.print(terminal(compare(one, wanted, store)))
+    page, _ = written(store, None)
+    out.print(f"the report: {page}", soft_wrap=True)
+
+
+@main.command()
+@click.argument(
+    "results", type=click.Path(path_type=Path, exists=True, file_okay=False), default="results"
+)
+@click.option(
+    "--markdown",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write published | ours | difference as Markdown.",
+)
+@click.option(
+    "--csv",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write all results as a table, one row a run.",
+)
+def report(results: Path, markdown: Path | None, csv: Path | None) -> None:
+    """One page to look at, and static figures, from a folder of results."""
+    store = Store(results)
+    page, pictures = written(store, markdown)
+    out.print(f"the page: {page}", soft_wrap=True)
+    for picture in pictures:
+        out.print(f"a figure: {picture}", soft_wrap=True)
+    if csv:
+        store.table().to_csv(csv, index=False)
+        out.print(f"the table: {csv}", soft_wrap=True)
+
+
+def written(store: Store, markdown: Path | None) -> tuple[Path, list[Path]]:
+    """Write the page, and where artifacts were asked for, their figures."""
+    from byzantium.experiments import figures, reproduction
+    from byzantium.experiments import report as page
+
+    comparisons = [
+        compare(artifact(name, version), version, store) for name, version in store.requests()
+    ]
+    with err.status("drawing"):
+        drawn = {
+            comparison.artifact.name: figures.draw(comparison, store.root / "figures")
+            for comparison in comparisons
+        }
+        path = page.write(store, comparisons, store.root / "report.html")
+    if markdown is not None:
+        shown = {name: os.path.relpath(paths[0], markdown.parent) for name, paths in drawn.items()}
+        markdown.write_text(reproduction.markdown(comparisons, store, shown))
+        out.print(f"the text: {markdown}", soft_wrap=True)
+    return path, [picture for paths in drawn.values() for picture in paths]

@@ -1,0 +1,144 @@
+"""`run`, `sweep`, `demo`, `list`."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+import byzantium as bz
+from byzantium.cli.main import main
+from byzantium.cli.options import (
+    carry_out,
+    data_option,
+    jobs_option,
+    members,
+    out,
+    results_option,
+    run_options,
+)
+from byzantium.cli.paper import written
+from byzantium.experiments import demo as demonstration
+from byzantium.experiments.job import read
+from byzantium.experiments.paper import MAKERS
+from byzantium.experiments.run import Run
+from byzantium.experiments.store import Store
+from byzantium.experiments.sweep import load
+from byzantium.learning import data as data_sets
+
+
+@main.command()
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A TOML or JSON file with these options by name; the command line goes first.",
+)
+@results_option
+@data_option
+@run_options
+def run(config: Path | None, results: Path, **options: Any) -> None:
+    r"""Train one model once.
+
+    Started again, it says that it is done, or goes on where it was killed.
+
+    \b
+    byzantium run --rule "Krum()" --attack "Mimic()"
+    byzantium run --rule "Bucketing(s=2) >> Krum()" --attack "Mimic()" --momentum 0.9
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if "record" in given:
+        given["record"] = [word for word in given["record"].split(",") if word]
+    values = read(config) if config else {}
+    values.pop("kind", None)
+    job, store = Run.of({**values, **given}), Store(results)
+    already = store.result(job).done
+    if not already:
+        carry_out([job], store, 1)
+    result = store.result(job)
+    accuracy = f", accuracy {result.accuracy:.2f} %" if result.accuracy is not None else ""
+    again = "was already done: " if already else ""
+    out.print(f"{again}{result.status}{accuracy} (mean of the last five evaluations)")
+    out.print(f"in {result.folder}", soft_wrap=True, highlight=False)
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@results_option
+@jobs_option
+@data_option
+def sweep(file: Path, results: Path, jobs: int) -> None:
+    r"""Carry out all combinations of a file with the parts [fixed] and [varies].
+
+    \b
+    [fixed]
+    rounds = 300
+    [varies]
+    rule = ["Krum()", "Bucketing(s=2) >> Krum()"]
+    attack = ["Mimic()", "InnerProduct()"]
+    seed = [0, 1, 2]
+    """
+    store, runs = Store(results), load(file)
+    carry_out(runs, store, jobs)
+    table = Table("rule", "attack", "seed", "status", "accuracy")
+    for result in map(store.result, runs):
+        accuracy = "" if result.accuracy is None else f"{result.accuracy:.2f}"
+        table.add_row(
+            result.job.rule, result.job.attack, str(result.job.seed), result.status, accuracy
+        )
+    out.print(table)
+
+
+@main.command(name="list")
+@click.argument(
+    "what", type=click.Choice(["artifacts", "rules", "attacks", "data"]), required=False
+)
+def list_(what: str | None) -> None:
+    """What there is: artifacts, rules, attacks, data sets."""
+    tables = {
+        "artifacts": [(name, MAKERS[name]().title) for name in MAKERS],
+        "rules": [
+            (name, _first_sentence(getattr(bz, name)))
+            for name in members(bz.Mixing) + members(bz.Aggregator)
+        ],
+        "attacks": [(name, _first_sentence(getattr(bz, name))) for name in members(bz.Attack)],
+        "data": [
+            (name, "part of the package" if name == "digits" else "") for name in data_sets.NAMES
+        ],
+    }
+    for title, rows in tables.items():
+        if what in (None, title):
+            table = Table("name", "", title=title, title_justify="left", show_header=False)
+            for row in rows:
+                table.add_row(*row)
+            out.print(table)
+
+
+def _first_sentence(member: object) -> str:
+    return (inspect.getdoc(member) or "").split("\n\n")[0].replace("\n", " ")
+
+
+@main.command()
+@click.option(
+    "--out",
+    "results",
+    type=click.Path(path_type=Path, file_okay=False),
+    default="demo",
+    show_default=True,
+    help="The folder of results.",
+)
+@click.option("--rounds", type=click.IntRange(min=1), default=300, show_default=True)
+@click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True)
+def demo(results: Path, rounds: int, jobs: int) -> None:
+    """Why the mean is not enough, why robust rules are not either, and what bucketing does.
+
+    25 workers hold handwritten digits sorted by label, 5 of them attack. Takes about half a minute.
+    """
+    store, runs = Store(results), demonstration.runs(rounds)
+    carry_out(list(runs.values()), store, jobs)
+    for part in demonstration.told(runs, store):
+        out.print(part)
+    page, _ = written(store, None)
+    out.print(f"look at it all: {page}", soft_wrap=True)

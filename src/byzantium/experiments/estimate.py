@@ -1,0 +1,48 @@
+"""How long jobs will take, from a short probe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from byzantium.experiments.job import Job
+from byzantium.experiments.run import Run
+from byzantium.experiments.store import Store
+
+ROUNDS = 3
+
+
+def probe(run: Run) -> tuple[float, float]:
+    """Seconds for a round, and for an evaluation; the first round, which compiles, is left out."""
+    training = run.varied(rounds=ROUNDS + 2, evaluate_every=ROUNDS + 2).simulation()
+    rounds = iter(training)
+    next(rounds)
+    start = time.perf_counter()
+    for _ in range(ROUNDS):
+        next(rounds)
+    middle = time.perf_counter()
+    training.evaluate()
+    return (middle - start) / ROUNDS, time.perf_counter() - middle
+
+
+def estimate(
+    jobs: Sequence[Job], store: Store, watch: Callable[[int, int], None] = lambda done, total: None
+) -> float:
+    """Seconds that the jobs still need, one after the other.
+
+    Runs that differ in their seed, attack, momentum or number of rounds alone are probed once.
+    """
+    runs = [job for job in jobs if isinstance(job, Run) and not store.result(job).done]
+    kinds = {run: run.varied(seed=0, attack="NoAttack()", momentum=0.0, rounds=1) for run in runs}
+    different = list(dict.fromkeys(kinds.values()))
+    costs = {}
+    for k, kind in enumerate(different):
+        watch(k, len(different))
+        costs[kind] = probe(kind)
+    total = 0.0
+    for run, kind in kinds.items():
+        metrics = store.result(run).metrics
+        left = run.rounds - (metrics[-1]["round"] if metrics else 0)
+        of_round, of_evaluation = costs[kind]
+        total += left * of_round + left / run.evaluate_every * of_evaluation
+    return total

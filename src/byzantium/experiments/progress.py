@@ -1,0 +1,86 @@
+"""What is shown while jobs are carried out: bars on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from byzantium.experiments.job import Job
+from byzantium.experiments.mimicry import Mimicry
+from byzantium.experiments.run import Run
+from byzantium.experiments.sweep import Event
+
+
+def described(job: Job) -> str:
+    """A job in one line."""
+    if isinstance(job, Run):
+        momentum = f", momentum {job.momentum:g}" if job.momentum else ""
+        return f"{job.rule} against {job.attack}{momentum}, {job.partition}, seed {job.seed}"
+    if isinstance(job, Mimicry):
+        return f"{job.rule}, {job.q} of {job.n} copy one, dimension {job.d}"
+    return job.identity
+
+
+class Board:
+    """Hears the events of a sweep; `failed` and `busy` are what went wrong."""
+
+    def __init__(self, total: int, done: int, console: Console) -> None:
+        self.total, self.done, self.console = total, done, console
+        self.failed: list[Event] = []
+        self.busy: list[Event] = []
+        self.bars: dict[Job, TaskID] = {}
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
+        self.progress = Progress(*columns, console=console, transient=True)
+        self.whole = self.progress.add_task("all", total=total, completed=done)
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self.progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.progress.stop()
+
+    def hear(self, event: Event) -> None:
+        name = described(event.job)
+        if event.kind == "begun":
+            self.bars[event.job] = self.progress.add_task(name, total=None)
+        elif event.kind == "progress":
+            self.progress.update(
+                self.bars[event.job],
+                completed=event.done,
+                total=event.total,
+                description=f"{name} {event.note}",
+            )
+        else:
+            if event.job in self.bars:
+                self.progress.remove_task(self.bars.pop(event.job))
+            if event.kind == "done":
+                self.done += 1
+                self.progress.update(self.whole, completed=self.done)
+            self.failed += [event] * (event.kind == "failed")
+            self.busy += [event] * (event.kind == "busy")
+            if event.kind != "stopped":
+                text = f"{self.done}/{self.total} {event.kind}: {name}"
+                text += f" ({event.note})" if event.note not in ("", "completed") else ""
+                self.console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,170 @@
+"""The look of the figures: colours, names, and a sheet of panels with its title and legend.
+
+Sizes are in inches and laid out by hand, so that a figure comes out the same everywhere; nothing
+here uses pyplot, whose state is shared by the whole process.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from byzantium.experiments.artifact import Artifact
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, told apart by all kinds of eyes; ordered values go from dark to light.
+BLUE, ORANGE, GREEN, PINK, YELLOW = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"
+BLACK, GREY, PALE = "#222222", "#777777", "#DDDDDD"
+ORDERED = ("#1B0C6B", "#9C179E", "#E16462", "#F9A63A")
+COLOURS: dict[str, dict[Any, str]] = {
+    "aggregator": {"mean": BLACK, "krum": ORANGE, "median": YELLOW, "rfa": BLUE, "cclip": GREEN},
+    "s": {1: ORANGE, 2: BLUE, 3: GREEN, 5: PINK},
+    "momentum": dict(zip((0.0, 0.5, 0.9, 0.99), ORDERED, strict=True)),
+    "q": dict(zip((1, 5, 6, 12), ORDERED, strict=True)),
+    "scale": dict(zip((1, 2, 4, 8), ORDERED, strict=True)),
+    "mixing": {"Bucketing": BLUE, "Resampling": ORANGE},
+}
+DASHES: dict[Any, Any] = {0.0: "-", 0.9: (0, (4, 1.5)), 0.5: (0, (6, 1, 1, 1)), 0.99: (0, (1, 1))}
+MARKERS = {"mean": "o", "krum": "s", "median": "^", "rfa": "D", "cclip": "v"}
+NAMES = {
+    "mean": "Mean",
+    "krum": "Krum",
+    "median": "Median",
+    "rfa": "Geometric median",
+    "cclip": "Centred clipping",
+    "bit-flip": "Bit flip",
+    "label-flip": "Label flip",
+    "mimic": "Mimic",
+    "ipm": "Inner product (IPM)",
+    "alie": "A little is enough",
+    "iid": "iid",
+    "noniid": "sorted by label",
+    "fixed": "radius 10",
+    "linear": "radius 10 / (1 - β)",
+    "sqrt": "radius 10 / √(1 - β)",
+}
+SMALL, USUAL, LARGE = 6.5, 8.0, 10.5
+
+
+def sheet(
+    artifact: Artifact,
+    shape: tuple[int, int],
+    panel: tuple[float, float],
+    *,
+    share: bool = True,
+    gap: tuple[float, float] = (0.12, 0.14),
+    left: float = 0.75,
+    right: float = 0.2,
+    bottom: float = 0.85,
+) -> tuple[Figure, list[list[Axes]]]:
+    """Panels of one size under a title and, in small, in what the version is cheaper."""
+    from matplotlib.figure import Figure
+
+    rows, columns = shape
+    inner = columns * panel[0] + (columns - 1) * gap[0]
+    width = left + inner + right
+    titles = textwrap.wrap(artifact.title, int(width * 12))
+    cheaper = f"cheaper version: {', '.join(artifact.cheaper)}" if artifact.cheaper else ""
+    notes = textwrap.wrap(cheaper, int(width * 15))
+    top = 0.4 + 0.19 * len(titles) + 0.14 * len(notes)
+    height = top + rows * panel[1] + (rows - 1) * gap[1] + bottom
+    figure = Figure(figsize=(width, height))
+    axes = figure.subplots(
+        rows,
+        columns,
+        sharex=share,
+        sharey=share,
+        squeeze=False,
+        gridspec_kw={
+            "left": left / width,
+            "right": 1 - right / width,
+            "bottom": bottom / height,
+            "top": 1 - top / height,
+            "wspace": gap[0] / panel[0],
+            "hspace": gap[1] / panel[1],
+        },
+    )
+    # Over the panels; over the whole where a single one has long names beside it.
+    middle = (left + inner / 2) / width if columns > 1 else 0.5
+    for k, (text, note) in enumerate([(t, False) for t in titles] + [(n, True) for n in notes]):
+        down = 0.2 + 0.19 * min(k, len(titles)) + 0.14 * max(0, k - len(titles)) - 0.03 * note
+        size, colour = (SMALL + 0.5, GREY) if note else (LARGE, BLACK)
+        figure.text(
+            middle,
+            1 - down / height,
+            text,
+            ha="center",
+            va="center",
+            fontsize=size,
+            color=colour,
+        )
+    for row in axes:
+        for axis in row:
+            _plain(axis)
+    return figure, [list(row) for row in axes]
+
+
+def _plain(axis: Axes) -> None:
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.spines[["left", "bottom"]].set_color(GREY)
+    axis.tick_params(labelsize=SMALL + 0.5, length=2.5, color=GREY)
+    axis.grid(color="#ECECEC", linewidth=0.6)
+    axis.set_axisbelow(True)
+
+
+def inches(figure: Figure, x: float, y: float) -> tuple[float, float]:
+    width, height = figure.get_size_inches()
+    return x / width, y / height
+
+
+def legend(figure: Figure, handles: Sequence[Any], columns: int) -> None:
+    figure.legend(
+        handles=list(handles),
+        loc="lower center",
+        ncols=columns,
+        frameon=False,
+        fontsize=USUAL,
+        bbox_to_anchor=(0.5, inches(figure, 0, 0.03)[1]),
+        handlelength=2.6,
+        columnspacing=1.6,
+    )
+
+
+def note(axis: Axes, text: str, y: float = 0.04, align: str = "bottom") -> None:
+    axis.text(
+        0.97,
+        y,
+        text,
+        transform=axis.transAxes,
+        ha="right",
+        va=align,
+        fontsize=SMALL,
+        color=GREY,
+        linespacing=1.1,
+    )
+
+
+def missing(axis: Axes) -> None:
+    axis.text(
+        0.5,
+        0.5,
+        "missing",
+        transform=axis.transAxes,
+        ha="center",
+        va="center",
+        fontsize=USUAL,
+        color=GREY,
+    )
+
+
+def words(name: str, value: Any) -> str:
+    """A label as it is read in a figure."""
+    if name == "varied":
+        return f"{value} varies"
+    if name in ("momentum", "scale"):
+        return f"{name} {value:g}"
+    return NAMES.get(value, value) if isinstance(value, str) else f"{name} = {value:g}"

@@ -1,0 +1,125 @@
+"""Sweeps: all combinations, several processes, what is done is not done again, deaths survived."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from byzantium.experiments import Job, Run, Store, execute, load, product
+from byzantium.experiments.estimate import estimate, probe
+from byzantium.experiments.sweep import Event
+
+FIXED = {"rounds": 6, "evaluate_every": 3, "n": 7, "f": 1, "batch": 8}
+
+
+def test_a_sweep_is_a_product_and_equal_runs_are_one(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.toml"
+    path.write_text(
+        "[fixed]\nrounds = 5\nn = 25\n[varies]\n"
+        'rule = ["Krum()", "Krum(f=5)", "Median()"]\nseed = [0, 1]\n'
+    )
+    runs = load(path)
+    assert [(run.rule, run.seed) for run in runs] == [
+        ("Krum(f=5)", 0),
+        ("Krum(f=5)", 1),
+        ("Median()", 0),
+        ("Median()", 1),
+    ]
+    assert all(run.rounds == 5 for run in runs)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[fixd]\nrounds = 5", "a sweep has [fixed] and [varies]"),
+        ("[varies]\nseed = 3", "what varies must be a list of values, got seed = 3"),
+        ("[varies]\nseed = []", "what varies must be a list of values"),
+        ("[fixed]\nseed = 1\n[varies]\nseed = [1]", "seed is both fixed and varied"),
+        ("[varies]\nsede = [1]", "a Run has no 'sede'; did you mean 'seed'?"),
+    ],
+)
+def test_a_wrong_sweep_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "sweep.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"sweep\.toml") as caught:
+        load(path)
+    assert sentence in str(caught.value)
+
+
+def test_processes_do_what_one_does_and_a_killed_one_is_replaced(tmp_path: Path) -> None:
+    """Four short runs and a long one in two processes; the one with the long run is killed."""
+    short = product(FIXED, {"rule": ["Median()", "Mean()"], "seed": [0, 1]})
+    long = Run(**FIXED).varied(rounds=10**6, evaluate_every=100)
+    store, events, killed = Store(tmp_path / "crew"), list[Event](), list[int]()
+
+    def listen(event: Event) -> None:
+        events.append(event)
+        if event.job == long and event.kind == "progress" and event.done > 100 and not killed:
+            # The lock's holder is the process that works on it.
+            killed.append(holder(store.folder(long) / ".lock"))
+            os.kill(killed[0], signal.SIGKILL)
+
+    execute([long, *short], store, processes=2, listen=listen)
+    assert len(killed) == 1
+    failed = [event for event in events if event.kind == "failed"]
+    assert [event.job for event in failed] == [long]
+    assert failed[0].note == "its process was killed"
+    assert store.result(long).status == "unfinished"
+
+    alone = Store(tmp_path / "alone")
+    execute(short, alone)
+    for job in short:
+        assert store.result(job).metrics == alone.result(job).metrics
+        assert store.result(job).done
+
+
+def holder(path: Path) -> int:
+    """The process that has a file open."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                if any(os.readlink(fd) == str(path) for fd in (folder / "fd").iterdir()):
+                    return int(folder.name)
+            except OSError:
+                continue
+    raise AssertionError(f"nobody has {path} open")
+
+
+def test_what_is_done_is_not_done_again_and_failures_do_not_stop_the_rest(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    runs = product(FIXED, {"model": ["mlp", "cnn", "linear"]})  # digits are too small for the cnn
+    events: list[Event] = []
+    execute(runs, store, listen=events.append)
+    assert [event.kind for event in events if event.kind != "progress"] == [
+        *("begun", "done", "begun", "failed", "begun", "done")
+    ]
+    (failed,) = (event for event in events if event.kind == "failed")
+    assert "the model cnn is for images of 1 x 28 x 28" in failed.note
+    again: list[Job] = []
+    execute(runs, store, listen=lambda event: again.append(event.job))
+    assert set(again) == {runs[1]}
+
+
+def test_a_stopped_sweep_begins_nothing_new(tmp_path: Path) -> None:
+    store, begun = Store(tmp_path), list[Job]()
+
+    def listen(event: Event) -> None:
+        if event.kind == "begun":
+            begun.append(event.job)
+
+    runs = product(FIXED, {"seed": [0, 1, 2]})
+    execute(runs, store, listen=listen, stop=lambda: bool(begun))
+    assert begun == runs[:1]
+    assert [store.result(run).done for run in runs] == [False] * 3
+
+
+def test_an_estimate_probes_each_kind_of_run_once(tmp_path: Path) -> None:
+    varied = {"seed": [0, 1], "attack": ["BitFlip()", "Mimic()"], "rule": ["Mean()", "Median()"]}
+    runs, kinds = product(FIXED, varied), list[int]()
+    seconds = estimate(runs, Store(tmp_path), lambda done, total: kinds.append(total))
+    assert kinds == [2, 2]
+    assert seconds > 0
+    assert min(probe(runs[0])) > 0
