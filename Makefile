@@ -4,15 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-slow lint bench clean
+.PHONY: help demo test test-slow lint bench chromium clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
 
-demo: $(READY)  ## one aggregation under attack, with and without bucketing: a table and a picture
-	@$(BIN)/python examples/demo.py
+demo: $(READY)  ## five rules under four attacks, with and without bucketing: a table and a report
+	@$(BIN)/byzantium demo
 
-test: $(READY)  ## the fast tests and the doctests
+test: $(READY) chromium  ## the fast tests and the doctests
 	$(BIN)/python -m pytest
 
 test-slow: $(READY)  ## the tests that take minutes
@@ -25,6 +25,12 @@ lint: $(READY)  ## style, format, types
 
 bench: $(READY)  ## speed and memory, as ratios to a floor, to plain torch and to byzfl
 	$(BIN)/python benchmarks/bench.py
+
+# The tests of the report look at it in a real browser; without one they are skipped, and say so.
+chromium:
+	@command -v chromium > /dev/null \
+	|| { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && apt-get update -qq && apt-get install -y -qq chromium > /dev/null; } \
+	|| echo 'No chromium, and no root to install it: the tests of the report will be skipped.' >&2
 
 clean:  ## remove the environment and what the tools left
 	rm -rf $(VENV) .bench .hypothesis .mypy_cache .pytest_cache .ruff_cache demo

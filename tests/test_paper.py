@@ -123,10 +123,15 @@ def test_both_overparameterization_figures_share_their_runs() -> None:
 
 def compared(mean: float, deviation: float, *values: float | None) -> Compared:
     cell = artifact("table2").cells[0]
-    summaries = [{"status": "completed", "accuracy": value} for value in values]
     results = tuple(
-        Result(job, Path(), "completed", [], summary)
-        for job, summary in zip(cell.jobs, summaries, strict=False)
+        Result(
+            job,
+            Path(),
+            "completed" if value is not None else "diverged in round 3",
+            [],
+            {"accuracy": value},
+        )
+        for job, value in zip(cell.jobs, values, strict=False)
     )
     return Compared(cell, Published(mean, deviation, 3), results)
 
@@ -137,18 +142,19 @@ def test_verdicts_at_their_edges() -> None:
     assert compared(90, 2.0, 86.0).verdict == "agrees"
     assert compared(90, 2.0, 85.9).verdict == "differs"
     assert compared(90, 2.0, None).verdict == "diverged"
+    assert compared(90, 2.0, 90.0, None).verdict == "diverged"
     assert compared(90, 2.0, 80.0, 100.0).value == 90
     assert compared(90, 2.0, 80.0, 100.0).deviation == pytest.approx(200**0.5)
 
 
 def test_a_store_without_results_is_compared_as_missing(tmp_path: Path) -> None:
     version = Version(seeds=1)
-    comparison = compare(artifact("table2", version), version, Store(tmp_path))
+    comparison = compare(artifact("table2", version), Store(tmp_path))
     assert {cell.verdict for cell in comparison.cells} == {"missing"}
     assert not comparison.begun
     command = comparison.command(comparison.cells[3])
     assert command == (
-        'byzantium reproduce table2 --seeds 1 --only "krum mimic momentum=0.0 s=1 noniid"'
+        "byzantium reproduce table2 --seeds 1 --only 'krum mimic momentum=0.0 s=1 noniid'"
     )
     only = artifact("table2", Version(seeds=1, only="krum mimic momentum=0.0 s=1 noniid"))
     assert only.jobs == comparison.cells[3].cell.jobs

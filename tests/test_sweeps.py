@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from byzantium.experiments import Job, Run, Store, execute, load, product
 from byzantium.experiments.estimate import estimate, probe
 from byzantium.experiments.sweep import Event
 
-FIXED = {"rounds": 6, "evaluate_every": 3, "n": 7, "f": 1, "batch": 8}
+FIXED: dict[str, Any] = {"rounds": 6, "evaluate_every": 3, "n": 7, "f": 1, "batch": 8}
 
 
 def test_a_sweep_is_a_product_and_equal_runs_are_one(tmp_path: Path) -> None:
@@ -117,7 +118,11 @@ def test_a_stopped_sweep_begins_nothing_new(tmp_path: Path) -> None:
 
 
 def test_an_estimate_probes_each_kind_of_run_once(tmp_path: Path) -> None:
-    varied = {"seed": [0, 1], "attack": ["BitFlip()", "Mimic()"], "rule": ["Mean()", "Median()"]}
+    varied: dict[str, list[Any]] = {
+        "seed": [0, 1],
+        "attack": ["BitFlip()", "Mimic()"],
+        "rule": ["Mean()", "Median()"],
+    }
     runs, kinds = product(FIXED, varied), list[int]()
     seconds = estimate(runs, Store(tmp_path), lambda done, total: kinds.append(total))
     assert kinds == [2, 2]

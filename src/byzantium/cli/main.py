@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 import byzantium as bz
-from byzantium.cli.options import FAILED, WRONG
+from byzantium.cli.options import WRONG
 from byzantium.experiments.job import BusyError
 
 CITATION = """\
@@ -19,6 +19,12 @@ CITATION = """\
 }"""
 
 
+class WrongUsage(click.ClickException):
+    """What was asked for cannot be."""
+
+    exit_code = WRONG
+
+
 class Teaching(click.Group):
     """Commands whose errors are one sentence."""
 
@@ -26,15 +32,9 @@ class Teaching(click.Group):
         try:
             return super().invoke(ctx)
         except (ValueError, OSError) as error:
-            raise _sentence(str(error), WRONG) from error
+            raise WrongUsage(str(error)) from error
         except (BusyError, ImportError) as error:
-            raise _sentence(str(error), FAILED) from error
-
-
-def _sentence(text: str, code: int) -> click.ClickException:
-    error = click.ClickException(text)
-    error.exit_code = code
-    return error
+            raise click.ClickException(str(error)) from error
 
 
 def _cite(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

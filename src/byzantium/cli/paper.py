@@ -28,6 +28,7 @@ from byzantium.experiments.paper import MAKERS, artifact
 from byzantium.experiments.progress import described
 from byzantium.experiments.store import Store
 from byzantium.experiments.sweep import load
+from byzantium.experiments.tables import duration
 
 
 @main.command()
@@ -59,13 +60,7 @@ def plan(target: str, results: Path, jobs: int, probe: bool, **version: Any) -> 
     if probe and done < len(found):
         with err.status("trying a few rounds of each kind"):
             seconds = estimate(todo, store)
-        out.print(f"about {_time(seconds / jobs)} with --jobs {jobs}, from a short probe")
-
-
-def _time(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+        out.print(f"about {duration(seconds / jobs)} with --jobs {jobs}, from a short probe")
 
 
 def _header(made: Artifact) -> None:
@@ -84,12 +79,12 @@ def _header(made: Artifact) -> None:
 @jobs_option
 @data_option
 def reproduce(names: tuple[str, ...], results: Path, jobs: int, **version: Any) -> None:
-    r"""Make tables and figures of the paper, beside the published numbers.
+    """Make tables and figures of the paper, beside the published numbers.
 
     \b
     byzantium reproduce table2 table4 --seeds 1
     byzantium reproduce figure-main --model mlp --seeds 1 --jobs 2
-    """
+    """  # noqa: D301
     from byzantium.experiments.reproduction import terminal
 
     store, wanted = Store(results), Version(**version)
@@ -99,7 +94,7 @@ def reproduce(names: tuple[str, ...], results: Path, jobs: int, **version: Any) 
     carry_out([job for one in made for job in one.jobs], store, jobs)
     for one in made:
         _header(one)
-        out.print(terminal(compare(one, wanted, store)))
+        out.print(terminal(compare(one, store)))
     page, _ = written(store, None)
     out.print(f"the report: {page}", soft_wrap=True)
 
@@ -135,9 +130,7 @@ def written(store: Store, markdown: Path | None) -> tuple[Path, list[Path]]:
     from byzantium.experiments import figures, reproduction
     from byzantium.experiments import report as page
 
-    comparisons = [
-        compare(artifact(name, version), version, store) for name, version in store.requests()
-    ]
+    comparisons = [compare(artifact(name, version), store) for name, version in store.requests()]
     with err.status("drawing"):
         drawn = {
             comparison.artifact.name: figures.draw(comparison, store.root / "figures")

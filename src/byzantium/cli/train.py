@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from byzantium.cli.paper import written
 from byzantium.experiments import demo as demonstration
 from byzantium.experiments.job import read
 from byzantium.experiments.paper import MAKERS
+from byzantium.experiments.progress import described
 from byzantium.experiments.run import Run
 from byzantium.experiments.store import Store
 from byzantium.experiments.sweep import load
@@ -40,14 +42,14 @@ from byzantium.learning import data as data_sets
 @data_option
 @run_options
 def run(config: Path | None, results: Path, **options: Any) -> None:
-    r"""Train one model once.
+    """Train one model once.
 
     Started again, it says that it is done, or goes on where it was killed.
 
     \b
     byzantium run --rule "Krum()" --attack "Mimic()"
     byzantium run --rule "Bucketing(s=2) >> Krum()" --attack "Mimic()" --momentum 0.9
-    """
+    """  # noqa: D301
     given = {name: value for name, value in options.items() if value is not None}
     if "record" in given:
         given["record"] = [word for word in given["record"].split(",") if word]
@@ -59,8 +61,10 @@ def run(config: Path | None, results: Path, **options: Any) -> None:
         carry_out([job], store, 1)
     result = store.result(job)
     accuracy = f", accuracy {result.accuracy:.2f} %" if result.accuracy is not None else ""
-    again = "was already done: " if already else ""
-    out.print(f"{again}{result.status}{accuracy} (mean of the last five evaluations)")
+    before = "done before: " if already else ""
+    out.print(
+        f"{before}{result.status}{accuracy} (mean of the last five evaluations)", soft_wrap=True
+    )
     out.print(f"in {result.folder}", soft_wrap=True, highlight=False)
 
 
@@ -70,7 +74,7 @@ def run(config: Path | None, results: Path, **options: Any) -> None:
 @jobs_option
 @data_option
 def sweep(file: Path, results: Path, jobs: int) -> None:
-    r"""Carry out all combinations of a file with the parts [fixed] and [varies].
+    """Carry out all combinations of a file with the parts [fixed] and [varies].
 
     \b
     [fixed]
@@ -79,15 +83,14 @@ def sweep(file: Path, results: Path, jobs: int) -> None:
     rule = ["Krum()", "Bucketing(s=2) >> Krum()"]
     attack = ["Mimic()", "InnerProduct()"]
     seed = [0, 1, 2]
-    """
+    """  # noqa: D301
     store, runs = Store(results), load(file)
     carry_out(runs, store, jobs)
-    table = Table("rule", "attack", "seed", "status", "accuracy")
-    for result in map(store.result, runs):
+    table = Table("run", "status", "accuracy (%)")
+    for run in runs:
+        result = store.result(run)
         accuracy = "" if result.accuracy is None else f"{result.accuracy:.2f}"
-        table.add_row(
-            result.job.rule, result.job.attack, str(result.job.seed), result.status, accuracy
-        )
+        table.add_row(described(run), result.status, accuracy)
     out.print(table)
 
 
@@ -105,7 +108,8 @@ def list_(what: str | None) -> None:
         ],
         "attacks": [(name, _first_sentence(getattr(bz, name))) for name in members(bz.Attack)],
         "data": [
-            (name, "part of the package" if name == "digits" else "") for name in data_sets.NAMES
+            (name, "part of the package" if name == "digits" else "fetched when first needed")
+            for name in data_sets.NAMES
         ],
     }
     for title, rows in tables.items():
@@ -117,7 +121,8 @@ def list_(what: str | None) -> None:
 
 
 def _first_sentence(member: object) -> str:
-    return (inspect.getdoc(member) or "").split("\n\n")[0].replace("\n", " ")
+    text = (inspect.getdoc(member) or "").split("\n\n")[0].replace("\n", " ")
+    return re.sub(r",? :math:`[^`]*`", "", text)  # formulas are not for terminals
 
 
 @main.command()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from byzantium.experiments.job import Job
@@ -50,33 +51,6 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Artifact:
-    """A table or figure.
-
-    fixed, varies: in words.
-    cheaper:       in what it is less than the paper's; empty where it is the paper's.
-    notes:         what else one must know to compare.
-    """
-
-    name: str
-    title: str
-    fixed: str
-    varies: str
-    picture: Picture
-    cells: tuple[Cell, ...]
-    cheaper: tuple[str, ...] = ()
-    notes: str = ""
-
-    @property
-    def varies_the_model(self) -> bool:
-        return len({job.model for job in self.jobs if isinstance(job, Run)}) > 1
-
-    @property
-    def jobs(self) -> tuple[Job, ...]:
-        return tuple(dict.fromkeys(job for cell in self.cells for job in cell.jobs))
-
-
-@dataclass(frozen=True)
 class Version:
     """A cheaper version of an artifact; None is as in the paper."""
 
@@ -101,11 +75,13 @@ class Version:
         if self.only is not None:
             yield f"only {self.only}"
 
-    def flags(self) -> str:
+    def flags(self) -> list[str]:
         """The same on the command line."""
-        given = {"seeds": self.seeds, "rounds": self.rounds, "model": self.model, "data": self.data}
-        texts = [f"--{name} {value}" for name, value in given.items() if value is not None]
-        return " ".join([*texts, *([f'--only "{self.only}"'] if self.only else [])])
+        return [
+            f"--{name} {shlex.quote(str(value))}"
+            for name, value in asdict(self).items()
+            if value is not None
+        ]
 
     def narrowed(self, cell: Cell) -> Version:
         """The version of one cell alone."""
@@ -118,3 +94,39 @@ class Version:
         if self.model is not None:
             changes |= {"model": self.model, "learning_rate": OTHER_RATE}
         return job.varied(**{name: value for name, value in changes.items() if value is not None})
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A table or figure.
+
+    fixed, varies: in words.
+    notes:         what else one must know to compare.
+    version:       the paper's, or a cheaper one.
+    """
+
+    name: str
+    title: str
+    fixed: str
+    varies: str
+    picture: Picture
+    cells: tuple[Cell, ...]
+    notes: str = ""
+    version: Version = Version()
+
+    @property
+    def cheaper(self) -> tuple[str, ...]:
+        """In what it is less than the paper's; empty where it is the paper's."""
+        return self.version.words()
+
+    @property
+    def trains(self) -> bool:
+        return any(isinstance(job, Run) for job in self.jobs)
+
+    @property
+    def varies_the_model(self) -> bool:
+        return len({job.model for job in self.jobs if isinstance(job, Run)}) > 1
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        return tuple(dict.fromkeys(job for cell in self.cells for job in cell.jobs))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from byzantium.experiments import published
-from byzantium.experiments.artifact import Artifact, Cell, Version
+from byzantium.experiments.artifact import Artifact, Cell
 from byzantium.experiments.published import Published
 from byzantium.experiments.run import Run
 from byzantium.experiments.store import Result, Store
@@ -67,11 +67,12 @@ class Compared:
         """One of "agrees", "differs", "diverged", "missing"; "" where nothing was published."""
         if self.missing == len(self.results):
             return "missing"
-        if self.value is None:
+        if self.diverged:
             return "diverged"
         if self.difference is None:
             return ""
-        return "agrees" if abs(self.difference) <= self.tolerance else "differs"
+        # The sum of two means is rounded: exactly the tolerance is within it.
+        return "agrees" if abs(self.difference) <= self.tolerance + 1e-9 else "differs"
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,6 @@ class Comparison:
     """An artifact and all its cells."""
 
     artifact: Artifact
-    version: Version
     cells: tuple[Compared, ...]
 
     @property
@@ -89,7 +89,7 @@ class Comparison:
     @property
     def comparable(self) -> bool:
         """Whether a verdict means anything: seeds may be fewer, all else must be the paper's."""
-        version = self.version
+        version = self.artifact.version
         return not (version.rounds or version.model or version.data)
 
     @property
@@ -102,8 +102,9 @@ class Comparison:
 
     def command(self, cell: Compared | None = None) -> str:
         """What makes the artifact, or one cell of it."""
-        flags = self.version.flags() if cell is None else self.version.narrowed(cell.cell).flags()
-        return " ".join(filter(None, ["byzantium reproduce", self.artifact.name, flags]))
+        version = self.artifact.version
+        version = version if cell is None else version.narrowed(cell.cell)
+        return " ".join(["byzantium reproduce", self.artifact.name, *version.flags()])
 
     def order(self) -> tuple[int, int]:
         """How many pairs of rules have the published order, and how many were looked at.
@@ -127,7 +128,7 @@ def _setting(compared: Compared) -> dict[str, object]:
     return {k: v for k, v in compared.cell.labels.items() if k != "aggregator"}
 
 
-def compare(artifact: Artifact, version: Version, store: Store) -> Comparison:
+def compare(artifact: Artifact, store: Store) -> Comparison:
     """What the store has of an artifact, beside what was published."""
     cells = tuple(
         Compared(
@@ -137,4 +138,4 @@ def compare(artifact: Artifact, version: Version, store: Store) -> Comparison:
         )
         for cell in artifact.cells
     )
-    return Comparison(artifact, version, cells)
+    return Comparison(artifact, cells)

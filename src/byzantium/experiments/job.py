@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import logging
@@ -57,7 +58,7 @@ class Job(ABC):
         """Raise a sentence unless it can be done: sizes, names, combinations."""
 
     def __post_init__(self) -> None:
-        kinds = typing.get_type_hints(type(self))
+        kinds = _kinds(type(self))
         for field in dataclasses.fields(self):
             value = _fitting(field.name, getattr(self, field.name), kinds[field.name])
             object.__setattr__(self, field.name, value)
@@ -88,7 +89,7 @@ class Job(ABC):
                 raise ValueError(f"a {cls.__name__} has no {name!r}{notation.hint(name, known)}")
         return cls(**values)
 
-    @property
+    @functools.cached_property
     def identity(self) -> str:
         """A hash of every field and of the version of the numerics."""
         text = json.dumps({**self.configuration(), "numerics": NUMERICS}, sort_keys=True)
@@ -109,6 +110,11 @@ def read(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold names and values, got a {type(values).__name__}")
     return values
+
+
+@functools.cache
+def _kinds(kind: type[Job]) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
 
 
 def _fitting(name: str, value: Any, kind: Any) -> Any:
@@ -194,7 +200,7 @@ def surroundings() -> dict[str, Any]:
 def write_atomically(path: Path, text: str) -> None:
     """Whatever happens meanwhile, a file of this name is whole."""
     beside = path.with_name(path.name + ".writing")
-    with beside.open("w") as file:
+    with beside.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

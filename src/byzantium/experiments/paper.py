@@ -326,7 +326,7 @@ MAKERS: dict[str, Callable[[], Artifact]] = {
     "figure-overparameterization": lambda: _scaled(
         "figure-overparameterization", "Larger models fit better", "train_loss", "training loss"
     ),
-    "figure-b2": lambda: _scaled("figure-b2", "Larger models disagree less", "b2", "B^2"),
+    "figure-b2": lambda: _scaled("figure-b2", "Larger models disagree less", "b2", "B²"),
     "figure-resampling": _resampling,
     "figure-mimic-demo": _mimic_demo,
 }
@@ -342,11 +342,13 @@ def artifact(name: str, version: Version | None = None) -> Artifact:
     """
     if name not in MAKERS:
         raise ValueError(f"there is no artifact {name!r}{notation.hint(name, MAKERS)}")
+    made = MAKERS[name]()
     version = version or Version()
+    if not made.trains:
+        version = Version(seeds=version.seeds, only=version.only)
     seeds = SEEDS if version.seeds is None else version.seeds
     if seeds < 1:
         raise ValueError(f"at least one seed is needed, got {seeds}")
-    made = MAKERS[name]()
     if version.model is not None and made.varies_the_model:
         raise ValueError(f"{name} compares sizes of the paper's model; it has no other model")
     cells = [cell for cell in made.cells if _chosen(cell, version.only)]
@@ -357,8 +359,7 @@ def artifact(name: str, version: Version | None = None) -> Artifact:
     seeded = (
         replace(cell, jobs=tuple(_seeded(cell.jobs[0], range(seeds), version))) for cell in cells
     )
-    trains = isinstance(made.cells[0].jobs[0], Run)
-    return replace(made, cells=tuple(seeded), cheaper=version.words() if trains else ())
+    return replace(made, cells=tuple(seeded), version=version)
 
 
 def _chosen(cell: Cell, only: str | None) -> bool:

@@ -60,6 +60,7 @@ def sheet(
     left: float = 0.75,
     right: float = 0.2,
     bottom: float = 0.85,
+    titled: bool = True,
 ) -> tuple[Figure, list[list[Axes]]]:
     """Panels of one size under a title and, in small, in what the version is cheaper."""
     from matplotlib.figure import Figure
@@ -70,7 +71,7 @@ def sheet(
     titles = textwrap.wrap(artifact.title, int(width * 12))
     cheaper = f"cheaper version: {', '.join(artifact.cheaper)}" if artifact.cheaper else ""
     notes = textwrap.wrap(cheaper, int(width * 15))
-    top = 0.4 + 0.19 * len(titles) + 0.14 * len(notes)
+    top = (0.4 if titled else 0.2) + 0.19 * len(titles) + 0.14 * len(notes)
     height = top + rows * panel[1] + (rows - 1) * gap[1] + bottom
     figure = Figure(figsize=(width, height))
     axes = figure.subplots(
@@ -135,6 +136,9 @@ def legend(figure: Figure, handles: Sequence[Any], columns: int) -> None:
 
 
 def note(axis: Axes, text: str, y: float = 0.04, align: str = "bottom") -> None:
+    """Small and grey in a corner, readable over lines without hiding them."""
+    from matplotlib.patheffects import withStroke
+
     axis.text(
         0.97,
         y,
@@ -145,6 +149,8 @@ def note(axis: Axes, text: str, y: float = 0.04, align: str = "bottom") -> None:
         fontsize=SMALL,
         color=GREY,
         linespacing=1.1,
+        zorder=5,
+        path_effects=[withStroke(linewidth=1.5, foreground="white")],
     )
 
 

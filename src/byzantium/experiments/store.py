@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ from byzantium.experiments.run import Run
 
 if TYPE_CHECKING:
     import pandas
+
+logger = logging.getLogger("byzantium")
 
 ARTIFACTS = "artifacts.json"
 KINDS: dict[str, type[Job]] = {kind.__name__: kind for kind in (Run, Mimicry)}
@@ -84,9 +87,13 @@ class Store:
         return Result(job, folder, status, lines(folder / METRICS), done or {})
 
     def __iter__(self) -> Iterator[Result]:
-        """All results, by their place on disk."""
+        """All results, by their place on disk; what cannot be read is named in the log."""
         for path in sorted(self.root.glob(f"*/{CONFIGURATION}")):
-            job = job_of(read(path), path)
+            try:
+                job = job_of(read(path))
+            except ValueError as error:
+                logger.warning("%s is passed over: %s", path, error)
+                continue
             if job.identity == path.parent.name:  # an older version of the numerics is not ours
                 yield self.result(job)
 
@@ -112,13 +119,12 @@ class Store:
         return pandas.DataFrame([_row(result) for result in self])
 
 
-def job_of(values: dict[str, Any], path: Path | None = None) -> Job:
+def job_of(values: dict[str, Any]) -> Job:
     """A job from its configuration."""
     values = dict(values)
     kind = values.pop("kind", "Run")
     if kind not in KINDS:
-        where = f"{path}: " if path else ""
-        raise ValueError(f"{where}there is no kind of job {kind!r}; there are {', '.join(KINDS)}")
+        raise ValueError(f"there is no kind of job {kind!r}; there are {', '.join(KINDS)}")
     return KINDS[kind].of(values)
 
 

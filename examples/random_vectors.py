@@ -150,7 +150,7 @@ def picture(path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("demo/demo.png"), help="the picture")
+    parser.add_argument("--out", type=Path, default=Path("random_vectors.png"), help="the picture")
     path = parser.parse_args().out
     console = Console()
     console.print(comparison())

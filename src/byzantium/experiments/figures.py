@@ -1,0 +1,417 @@
+"""Artifacts as static figures, in the paper's layout: PNG and PDF."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+from byzantium.experiments import published, tables
+from byzantium.experiments.comparison import Compared, Comparison
+from byzantium.experiments.run import Run
+from byzantium.experiments.sheet import (
+    BLACK,
+    BLUE,
+    COLOURS,
+    DASHES,
+    GREY,
+    MARKERS,
+    ORANGE,
+    SMALL,
+    USUAL,
+    inches,
+    legend,
+    missing,
+    note,
+    sheet,
+    words,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# The labels that tell a line from the others of its panel, and how lines look.
+Labels = tuple[tuple[str, Any], ...]
+Look = dict[str, Any]
+Looks = dict[Labels, Look]
+BAND = 0.2  # how opaque the band of a standard deviation is
+LOGARITHMIC = ("loss", "train_loss", "b2", "norm")
+
+
+def draw(comparison: Comparison, folder: Path, dpi: int = 150) -> list[Path]:
+    """Draw an artifact; the paths of its PNG and its PDF, which are named after it."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ImportError("figures need matplotlib: pip install 'byzantium[report]'") from error
+    figure = KINDS[comparison.artifact.picture.kind](comparison)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{comparison.artifact.name}.{ending}" for ending in ("png", "pdf")]
+    # Without the time of day, equal results are equal files.
+    figure.savefig(paths[0], dpi=dpi, facecolor="white")
+    figure.savefig(paths[1], facecolor="white", metadata={"CreationDate": None})
+    return paths
+
+
+def _told(compared: Compared) -> str:
+    """What must be said of results that are not all completed."""
+    if any(result.status in ("unfinished", "running") for result in compared.results):
+        return "unfinished"
+    if compared.missing:
+        return "missing" if compared.missing == len(compared.results) else "fewer seeds"
+    return "diverged" if compared.diverged else ""
+
+
+def _values(comparison: Comparison, name: str) -> list[Any]:
+    """Of a label that cells have, in their order; else one, for a single row."""
+    found = (compared.cell.labels.get(name) for compared in comparison.cells)
+    return list(dict.fromkeys(found))
+
+
+# -- curves -------------------------------------------------------------------------------------
+
+
+def _curves(comparison: Comparison) -> Figure:
+    """A grid of panels that share their axes; a legend for all, or for each row if they differ."""
+    picture = comparison.artifact.picture
+    rows, columns = _values(comparison, picture.rows), _values(comparison, picture.columns)
+    cells = [[_at(comparison, row, column) for column in columns] for row in rows]
+    looks = [_looks([c for panel in row for c in panel], picture.lines) for row in cells]
+    shared = all(look == looks[0] for look in looks)
+    keys = [_keys(comparison, look) for look in looks]
+    across = _across(len(keys[0]), len(columns))
+    figure, axes = sheet(
+        comparison.artifact,
+        (len(rows), len(columns)),
+        (1.95, 1.45) if len(columns) > 2 else (3.0, 2.0),
+        left=0.85 if len(rows) > 1 else 0.65,
+        right=0.2 if shared else 1.2,
+        bottom=0.5 + (0.2 * math.ceil(len(keys[0]) / across) if shared else 0),
+    )
+    for r, row in enumerate(rows):
+        for c in range(len(columns)):
+            _panel(axes[r][c], comparison, cells[r][c], looks[r])
+        if len(rows) > 1:
+            title = ", ".join([words(picture.rows, row), *_fixed(looks, r, cells[r][0])])
+            axes[r][0].set_ylabel(title, fontsize=USUAL + 0.5, weight="bold")
+        if not shared:
+            beside: Look = {"loc": "center left", "bbox_to_anchor": (1.03, 0.5)}
+            axes[r][-1].legend(handles=keys[r], frameon=False, fontsize=USUAL, **beside)
+    for top, below, column in zip(axes[0], axes[-1], columns, strict=True):
+        top.set_title(words(picture.columns, column), fontsize=USUAL, pad=5)
+        below.set_xlabel("round", fontsize=USUAL)
+    _scales(axes[0][0], comparison)
+    if len(rows) > 1:
+        x, _ = inches(figure, 0.2, 0)
+        y = (axes[0][0].get_position().y1 + axes[-1][0].get_position().y0) / 2
+        figure.text(x, y, picture.title, rotation=90, ha="center", va="center", fontsize=USUAL)
+    else:
+        axes[0][0].set_ylabel(picture.title, fontsize=USUAL)
+    if shared:
+        legend(figure, keys[0], across)
+    return figure
+
+
+def _across(entries: int, columns: int) -> int:
+    """How many entries of a legend stand side by side: all, or two even lines."""
+    return entries if entries <= max(3, columns + 1) else math.ceil(entries / 2)
+
+
+def _at(comparison: Comparison, row: Any, column: Any) -> list[Compared]:
+    picture = comparison.artifact.picture
+    return [
+        compared
+        for compared in comparison.cells
+        if compared.cell.labels.get(picture.rows) == row
+        and compared.cell.labels.get(picture.columns) == column
+    ]
+
+
+def _looks(cells: Sequence[Compared], names: Sequence[str]) -> Looks:
+    """Colour and dashes for what varies among the lines of a row: the first by colour."""
+    varying = [n for n in names if len({c.cell.labels[n] for c in cells}) > 1] or list(names[:1])
+    looks: Looks = {}
+    for compared in cells:
+        values = tuple((name, compared.cell.labels[name]) for name in varying)
+        colour = COLOURS.get(varying[0], {}).get(values[0][1], GREY)
+        dashes = DASHES.get(values[1][1], "-") if len(values) > 1 else "-"
+        looks[values] = {"color": colour, "linestyle": dashes}
+    return dict(sorted(looks.items(), key=lambda item: [value for _, value in item[0]]))
+
+
+def _fixed(looks: Sequence[Looks], row: int, cells: Sequence[Compared]) -> list[str]:
+    """What other rows vary among their lines, and this one does not."""
+    varying = [{name for values in look for name, _ in values} for look in looks]
+    names = sorted(set[str]().union(*varying) - varying[row])
+    return [words(name, cells[0].cell.labels[name]) for name in names]
+
+
+def _keys(comparison: Comparison, looks: Looks) -> list[Artist]:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    keys: list[Artist] = [
+        Line2D([], [], label=_called(values), lw=1.8, **look) for values, look in looks.items()
+    ]
+    if any(_published(comparison, compared) for compared in comparison.cells):
+        label = "published, each seed" if comparison.comparable else "published, paper's setting"
+        keys.append(Line2D([], [], color=GREY, lw=0.8, alpha=0.7, label=label))
+    if len(comparison.cells[0].results) > 1:
+        keys.append(Patch(facecolor=GREY, alpha=BAND, lw=0, label="± std over seeds"))
+    return keys
+
+
+def _called(values: Labels) -> str:
+    return ", ".join(words(name, value) for name, value in values)
+
+
+def _panel(axis: Axes, comparison: Comparison, cells: Sequence[Compared], looks: Looks) -> None:
+    told: dict[str, list[str]] = {}
+    drawn = False
+    for compared in cells:
+        labels = compared.cell.labels
+        values = next(key for key in looks if all(labels[n] == value for n, value in key))
+        for seed in _published(comparison, compared):
+            axis.plot(*zip(*seed, strict=True), lw=0.6, alpha=0.45, zorder=2, **looks[values])
+        drawn |= _line(axis, tables.curves(comparison, compared), looks[values])
+        if what := _told(compared):
+            told.setdefault(what, []).append(_called(values))
+    if not drawn:
+        missing(axis)
+    else:
+        few = {k: v[0] if len(v) == 1 else f"{len(v)} lines" for k, v in told.items()}
+        note(axis, "\n".join(f"{who} ({what})" for what, who in few.items()))
+
+
+def _line(axis: Axes, seeds: Sequence[dict[int, float]], look: Look) -> bool:
+    """The mean over seeds, and a band of a standard deviation; whether there is anything."""
+    rounds = sorted({at for seed in seeds for at in seed})
+    if not rounds:
+        return False
+    there = [[seed[at] for seed in seeds if at in seed] for at in rounds]
+    means = [fmean(values) for values in there]
+    axis.plot(rounds, means, lw=1.5, zorder=4, **look)
+    spread = [stdev(values) if len(values) > 1 else 0.0 for values in there]
+    if any(spread):
+        low = [mean - s for mean, s in zip(means, spread, strict=True)]
+        high = [mean + s for mean, s in zip(means, spread, strict=True)]
+        axis.fill_between(rounds, low, high, color=look["color"], alpha=BAND, lw=0, zorder=3)
+    return True
+
+
+def _published(comparison: Comparison, compared: Compared) -> list[list[tuple[int, float]]]:
+    """For each published seed round and value, where the figure shows what was published."""
+    place = {"accuracy": 1, "loss": 2}.get(comparison.artifact.picture.y)
+    if place is None:
+        return []
+    seeds = published.curves(comparison.artifact.name, compared.cell.labels)
+    return [[(point[0], point[place]) for point in seed] for seed in seeds]
+
+
+def _scales(axis: Axes, comparison: Comparison) -> None:
+    """Of all panels: they share their axes."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+
+    y = comparison.artifact.picture.y
+    if y == "accuracy":
+        axis.set_ylim(0, 100)
+    elif y in LOGARITHMIC:
+        axis.set_yscale("log", nonpositive="clip")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_locator(NullLocator())
+    rounds = [job.rounds for job in comparison.artifact.jobs if isinstance(job, Run)]
+    axis.set_xlim(0, max(rounds))
+    axis.xaxis.set_major_locator(MaxNLocator(4, integer=True, prune="upper"))
+
+
+# -- tables, bars, points -----------------------------------------------------------------------
+
+
+def _table(comparison: Comparison) -> Figure:
+    """Ours in the cells, the published numbers small below; the darker, the better."""
+    picture = comparison.artifact.picture
+    rows, columns = _values(comparison, picture.rows), _values(comparison, picture.columns)
+    size = (1.9 * len(columns), 0.48 * len(rows))
+    figure, axes = sheet(comparison.artifact, (1, 1), size, left=1.35, bottom=0.2)
+    axis = axes[0][0]
+    found = [compared.value for compared in comparison.cells if compared.value is not None]
+    low, high = (min(found), max(found)) if found else (0.0, 1.0)
+    for compared in comparison.cells:
+        row = rows.index(compared.cell.labels[picture.rows])
+        column = columns.index(compared.cell.labels[picture.columns])
+        value = compared.value
+        share = None if value is None else (value - low) / max(high - low, 1e-9)
+        _cell(axis, column, row, share)
+        style: Look = {"ha": "center", "va": "center"}
+        colour = GREY if value is None else BLACK
+        axis.text(column + 0.5, row + 0.36, _ours(compared), fontsize=9, color=colour, **style)
+        below = _theirs(comparison, compared)
+        axis.text(column + 0.5, row + 0.73, below, fontsize=SMALL, color="#444444", **style)
+    axis.set_xlim(0, len(columns))
+    axis.set_ylim(len(rows), 0)
+    axis.xaxis.tick_top()
+    for ticks, name, values in (
+        (axis.set_xticks, picture.columns, columns),
+        (axis.set_yticks, picture.rows, rows),
+    ):
+        places = [k + 0.5 for k in range(len(values))]
+        ticks(places, [words(name, value) for value in values], fontsize=USUAL)
+    axis.tick_params(length=0)
+    axis.grid(visible=False)
+    axis.spines[:].set_visible(False)
+    return figure
+
+
+def _cell(axis: Axes, column: int, row: int, share: float | None) -> None:
+    from matplotlib import colormaps
+    from matplotlib.patches import Rectangle
+
+    # The dark half of the map is left out: black stays readable on all of the rest.
+    face = "#F5F5F5" if share is None else colormaps["Blues"](0.05 + 0.36 * share)
+    axis.add_patch(Rectangle((column, row), 1, 1, facecolor=face, edgecolor="white", lw=2))
+
+
+def _ours(compared: Compared) -> str:
+    if compared.value is None:
+        return tables.state(compared)
+    spread = "" if compared.deviation is None else f" ± {compared.deviation:.2f}"
+    aside = tables.others(compared)
+    return f"{compared.value:.2f}{spread}" + (f" ({aside})" if aside else "")
+
+
+def _theirs(comparison: Comparison, compared: Compared) -> str:
+    cell = compared.published
+    if cell is None:
+        return ""
+    verdict = tables.verdict(comparison, compared).text
+    said = f", {verdict}" if verdict in ("agrees", "differs") else ""
+    return f"published {cell.mean:.2f} ± {cell.deviation:.2f}{said}"
+
+
+def _bars(comparison: Comparison) -> Figure:
+    """The mean weight of every worker; attackers in another colour and hatched."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import MaxNLocator
+
+    picture = comparison.artifact.picture
+    columns = _values(comparison, picture.columns)
+    figure, axes = sheet(comparison.artifact, (1, len(columns)), (2.7, 1.9), bottom=0.7)
+    kinds: dict[str, Look] = {
+        "honest": {"facecolor": BLUE},
+        "attacker": {"facecolor": ORANGE, "hatch": "////"},
+    }
+    for column, axis in zip(columns, axes[0], strict=True):
+        (compared, *_) = [c for c in comparison.cells if c.cell.labels[picture.columns] == column]
+        title = words(picture.columns, column)
+        axis.set_title(title, fontsize=USUAL, pad=5)
+        axis.set_xlabel("worker", fontsize=USUAL)
+        axis.grid(visible=False, axis="x")
+        seeds, job = tables.weights(compared), compared.cell.jobs[0]
+        assert isinstance(job, Run)
+        axis.set_xlim(-0.8, job.n - 0.2)
+        axis.xaxis.set_major_locator(MaxNLocator(10, integer=True))
+        if not seeds:
+            missing(axis)
+            continue
+        means = [fmean(worker) for worker in zip(*seeds, strict=True)]
+        spread = [stdev(worker) for worker in zip(*seeds, strict=True)] if len(seeds) > 1 else None
+        axis.axhline(1 / job.n, color=GREY, lw=0.8, ls=(0, (4, 2)), zorder=1)
+        first = job.n - job.q
+        for kind, part in (("honest", slice(first)), ("attacker", slice(first, job.n))):
+            axis.bar(
+                range(job.n)[part],
+                means[part],
+                0.8,
+                yerr=spread[part] if spread else None,
+                error_kw={"lw": 0.7, "ecolor": BLACK},
+                edgecolor="white",
+                lw=0.3,
+                **kinds[kind],
+            )
+        told = f" ({_told(compared)})" if _told(compared) else ""
+        share = sum(means[first:]) / sum(means)
+        axis.set_title(f"{title}: {share:.0%} on attackers{told}", fontsize=USUAL, pad=5)
+    axes[0][0].set_ylim(bottom=0)
+    axes[0][0].set_ylabel(picture.title, fontsize=USUAL)
+    even = Line2D([], [], color=GREY, lw=0.8, ls=(0, (4, 2)), label="even share, 1/n")
+    patches = [Patch(label=label, edgecolor="white", **look) for label, look in kinds.items()]
+    legend(figure, [*patches, even], 3)
+    return figure
+
+
+def _points(comparison: Comparison) -> Figure:
+    """Errors over a size, with the deviation of the draws."""
+    from matplotlib.lines import Line2D
+
+    picture = comparison.artifact.picture
+    columns, names = _values(comparison, picture.columns), _values(comparison, picture.lines[0])
+    shape = (1, len(columns))
+    figure, axes = sheet(
+        comparison.artifact, shape, (3.1, 2.3), share=False, gap=(0.5, 0), bottom=0.7, titled=False
+    )
+    for column, axis in zip(columns, axes[0], strict=True):
+        here = [c for c in comparison.cells if c.cell.labels[picture.columns] == column]
+        axis.set_xlabel(str(column), fontsize=USUAL)
+        drawn = [_errors(axis, name, here, picture.lines[0], picture.x) for name in names]
+        if not any(drawn):
+            missing(axis)
+        elif absent := sum(compared.value is None for compared in here):
+            note(axis, f"{absent} of {len(here)} points (missing)", 0.97, "top")
+        if column == "dimension":
+            axis.set_xscale("log")
+            axis.set_yscale("log", nonpositive="clip")
+            axis.xaxis.set_major_formatter("{x:g}")
+            axis.yaxis.set_major_formatter("{x:g}")
+        else:
+            axis.set_ylim(bottom=0)
+    axes[0][0].set_ylabel(picture.title, fontsize=USUAL)
+    keys = [
+        Line2D(
+            [],
+            [],
+            label=words("aggregator", name),
+            color=COLOURS["aggregator"][name],
+            marker=MARKERS[name],
+            ms=4,
+            lw=1.4,
+        )
+        for name in names
+    ]
+    legend(figure, keys, len(keys))
+    return figure
+
+
+def _errors(axis: Axes, name: str, cells: Sequence[Compared], label: str, x: str) -> bool:
+    there = [c for c in cells if c.cell.labels[label] == name and c.value is not None]
+    # Over seeds, variances are averaged: each is of as many draws.
+    spread = [
+        math.sqrt(fmean(r.metrics[-1]["deviation"] ** 2 for r in c.results if r.done))
+        for c in there
+    ]
+    if there:
+        axis.errorbar(
+            [c.cell.labels[x] for c in there],
+            [c.value or 0.0 for c in there],
+            yerr=spread,
+            color=COLOURS["aggregator"].get(name, GREY),
+            marker=MARKERS.get(name, "o"),
+            ms=4,
+            lw=1.4,
+            elinewidth=0.8,
+            capsize=2,
+        )
+    return bool(there)
+
+
+KINDS: dict[str, Callable[[Comparison], Figure]] = {
+    "table": _table,
+    "curves": _curves,
+    "bars": _bars,
+    "points": _points,
+}

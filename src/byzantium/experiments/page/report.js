@@ -1,0 +1,776 @@
+"use strict";
+
+// -- the data, and small tools --------------------------------------------------------------------
+
+const $ = (id) => document.getElementById(id);
+const root = document.documentElement;
+const report = JSON.parse($("data").textContent);
+const labels = new Map(Object.entries(report.labels));
+const label = (text) => labels.get(text) ?? text;
+
+/** An element. Texts among the children become text; nothing is ever read as HTML. */
+function make(tag, attributes, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value !== undefined && value !== null) element.setAttribute(name, value);
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+const note = (text) => make("p", { class: "faint" }, text);
+
+/** Text as plotly shows it: it reads a few tags, of which a text has none. */
+const plain = (text) =>
+  String(text).replace(/[&<>]/g, (sign) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[sign]);
+
+/** A command, broken between words only; a click selects all of it. */
+const commandOf = (text) => make("code", { class: "command" },
+  text.split(" ").flatMap((word, k) => [k ? " " : "", make("span", null, word)]));
+
+function grouped(items, key) {
+  const groups = new Map();
+  for (const item of items) {
+    const name = key(item);
+    if (!groups.has(name)) groups.set(name, []);
+    groups.get(name).push(item);
+  }
+  return groups;
+}
+
+const distinct = (items, key) => [...grouped(items, key).keys()];
+const mean = (numbers) => numbers.reduce((sum, number) => sum + number, 0) / numbers.length;
+const naturally = (a, b) =>
+  typeof a === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true });
+const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
+const named = (name, value) => (typeof value === "number" ? `${name} = ${value}` : String(value));
+
+function duration(seconds) {
+  if (seconds < 120) return `${Math.round(seconds)} s`;
+  return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
+}
+
+// -- colours --------------------------------------------------------------------------------------
+
+const VIRIDIS = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779",
+  "#6ece58", "#b5de2b", "#fde725"];
+const LINES = [2, 5, 3, 4, 1, 6, 7, 0, 8, 9];
+// The rules of the paper have the same colour in every report.
+const RULES = ["Mean", "Krum", "Median", "GeometricMedian", "CenteredClipping"];
+const nameOf = (rule) => rule.split("(")[0];
+const rules = [...new Set([...RULES, ...distinct([...report.runs,
+  ...report.artifacts.flatMap((artifact) => artifact.cells)].filter((item) => item.rule),
+  (item) => nameOf(item.rule)).sort(naturally)])];
+const probe = document.body.appendChild(make("i", { hidden: "" }));
+
+/** The red, green and blue of a colour of the style sheet, in the present theme. */
+function channels(name) {
+  probe.style.color = name.startsWith("--") ? `var(${name})` : name;
+  return getComputedStyle(probe).color.match(/[\d.]+/g).slice(0, 3).map(Number);
+}
+const css = (rgb) => `rgb(${rgb.map(Math.round).join(",")})`;
+const colour = (name) => css(channels(name));
+const between = (a, b, share) => a.map((value, k) => value + (b[k] - value) * share);
+const ruleColour = (rule) => `--c${rules.indexOf(nameOf(rule)) % 10}`;
+
+function viridis(share) {
+  const at = Math.min(Math.max(share, 0), 1) * (VIRIDIS.length - 1);
+  const k = Math.min(Math.floor(at), VIRIDIS.length - 2);
+  return between(channels(VIRIDIS[k]), channels(VIRIDIS[k + 1]), at - k);
+}
+
+/** Black or white, whichever is easier to read on a colour. */
+function readable(rgb) {
+  const [r, g, b] = rgb.map((value) => {
+    const share = value / 255;
+    return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? "#000" : "#fff";
+}
+
+// -- charts: drawn when they come into view -------------------------------------------------------
+
+const charts = [];
+const waiting = [];
+const watcher = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    const chart = charts.find((one) => one.element === entry.target);
+    chart.visible = entry.isIntersecting;
+    request(chart);
+  }
+}, { rootMargin: "250px" });
+
+function chart(element, build, options = {}) {
+  const made = { element, build, options, visible: false, stale: true };
+  charts.push(made);
+  watcher.observe(element);
+  return made;
+}
+
+function request(chart) {
+  if (!chart.visible || !chart.stale || waiting.includes(chart)) return;
+  waiting.push(chart);
+  if (waiting.length === 1) requestAnimationFrame(drawNext);
+}
+
+/** One chart a frame, so that scrolling stays smooth. */
+function drawNext() {
+  const next = waiting[0];
+  if (next.visible && next.stale) draw(next);
+  waiting.shift();
+  if (waiting.length) requestAnimationFrame(drawNext);
+}
+
+function draw(chart) {
+  chart.stale = false;
+  const { data, layout } = chart.build();
+  if (!data.some((trace) => trace.x.length)) {
+    Object.assign(layout, { annotations: [{ text: "nothing yet", showarrow: false, xref: "paper",
+      yref: "paper", x: 0.5, y: 0.5 }], xaxis: { visible: false }, yaxis: { visible: false } });
+  }
+  const grid = { gridcolor: colour("--line"), zeroline: false, linecolor: colour("--line"),
+    automargin: false };
+  const { xaxis, yaxis, ...rest } = layout;
+  Plotly.react(chart.element, data, {
+    margin: { l: 38, r: 6, t: 6, b: 26 },
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: getComputedStyle(document.body).fontFamily, size: 11, color: colour("--faint") },
+    hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--line"), align: "left",
+      font: { color: colour("--ink"), size: 12 }, namelength: -1 },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--faint"), activecolor: colour("--accent") },
+    hovermode: "closest",
+    showlegend: false,
+    dragmode: false,
+    // Said, because plotly finds a new size later than it is printed.
+    width: chart.element.clientWidth,
+    height: chart.element.clientHeight,
+    ...rest,
+    xaxis: { ...grid, ...xaxis },
+    yaxis: { ...grid, ...yaxis },
+  }, { displayModeBar: false, displaylogo: false, ...chart.options });
+}
+
+function redraw(some = charts) {
+  for (const chart of some) {
+    chart.stale = true;
+    request(chart);
+  }
+}
+
+// -- filters --------------------------------------------------------------------------------------
+
+const FACETS = [["data", "Data"], ["model", "Model"], ["partition", "Partition"],
+  ["momentum", "Momentum"], ["rule", "Rule"], ["mixing", "Before the rule"], ["attack", "Attack"]];
+const ALONE = "nothing";
+const chosen = new Map(FACETS.map(([name]) => [name, new Set()]));
+const refreshers = [];
+
+/** Whether the filters leave a run or a cell; where nothing is chosen, everything is. */
+const passes = (item) => FACETS.every(([name]) =>
+  !chosen.get(name).size || item[name] === undefined || chosen.get(name).has(item[name]));
+const shown = () => report.runs.filter(passes);
+
+function filters() {
+  const same = [];
+  for (const [name, title] of FACETS) {
+    const values = distinct(report.runs, (run) => run[name]).sort(naturally);
+    if (values.length < 2) {
+      if (values[0]) same.push(`${title.toLowerCase()} ${label(values[0])}`);
+      continue;
+    }
+    const chips = values.map((value) => {
+      const box = make("input", { type: "checkbox", name, value });
+      box.addEventListener("change", () => {
+        chosen.get(name)[box.checked ? "add" : "delete"](value);
+        refresh();
+      });
+      return make("label", { class: "chip", title: value }, box,
+        make("span", null, value === "" ? ALONE : label(value)));
+    });
+    $("filters").append(make("fieldset", null, make("legend", null, title), chips));
+  }
+  if (same.length) $("filters").append(note(`The same in all runs: ${same.join(", ")}.`));
+  $("clear").addEventListener("click", () => {
+    for (const set of chosen.values()) set.clear();
+    for (const box of document.querySelectorAll("#filters input")) box.checked = false;
+    refresh();
+  });
+}
+
+function refresh() {
+  $("count").textContent = `${shown().length} of ${report.runs.length} runs shown`;
+  $("clear").hidden = [...chosen.values()].every((set) => !set.size);
+  for (const each of refreshers) each();
+  redraw();
+}
+
+// -- the worst case -------------------------------------------------------------------------------
+
+/** Over seeds: the mean accuracy, or that one diverged, which is worse than anything. */
+function score(runs) {
+  const diverged = runs.filter((run) => run.status !== "completed").length;
+  const value = diverged ? -1 : mean(runs.map((run) => run.accuracy));
+  return { value, diverged, seeds: runs.length };
+}
+
+function worstCase() {
+  const finished = shown().filter((run) => /^(completed|diverged)/.test(run.status));
+  const settings = [...grouped(finished, (run) => run.setting)];
+  settings.sort((a, b) => b[1].length - a[1].length || a[0] - b[0]);
+  const tables = settings.flatMap(([setting, runs]) => matrix(report.settings[setting], runs));
+  $("matrices").replaceChildren(...(tables.length ? tables : [note("No finished run is shown.")]));
+}
+
+/** For each rule, the best worst case first, its rows: what stands before it, and the scores. */
+function scores(runs, attacks) {
+  const all = [...grouped(runs, (run) => run.rule)].map(([rule, own]) => {
+    const mixings = [...grouped(own, (run) => run.mixing)].sort((a, b) => naturally(a[0], b[0]));
+    const rows = mixings.map(([mixing, same]) => {
+      const found = attacks.map((attack) => {
+        const cell = same.filter((run) => run.attack === attack);
+        return cell.length ? score(cell) : null;
+      });
+      const there = found.filter((one) => one !== null);
+      const worst = there.reduce((least, one) => (one.value < least.value ? one : least));
+      return { mixing, found, worst, of: there.length, text: same[0].text };
+    });
+    return { rule, rows, best: Math.max(...rows.map((row) => row.worst.value)) };
+  });
+  return all.sort((a, b) => b.best - a.best || naturally(a.rule, b.rule));
+}
+
+function matrix(setting, runs) {
+  const attacks = distinct(runs, (run) => run.attack).sort(naturally);
+  const head = make("tr", null, make("th", { class: "beside-rows" }), make("th"),
+    attacks.map((attack) => make("th", { scope: "col", title: attack }, twoLines(attack))),
+    make("th"), make("th", { scope: "col", class: "worst" }, "worst"));
+  // The rule stands beside its rows, or on a phone above them; the style sheet shows one of both.
+  const bodies = scores(runs, attacks).map(({ rule, rows }) => {
+    const beside = make("th", { class: "beside-rows", rowspan: rows.length, title: rule },
+      dot(rule), twoLines(rule));
+    const above = make("th", { colspan: attacks.length + 3, title: rule }, dot(rule), label(rule));
+    return make("tbody", null, make("tr", { class: "above-rows" }, above),
+      rows.map((row, k) => make("tr", null, k ? null : beside,
+        make("th", { scope: "row", class: "mixing", title: row.text }, label(row.mixing) || "alone"),
+        row.found.map((one) => accuracyCell(one)), make("td", { class: "gap" }),
+        accuracyCell(row.worst, row.of, attacks.length))));
+  });
+  const table = make("table", { class: "matrix", "aria-label": setting },
+    make("thead", null, head), bodies);
+  return [make("p", { class: "setting" }, setting), make("div", { class: "box" }, table)];
+}
+
+/** A name, and under it the parameters, where they must be said. */
+function twoLines(text) {
+  const [, name, parameters] = label(text).match(/^(\w+)\((.*)\)$/s) ?? [null, label(text), ""];
+  return [name, parameters ? make("small", null, parameters) : null];
+}
+
+function dot(rule) {
+  const element = make("i", { class: "dot" });
+  element.style.background = `var(${ruleColour(rule)})`;
+  return element;
+}
+
+/** A score; in the last column, the worst of so many attacks, of all there are. */
+function accuracyCell(found, of, all) {
+  const kind = of === undefined ? "" : "worst";
+  if (found === null) return make("td", { class: "none" }, "–");
+  const part = of < all ? make("small", null, `of ${count(of, "attack")}`) : null;
+  if (found.diverged) {
+    const several = found.seeds > 1 && !part;
+    const seeds = several ? make("small", null, `${found.diverged} of ${found.seeds}`) : null;
+    return make("td", { class: `${kind} diverged` }, "diverged", part, seeds);
+  }
+  const background = viridis(found.value / 100);
+  const title = count(found.seeds, "seed");
+  const cell = make("td", { class: kind, title }, found.value.toFixed(1), part);
+  cell.style.background = css(background);
+  cell.style.color = readable(background);
+  return cell;
+}
+
+// -- tables and figures of the paper --------------------------------------------------------------
+
+function artifactSection(artifact, place) {
+  const section = make("section", { class: "artifact", id: `artifact${place}` },
+    make("h3", null, artifact.title));
+  const { cheaper } = artifact;
+  if (cheaper.length) {
+    section.append(make("p", { class: "badge" }, `cheaper version: ${cheaper.join(", ")}`));
+  }
+  const facts = [["fixed", artifact.fixed], ["varies", artifact.varies], ["note", artifact.notes],
+    ["made by", commandOf(artifact.command)]];
+  section.append(make("dl", null, facts.filter(([, text]) => text).map(([name, text]) =>
+    [make("dt", null, name), make("dd", null, text)])));
+  for (const sentence of sentences(artifact)) section.append(make("p", null, sentence));
+
+  const drawing = { curves, bars, points }[artifact.picture.kind];
+  const begun = artifact.cells.some((cell) =>
+    cell.runs.length || cell.value !== null || cell.theirs?.length);
+  if (drawing && begun) section.append(...panels(artifact, drawing));
+  const box = make("div", { class: "box" });
+  if (drawing) {
+    const what = drawing === bars ? "the attackers’ share of the weight" : "the numbers";
+    section.append(make("details", { class: "fold" }, make("summary", null, what), box));
+  } else {
+    section.append(box);
+  }
+  const nothing = note("The filters leave nothing of this.");
+  section.append(nothing);
+  refreshers.push(() => {
+    const left = artifact.cells.filter(passes);
+    nothing.hidden = left.length > 0;
+    box.replaceChildren(...(left.length ? [table(artifact, left)] : []));
+  });
+  return section;
+}
+
+function sentences(artifact) {
+  const [kept, pairs] = artifact.order;
+  const done = artifact.cells.filter((cell) => cell.missing < cell.jobs);
+  const said = [];
+  if (done.length < artifact.cells.length) {
+    said.push(`${done.length} of ${count(artifact.cells.length, "cell")} done.`);
+  }
+  if (!artifact.published) {
+    return [...said, "Nothing was published as numbers for this; ours alone."];
+  }
+  if (artifact.comparable) {
+    const looked = done.filter((cell) => cell.published);
+    const agree = looked.filter((cell) => cell.verdict === "agrees").length;
+    const all = count(looked.length, "cell");
+    if (looked.length) said.push(`${agree} of ${all} agree with what was published.`);
+  } else {
+    said.push("No verdict is given: this is a cheaper version, whose accuracies are not comparable.");
+  }
+  if (pairs) said.push(`Rules in the published order: ${kept} of ${count(pairs, "pair")}.`);
+  return [said.join(" ")];
+}
+
+function digits(value, y) {
+  if (y === "accuracy") return value.toFixed(2);
+  return Math.abs(value) >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
+}
+
+/** Rows by columns; in each place what was published, ours, and the difference. */
+function table({ picture, published, comparable, cells: all }, cells) {
+  const across = picture.kind === "points" ? picture.lines[0] : picture.columns;
+  const columns = distinct(cells, (cell) => cell.labels[across]);
+  const down = Object.keys(all[0].labels).filter((name) => name !== across &&
+    (name === picture.rows || distinct(all, (cell) => cell.labels[name]).length > 1));
+  const rows = grouped(cells, (cell) =>
+    down.map((name) => named(name, cell.labels[name])).join(", "));
+  const parts = published ? ["published", "ours", "difference"] : ["ours"];
+  const group = (k) => (k ? "" : "group ");
+  const heads = columns.map((value) => make("th",
+    { colspan: parts.length, class: "group", scope: "colgroup" }, named(across, value)));
+  const under = columns.map(() => parts.map((part, k) =>
+    make("th", { class: group(k), scope: "col" }, part)));
+  const head = make("thead", null, make("tr", null, make("th"), heads),
+    parts.length > 1 ? make("tr", null, make("th"), under) : null);
+  const body = [...rows].map(([text, same]) => make("tr", null,
+    make("th", { scope: "row" }, text),
+    columns.map((value) => {
+      const cell = same.find((one) => one.labels[across] === value);
+      return parts.map((part, k) => make("td", { class: group(k) + part },
+        cell ? place(cell, part, picture.y, comparable) : ""));
+    })));
+  return make("table", { class: "table" }, head, make("tbody", null, body));
+}
+
+/** What stands in a place of a table. */
+function place(cell, part, y, comparable) {
+  const { published, value } = cell;
+  if (part === "published") {
+    return published ? `${published.mean.toFixed(2)} ± ${published.deviation.toFixed(2)}` : "–";
+  }
+  if (part === "difference") {
+    if (cell.difference === null) return "–";
+    const sign = cell.difference > 0 ? "+" : "";
+    const text = `${sign}${cell.difference.toFixed(2)}`.replace("-", "−");
+    if (!comparable) return make("span", { class: "faint" }, text);
+    const mark = cell.verdict === "agrees" ? "✓ agrees" : "≠ differs";
+    return [text, make("small", { class: cell.verdict }, mark)];
+  }
+  const said = [];
+  if (value !== null) {
+    const spread = cell.deviation === null ? "" : ` ± ${digits(cell.deviation, y)}`;
+    said.push(digits(value, y) + spread);
+  } else if (!cell.missing) {
+    said.push(make("span", { class: cell.state }, cell.state || "–"));
+  }
+  if (cell.diverged && value !== null) {
+    said.push(make("small", { class: "diverged" }, `${cell.diverged} of ${cell.jobs} diverged`));
+  }
+  if (cell.missing) {
+    const whole = value === null && !cell.diverged;
+    const what = whole ? cell.state : `${cell.missing} of ${cell.jobs} missing`;
+    said.push(make("details", { class: "missing" }, make("summary", null, what),
+      commandOf(cell.command)));
+  }
+  return said;
+}
+
+/** A grid of charts, and a legend that hides lines in all of them. */
+function panels(artifact, drawing) {
+  const { picture, cells } = artifact;
+  const style = lineStyle(artifact);
+  const hidden = new Set();
+  const own = [];
+  const columns = distinct(cells, (cell) => cell.labels[picture.columns]).length;
+  const few = columns < 4;
+  const grid = make("div", { class: few ? "panels few" : "panels" });
+  grid.style.setProperty("--columns", Math.max(columns, 2));
+  const caption = (cell) => [picture.rows, picture.columns].filter((name) => name in cell.labels)
+    .map((name) => named(name, cell.labels[name])).join(" · ");
+  for (const [text, inside] of grouped(cells, caption)) {
+    const plot = make("div", { class: few ? "plot wide" : "plot", role: "img",
+      "aria-label": `${artifact.title}: ${text}` });
+    const figure = make("figure", null, make("figcaption", null, text), plot);
+    grid.append(figure);
+    own.push(chart(plot, () => drawing(artifact, inside.filter(passes), style, hidden)));
+    refreshers.push(() => { figure.hidden = !inside.some(passes); });
+  }
+  const toggle = (text) => {
+    hidden[hidden.has(text) ? "delete" : "add"](text);
+    redraw(own);
+    return !hidden.has(text);
+  };
+  return [legend(artifact, style, toggle), note(meaningOf(artifact)), grid];
+}
+
+function legend({ picture, cells }, style, toggle) {
+  const lines = picture.lines.length ? [...grouped(cells, style.text)] : [];
+  if (picture.lines.length > 1) lines.sort((a, b) => naturally(a[0], b[0]));
+  const entries = lines.map(([text, [cell]]) => [text, make("i"), style.css(cell)]);
+  if (cells.some((cell) => cell.theirs?.length)) {
+    entries.push(["published", make("i", { class: "dashed" }), ""]);
+  }
+  return make("div", { class: "legend" }, entries.map(([text, mark, shade]) => {
+    mark.style.borderColor = shade;
+    const button = make("button", { type: "button", "aria-pressed": "true" }, mark, text);
+    button.addEventListener("click", () => button.setAttribute("aria-pressed", toggle(text)));
+    return button;
+  }));
+}
+
+function meaningOf({ picture, cells }) {
+  if (picture.kind === "bars") return `${picture.title}; attackers are hatched`;
+  if (picture.kind === "points") return picture.title;
+  const published = cells.some((cell) => cell.theirs?.length);
+  return `${picture.title}, over rounds${published ? "; thin dashed: published, one a seed" : ""}`;
+}
+
+/** Rules have their colour; of two labels that are combined, one is the hue, the other the shade. */
+function lineStyle({ picture, cells }) {
+  const names = picture.lines;
+  const text = (cell) => names.map((name) => named(name, cell.labels[name])).join(", ");
+  const all = distinct(cells, text);
+  const values = names.map((name) => distinct(cells, (cell) => cell.labels[name]).sort(naturally));
+  const combined = names.length === 2 && all.length === values[0].length * values[1].length;
+  const parts = (cell) => {
+    if (names.includes("aggregator")) return [ruleColour(cell.rule), 0];
+    if (!combined) return [`--c${LINES[all.indexOf(text(cell)) % 10]}`, 0];
+    const [hue, shade] = names.map((name, k) => values[k].indexOf(cell.labels[name]));
+    return [`--c${LINES[hue % 10]}`, 0.6 * (1 - (shade + 1) / values[1].length)];
+  };
+  return {
+    text,
+    colour(cell) {
+      const [name, share] = parts(cell);
+      return css(between(channels(name), channels("--paper"), share));
+    },
+    css(cell) {
+      const [name, share] = parts(cell);
+      return `color-mix(in srgb, var(${name}), var(--paper) ${100 * share}%)`;
+    },
+  };
+}
+
+function curves({ picture }, cells, style, hidden) {
+  const visible = cells.filter((cell) => !hidden.has(style.text(cell)));
+  const line = ([x, y], cell, who, more) => ({
+    type: "scatter", mode: x.length > 1 ? "lines" : "markers", x, y, name: who,
+    meta: [plain(`${style.text(cell)}, ${who}`)],
+    hovertemplate: "%{meta[0]}<br>round %{x}: %{y:.4~g}<extra></extra>",
+    ...more,
+  });
+  const theirs = visible.flatMap((cell) => cell.theirs.map((curve) => line(curve, cell, "published",
+    { opacity: 0.55, line: { color: style.colour(cell), width: 1, dash: "3px,2px" } })));
+  const ours = visible.map((cell) => line(cell.ours, cell, "ours", {
+    line: { color: style.colour(cell), width: 2 },
+  }));
+  // A cross at the end is where one diverged.
+  for (const [k, { diverged, ours: [x] }] of visible.entries()) {
+    const size = x.map((at) => (at === x.at(-1) ? 8 : 0));
+    if (diverged) Object.assign(ours[k], { mode: "lines+markers", marker: { symbol: "x", size } });
+  }
+  const accuracy = { range: [0, 102], dtick: 25 };
+  return {
+    data: [...(hidden.has("published") ? [] : theirs), ...ours],
+    layout: {
+      xaxis: { nticks: 4, rangemode: "tozero" },
+      yaxis: picture.y === "accuracy" ? accuracy : { rangemode: "tozero", nticks: 5 },
+    },
+  };
+}
+
+function bars(artifact, cells) {
+  const top = Math.max(...artifact.cells.flatMap((cell) => cell.weights ?? []));
+  const data = cells.filter((cell) => cell.weights).map(({ weights, honest }) => {
+    const each = (of) => weights.map((_, k) => of(k >= honest));
+    return {
+      type: "bar", x: weights.map((_, k) => k), y: weights,
+      text: each((bad) => (bad ? "attacker" : "honest")), textposition: "none",
+      marker: {
+        color: each((bad) => colour(bad ? "--attacker" : "--c2")),
+        pattern: { shape: each((bad) => (bad ? "/" : "")), solidity: 0.4 },
+      },
+      hovertemplate: "worker %{x}, %{text}: %{y:.3f}<extra></extra>",
+    };
+  });
+  const layout = {
+    bargap: 0.25,
+    margin: { l: 38, r: 6, t: 6, b: 40 },
+    xaxis: { title: { text: "worker" }, showgrid: false, dtick: 5 },
+    yaxis: { range: [0, 1.05 * top], nticks: 5 },
+  };
+  return { data, layout };
+}
+
+function points({ picture }, cells, style, hidden) {
+  const found = cells.filter((cell) => cell.value !== null && !hidden.has(style.text(cell)));
+  const data = [...grouped(found, style.text)].map(([text, own]) => ({
+    type: "scatter", mode: "lines+markers", name: text, meta: [plain(text)],
+    x: own.map((cell) => cell.labels[picture.x]), y: own.map((cell) => cell.value),
+    line: { color: style.colour(own[0]), width: 2 },
+    hovertemplate: "%{meta[0]}<br>%{x}: %{y:.4~g}<extra></extra>",
+  }));
+  const over = cells[0]?.labels[picture.columns] ?? "";
+  const log = over === "dimension" ? { type: "log", dtick: 1 } : {};
+  const positive = found.every((cell) => cell.value > 0);
+  const layout = {
+    margin: { l: 48, r: 10, t: 6, b: 40 },
+    xaxis: { title: { text: plain(over) }, ...log },
+    yaxis: { rangemode: "tozero", ...(positive ? log : {}) },
+  };
+  return { data, layout };
+}
+
+// -- learning curves ------------------------------------------------------------------------------
+
+const QUANTITIES = { accuracy: "test accuracy (%)", loss: "test loss", train_loss: "training loss",
+  distance: "distance to the honest mean", spread: "spread of the honest (heterogeneity)",
+  norm: "mean norm of the honest", zeta2: "ζ²", b2: "B²" };
+const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
+
+/** A rule and what stands before it, as short as it can be said. */
+const pipeline = (run) => [run.mixing, run.rule].filter((part) => part).map(label).join(" >> ");
+
+function explorer() {
+  const names = Object.keys(QUANTITIES).filter((y) => report.runs.some((run) => run.series[y]));
+  $("quantity").append(...names.map((y) => make("option", { value: y }, QUANTITIES[y])));
+  const own = chart($("explorer"), explored, { displayModeBar: true, modeBarButtons: [
+    ["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] });
+  for (const id of ["quantity", "logarithmic"]) {
+    $(id).addEventListener("change", () => redraw([own]));
+  }
+}
+
+function explored() {
+  const y = $("quantity").value;
+  const type = $("logarithmic").checked ? "log" : "linear";
+  const mixings = distinct(report.runs, (run) => run.mixing).sort(naturally);
+  const runs = shown().filter((run) => run.series[y]);
+  const groups = grouped(runs, pipeline);
+  const data = runs.map((run) => ({
+    type: "scatter", mode: run.series.round.length > 1 ? "lines" : "markers",
+    x: run.series.round, y: run.series[y], opacity: 0.85,
+    line: { color: colour(ruleColour(run.rule)), width: 1.6,
+      dash: DASHES[mixings.indexOf(run.mixing) % DASHES.length] },
+    // All runs of a rule have one entry in the legend.
+    name: plain(pipeline(run)), legendgroup: pipeline(run),
+    showlegend: groups.get(pipeline(run))[0] === run,
+    meta: [run.text, `${run.attack}, seed ${run.seed}`, report.settings[run.setting]].map(plain),
+    hovertemplate: "<b>%{meta[0]}</b><br>%{meta[1]}<br>%{meta[2]}<br>" +
+      "round %{x}: %{y:.4~g}<extra></extra>",
+  }));
+  const layout = {
+    // On a phone dragging scrolls.
+    dragmode: $("explorer").clientWidth < 700 ? false : "zoom",
+    showlegend: true, uirevision: y + type,
+    margin: { l: 50, r: 10, t: 34, b: 30 },
+    legend: { orientation: "h", y: -0.08, yanchor: "top",
+      font: { color: colour("--ink"), size: 12 } },
+    xaxis: { rangemode: "tozero" },
+    yaxis: { title: { text: `${QUANTITIES[y] ?? "nothing"}, over rounds` }, type },
+  };
+  return { data, layout };
+}
+
+// -- who was listened to --------------------------------------------------------------------------
+
+function trust() {
+  const select = $("choice");
+  const able = report.runs.map((run, number) => ({ run, number })).filter(({ run }) => run.weights);
+  const own = chart($("heat"), () => heat(report.runs[select.value]));
+  const about = () => {
+    const run = report.runs[select.value];
+    $("heat").parentElement.hidden = !run;
+    $("share").textContent = run ? listened(run) : "";
+    $("heat").style.height = run ? `${Math.min(Math.max(run.n * 17, 220), 700) + 60}px` : "";
+    $("run").replaceChildren(...(run ? configuration(run) :
+      [note("No run that recorded weights is shown.")]));
+    redraw([own]);
+  };
+  select.addEventListener("change", about);
+  refreshers.push(() => {
+    const before = select.value;
+    const left = able.filter(({ run }) => passes(run));
+    select.replaceChildren(...[...grouped(left, ({ run }) => run.setting)].map(([setting, some]) =>
+      make("optgroup", { label: report.settings[setting] }, some.map(({ run, number }) =>
+        make("option", { value: number },
+          `${pipeline(run)} · ${label(run.attack)} · seed ${run.seed}`)))));
+    // A run with attackers shows more than one without.
+    const wanted = left.find(({ number }) => String(number) === before) ??
+      left.find(({ run }) => run.q) ?? left[0];
+    if (wanted) select.value = wanted.number;
+    about();
+  });
+}
+
+/** Whom the rule listened to, in words. */
+function listened({ weights, n, q }) {
+  const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
+  const means = weights.rows[0].map((_, k) => mean(weights.rows.map((row) => row[k])));
+  const all = sum(means);
+  if (!all) return "No worker counted.";
+  const effective = all ** 2 / sum(means.map((weight) => weight ** 2));
+  const uneven = `As uneven as if ${effective.toFixed(1)} of ${n} workers had counted alike.`;
+  if (!q) return `Nobody attacked. ${uneven}`;
+  const share = (100 * sum(means.slice(n - q))) / all;
+  return `The ${count(q, "attacker")} had ${share.toFixed(1)} % of the weight; counting alike, ` +
+    `they would have ${((100 * q) / n).toFixed(0)} %. ${uneven}`;
+}
+
+function heat(run) {
+  if (!run) return { data: [], layout: {} };
+  const { weights, n, q } = run;
+  const workers = [...Array(n).keys()];
+  const bad = (k) => k >= n - q;
+  const step = Math.ceil(n / 40);
+  const ticks = workers.filter((k) => k % step === 0 || k === n - 1);
+  const mark = { color: colour("--attacker"), width: 3 };
+  const attacker = (k) => `<span style="color:${mark.color}"><b>attacker ${k}</b></span>`;
+  const edge = n - q - 0.5;
+  const at = { type: "line", xref: "paper", y0: edge };
+  const data = [{
+    type: "heatmap", x: weights.round.map(String), y: workers, xgap: 1, ygap: 1, zmin: 0,
+    z: workers.map((k) => weights.rows.map((row) => row[k])),
+    text: workers.map((k) => weights.rows.map(() => (bad(k) ? "attacker" : "worker"))),
+    colorscale: VIRIDIS.map((one, k) => [k / (VIRIDIS.length - 1), one]),
+    colorbar: { thickness: 10, outlinewidth: 0, title: { text: "weight", side: "right" }, nticks: 6 },
+    hovertemplate: "%{text} %{y}, until round %{x}: %{z:.4~g}<extra></extra>",
+  }];
+  const layout = {
+    margin: { l: 78, r: 10, t: 8, b: 42 },
+    xaxis: { title: { text: "until round" }, type: "category", nticks: 10, showgrid: false,
+      ticks: "" },
+    yaxis: { autorange: "reversed", showgrid: false, ticks: "", tickvals: ticks,
+      ticktext: ticks.map((k) => (bad(k) ? attacker(k) : `${k}`)) },
+    // A bracket beside the attackers, and a line above them.
+    shapes: q ? [{ ...at, x0: -0.006, x1: -0.006, y1: n - 0.5, line: mark },
+      { ...at, x0: 0, x1: 1, y1: edge, line: { ...mark, width: 1.5 } }] : [],
+  };
+  return { data, layout };
+}
+
+function configuration(run) {
+  const changed = new Set(run.changed);
+  const fields = Object.entries(run.fields);
+  const said = (value) => (Array.isArray(value) ? value.join(", ") : String(value ?? "–"));
+  const rows = (entries, kind) => entries.map(([name, value]) => make("tr", { class: kind },
+    make("th", { scope: "row" }, name.replaceAll("_", " ")), make("td", null, said(value))));
+  const results = [
+    ["status", run.status],
+    ["accuracy", run.accuracy === null ? null : `${run.accuracy.toFixed(2)} %`],
+    ["took", run.seconds === null ? null : duration(run.seconds)],
+  ];
+  return [
+    make("p", null, commandOf(run.command)),
+    make("table", null, rows(results, "result"),
+      rows(fields.filter(([name]) => changed.has(name)), "changed")),
+    make("details", { class: "fold" }, make("summary", null, "what is as by default"),
+      make("table", null, rows(fields.filter(([name]) => !changed.has(name)), "default"))),
+  ];
+}
+
+// -- the page -------------------------------------------------------------------------------------
+
+function head() {
+  const { runs } = report;
+  const how = grouped(runs, (run) => run.status.match(/^(completed|diverged|)/)[0] || "unfinished");
+  const counts = [...how.keys()].sort().map((name) => `${how.get(name).length} ${name}`).join(", ");
+  const seconds = runs.reduce((sum, run) => sum + (run.seconds ?? 0), 0);
+  $("facts").textContent = runs.length
+    ? `${count(runs.length, "run")}: ${counts}; ${duration(seconds)} of computing.` : "No runs yet.";
+  const made = report.surroundings.length ? ` Runs made with ${report.surroundings.join("; ")}.` : "";
+  $("made").textContent = `Written on ${report.made} by byzantium ${report.byzantium}.${made}`;
+  const links = [["worst", "worst case"], ["artifacts", "the paper"], ["curves", "curves"],
+    ["trust", "trust"]].filter(([id]) => id !== "artifacts" || report.artifacts.length);
+  $("contents").append(...links.map(([id, text]) => make("a", { href: `#${id}` }, text)));
+  const scale = document.querySelector(".scale i");
+  scale.style.background = `linear-gradient(to right, ${VIRIDIS.join(",")})`;
+}
+
+const isDark = matchMedia("(prefers-color-scheme: dark)");
+
+function themes() {
+  $("theme").addEventListener("click", () => {
+    const now = root.style.colorScheme || (isDark.matches ? "dark" : "light");
+    root.style.colorScheme = now === "dark" ? "light" : "dark";
+    redraw();
+  });
+  isDark.addEventListener("change", () => redraw());
+}
+
+/** Charts are as wide as the window lets them be. */
+function resizing() {
+  let width = innerWidth;
+  addEventListener("resize", () => {
+    if (innerWidth !== width) redraw();
+    width = innerWidth;
+  });
+}
+
+/** Paper is light, narrow, and cannot be scrolled: everything is drawn for it, and then again. */
+function printing() {
+  let before = "";
+  addEventListener("beforeprint", () => {
+    before = root.style.colorScheme;
+    root.style.colorScheme = "light";
+    root.classList.add("printing");
+    for (const chart of charts) if (chart.element.offsetParent) draw(chart);
+  });
+  addEventListener("afterprint", () => {
+    root.style.colorScheme = before;
+    root.classList.remove("printing");
+    redraw();
+  });
+}
+
+head();
+themes();
+filters();
+refreshers.push(worstCase);
+if (report.artifacts.length) {
+  $("artifacts").append(make("h2", null, "The paper’s tables and figures"));
+}
+$("artifacts").append(...report.artifacts.map(artifactSection));
+explorer();
+trust();
+resizing();
+printing();
+refresh();

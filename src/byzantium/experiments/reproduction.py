@@ -1,0 +1,248 @@
+"""REPRODUCTION.md, and the same tables in the terminal: published, ours, difference, verdict."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from byzantium.experiments import tables
+from byzantium.experiments.artifact import Artifact
+from byzantium.experiments.comparison import POINTS, Comparison
+from byzantium.experiments.job import SUMMARY
+from byzantium.experiments.paper import MAKERS, artifact
+from byzantium.experiments.store import Store
+from byzantium.experiments.tables import Entry, Table
+
+if TYPE_CHECKING:
+    import rich.table
+
+# More missing cells than this are not listed one by one.
+LISTED = 4
+TONES = {"good": "green", "bad": "bold red", "faint": "dim", "": ""}
+INTRODUCTION = """\
+# Reproduction
+
+The tables and figures of S. P. Karimireddy, L. He, M. Jaggi: *Byzantine-Robust Learning on
+Heterogeneous Datasets via Bucketing*, ICLR 2022, as this library makes them. Everything below is
+generated from the results of runs; nothing is written by hand.
+"""
+RULE = f"""\
+An accuracy is the mean of the last five evaluations of a run, in percent, on the test set. A cell
+**agrees** if our mean over seeds is within two published standard deviations of the published mean,
+or within {POINTS} points of it, whichever is more. The order of two rules is looked at where they
+were published farther apart than that, in the same setting.
+"""
+CHEAPER = """\
+The accuracies of a cheaper version are not comparable with the published ones, and there is no
+verdict; only the order of the rules can be compared.
+"""
+
+
+def markdown(
+    comparisons: Sequence[Comparison], store: Store, pictures: Mapping[str, str] | None = None
+) -> str:
+    """The text of REPRODUCTION.md, from results alone.
+
+    comparisons: of artifacts, in any order; one of which nothing was begun counts as not run.
+    store:       where the results are; it is asked how far the artifacts are that are not shown.
+    pictures:    for the name of an artifact the path of its figure, from where the text will be.
+                 It is left out where two versions of the artifact are shown: it is of one of them.
+    """
+    names = list(MAKERS)
+    shown = [comparison for comparison in comparisons if comparison.begun]
+    shown.sort(key=lambda comparison: names.index(comparison.artifact.name))
+    shown_names = [comparison.artifact.name for comparison in shown]
+    parts = [INTRODUCTION, _fenced([_command(store)]), RULE, _surroundings(shown)]
+    parts += _overview(shown)
+    for comparison in shown:
+        name = comparison.artifact.name
+        single = shown_names.count(name) == 1
+        parts += _section(comparison, (pictures or {}).get(name) if single else None)
+    parts += _not_run([name for name in names if name not in shown_names], store)
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+def terminal(comparison: Comparison) -> rich.table.Table:
+    """An artifact in the terminal: a row for each cell where numbers were published."""
+    from rich.table import Table as Drawn
+    from rich.text import Text
+
+    shown = tables.table(comparison, per_cell=True)
+    title = comparison.artifact.title
+    if comparison.artifact.cheaper:
+        title += f"\ncheaper version: {', '.join(comparison.artifact.cheaper)}"
+    caption = tables.outcome(comparison)
+    if comparison.is_published and not comparison.comparable:
+        caption += " No verdicts: accuracies of a cheaper version are not comparable."
+    drawn = Drawn(title=Text(title), caption=Text(caption))
+    for k, head in enumerate(shown.head):
+        drawn.add_column(Text(head), justify="left" if k < shown.labels else "right")
+    for row in shown.rows:
+        drawn.add_row(*(Text(entry.text, TONES[entry.tone]) for entry in row))
+    return drawn
+
+
+# -- parts of the text --------------------------------------------------------------------------
+
+
+def _command(store: Store) -> str:
+    # A path of the machine it was made on would tell the reader nothing.
+    root = store.root.name if store.root.is_absolute() else store.root.as_posix()
+    return f"byzantium report {shlex.quote(root)} --markdown REPRODUCTION.md"
+
+
+def _surroundings(shown: Sequence[Comparison]) -> str:
+    """What the numbers were made with, and how long it took."""
+    done = [result.summary for result in tables.results(shown) if result.done]
+    if not done:
+        return "No run is finished yet.\n"
+    kinds: dict[str, list[float]] = {}
+    for summary in done:
+        kinds.setdefault(_made_with(summary), []).append(summary.get("seconds", 0.0))
+    lines = [
+        f"- {kind}: {_runs(len(seconds))}, {tables.duration(sum(seconds))}"
+        for kind, seconds in kinds.items()
+    ]
+    total = sum(sum(seconds) for seconds in kinds.values())
+    head = f"{_runs(len(done))}, {total / 3600:.1f} hours of computing (the runs' times, added up):"
+    return "\n".join([head, "", *lines]) + "\n"
+
+
+def _made_with(summary: Mapping[str, Any]) -> str:
+    get = summary.get
+    threads = get("threads", "?")
+    return (
+        f"{get('machine', 'unknown machine')}; Python {get('python', '?')}, "
+        f"torch {get('torch', '?')}, byzantium {get('byzantium', '?')} "
+        f"(numerics {get('numerics', '?')}), {threads} thread{'s' * (threads != 1)} a run"
+    )
+
+
+def _overview(shown: Sequence[Comparison]) -> Iterator[str]:
+    if not shown:
+        return
+    yield "## In short"
+    yield "".join(f"- {_titled(each)}: {_lowered(tables.outcome(each))}\n" for each in shown)
+
+
+def _titled(comparison: Comparison) -> str:
+    cheaper = " (cheaper version)" if comparison.artifact.cheaper else ""
+    return f"`{comparison.artifact.name}`{cheaper}"
+
+
+def _lowered(text: str) -> str:
+    return text[0].lower() + text[1:]
+
+
+def _section(comparison: Comparison, picture: str | None) -> Iterator[str]:
+    made = comparison.artifact
+    yield f"## {made.title}"
+    yield f"`{made.name}`. Fixed: {made.fixed}. Varies: {made.varies}. {made.notes}".rstrip()
+    if made.cheaper:
+        yield f"Cheaper version: {', '.join(made.cheaper)}."
+    yield _fenced([comparison.command()])
+    if picture is not None:
+        yield f"![{made.title}]({picture})"
+    if not comparison.is_published:
+        yield f"Nothing was published in numbers; these are ours alone: {_meaning(comparison)}."
+    elif not comparison.comparable:
+        yield CHEAPER
+    shown = tables.table(comparison)
+    yield _table(shown)
+    yield from _legend(comparison)
+    yield _ending(comparison)
+    yield from _missing(comparison)
+
+
+def _meaning(comparison: Comparison) -> str:
+    """What a number in the table of unpublished ones is."""
+    picture = comparison.artifact.picture
+    if picture.kind == "bars":
+        return (
+            "means over all rounds and seeds of the weights of the workers; the effective number "
+            "of workers is (sum of weights)² / (sum of squared weights)"
+        )
+    if picture.kind == "points":
+        return f"{picture.title}, the mean over draws"
+    if picture.y == "accuracy":
+        return "accuracies"
+    return f"{picture.title} (the mean of the last five evaluations)"
+
+
+def _legend(comparison: Comparison) -> Iterator[str]:
+    """How a compact table with published numbers is read, and all that differs in full."""
+    if not comparison.is_published or comparison.artifact.picture.kind == "table":
+        return
+    asked = len(comparison.cells[0].cell.jobs)
+    seeds = f"means over {asked} seeds" if asked > 1 else "one seed"
+    if not comparison.comparable:
+        yield f"Ours (published); {seeds}."
+        return
+    yield f"Ours (published); {seeds}; what differs is bold."
+    differ = [c for c in comparison.cells if c.verdict in ("differs", "diverged")]
+    if differ:
+        yield "What differs:"
+        yield _table(tables.cells(comparison, differ))
+
+
+def _ending(comparison: Comparison) -> str:
+    done = [result.summary for result in tables.results([comparison]) if result.done]
+    took = tables.duration(sum(summary.get("seconds", 0.0) for summary in done))
+    return f"**{tables.outcome(comparison)}** {_runs(len(done))} done, which took {took}."
+
+
+def _missing(comparison: Comparison) -> Iterator[str]:
+    absent = [compared for compared in comparison.cells if compared.missing]
+    if not absent:
+        return
+    if len(absent) > LISTED:
+        yield "The command above makes what is missing; what is done is not done again."
+        return
+    yield "What is missing is made by"
+    yield _fenced([comparison.command(compared) for compared in absent])
+
+
+@functools.cache
+def _as_published(name: str) -> tuple[Artifact, frozenset[str]]:
+    """An artifact, and the identities of its jobs; there are hundreds, which takes a second."""
+    made = artifact(name)
+    return made, frozenset(job.identity for job in made.jobs)
+
+
+def _not_run(names: Sequence[str], store: Store) -> Iterator[str]:
+    if not names:
+        return
+    there = {path.parent.name for path in store.root.glob(f"*/{SUMMARY}")}
+    rows = []
+    for name in names:
+        made, identities = _as_published(name)
+        command = Comparison(made, ()).command()
+        done = len(identities & there)
+        runs = _runs(len(identities)) + (f", {done} done" if done else "")
+        rows.append((Entry(made.title), Entry(runs), Entry(f"`{command}`")))
+    yield "## Not run"
+    yield "As in the paper; `--seeds`, `--rounds`, `--model` and `--data` make cheaper versions."
+    yield _table(Table(("artifact", "runs", "command"), tuple(rows), 3))
+
+
+# -- notation -----------------------------------------------------------------------------------
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'s' * (count != 1)}"
+
+
+def _fenced(commands: Sequence[str]) -> str:
+    return "\n".join(["```", *commands, "```"]) + "\n"
+
+
+def _table(table: Table) -> str:
+    rules = ["---" if k < table.labels else "---:" for k in range(len(table.head))]
+    rows = [[_bold(entry) for entry in row] for row in table.rows]
+    return "".join(f"| {' | '.join(row)} |\n" for row in [list(table.head), rules, *rows])
+
+
+def _bold(entry: Entry) -> str:
+    return f"**{entry.text}**" if entry.tone == "bad" else entry.text

@@ -1,0 +1,247 @@
+"""The command line, in process; three tests start the program as a user does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import byzantium as bz
+from byzantium.cli import main
+from byzantium.experiments import MAKERS, Run, Store
+from byzantium.experiments.job import lines
+from byzantium.learning.data import NAMES
+
+SMALL = ["--n", "7", "--f", "1", "--rounds", "6", "--evaluate-every", "3", "--batch", "8"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Each test in an empty folder, in a wide window."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("BYZANTIUM_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def byzantium(*arguments: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, list(arguments))
+    assert result.exit_code == code, result.output
+    return result
+
+
+def test_help_names_every_command_and_every_field_of_a_run() -> None:
+    overview = byzantium("--help").output
+    for command in ("demo", "run", "sweep", "list", "plan", "reproduce", "report", "data"):
+        assert command in overview
+        assert "Usage" in byzantium(command, "--help").output
+    options = byzantium("run", "--help").output
+    for field in Run.__dataclass_fields__:
+        assert "--" + field.replace("_", "-") in options
+
+
+def test_cite_and_version() -> None:
+    assert "Karimireddy" in byzantium("--cite").output
+    assert bz.__version__ in byzantium("--version").output
+
+
+def test_a_run_is_done_once_and_says_so() -> None:
+    command = ["run", *SMALL, "--rule", "Krum()", "--attack", "Mimic()", "--record", "weights,norm"]
+    first = byzantium(*command)
+    assert "1/1 done: Krum(f=1) against Mimic()" in first.stderr
+    again = byzantium(*command)
+    assert again.stdout.startswith("done before: completed, accuracy")
+    assert again.stderr == ""
+    assert first.stdout == again.stdout.removeprefix("done before: ")
+    (result,) = Store("results")
+    assert result.job.configuration()["record"] == ("weights", "norm")
+    assert f"accuracy {result.accuracy:.2f} %" in first.stdout
+
+
+def test_a_configuration_file_is_a_run_and_the_command_line_goes_first() -> None:
+    Path("run.toml").write_text('rounds = 6\nrule = "Median"\nseed = 3\n')
+    byzantium("run", "--config", "run.toml", "--seed", "4", "--n", "7", "--f", "1")
+    (result,) = Store("results")
+    values = result.job.configuration()
+    assert (values["rule"], values["seed"], values["rounds"]) == ("Median()", 4, 6)
+    again = byzantium("run", "--config", str(result.folder / "config.toml"))
+    assert "done before" in again.output
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (["run", "--ruel", "Mean()"], "No such option"),
+        (["run", "--rule", "Krun()"], "did you mean 'Krum'?"),
+        (["run", "--data", "mnits"], "did you mean 'mnist'?"),
+        (["run", "--rounds", "many"], "not a valid integer"),
+        (["run", "--n", "5", "--attack", "Mimic"], "needs honest workers: q < n, got 5 of 5"),
+        (["plan", "tabel2"], "did you mean 'table2'?"),
+        (["reproduce", "tabel2"], "did you mean 'table2'?"),
+        (["reproduce", "table2", "--only", "krom"], "no cell of table2 has all of 'krom'"),
+        (["sweep", "nowhere.toml"], "does not exist"),
+        (["report", "nowhere"], "does not exist"),
+        (["data", "fetch", "mnits"], "did you mean 'mnist'?"),
+        (["data", "picture", "digits", "--partition", "by_lable"], "did you mean 'by_label'?"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage_is_one_sentence_and_exit_code_2(command: list[str], sentence: str) -> None:
+    result = byzantium(*command, code=2)
+    assert sentence in result.output.replace("\n", " ")
+    assert "Traceback" not in result.output
+    assert not Path("results").exists()
+
+
+def test_a_run_that_cannot_be_done_fails_with_code_1() -> None:
+    result = byzantium("run", *SMALL, "--model", "cnn", code=1)
+    assert "the model cnn is for images of 1 x 28 x 28" in result.stderr
+
+
+def test_a_sweep_runs_all_and_plan_knows_what_is_done() -> None:
+    Path("sweep.toml").write_text(
+        "[fixed]\nn = 7\nf = 1\nrounds = 6\nbatch = 8\n[varies]\n"
+        'rule = ["Median()", "Bucketing(s=2) >> Median()"]\nseed = [0, 1]\n'
+    )
+    before = byzantium("plan", "sweep.toml").stdout
+    assert "4 jobs, 0 done, 4 to do" in before
+    assert "from a short probe" in before
+    swept = byzantium("sweep", "sweep.toml")
+    assert swept.stdout.count("completed") == 4
+    after = byzantium("plan", "sweep.toml").stdout
+    assert "4 jobs, 4 done, 0 to do" in after
+    assert "probe" not in after
+
+
+def test_everything_there_is_can_be_listed() -> None:
+    listed = byzantium("list").output
+    for name in (*MAKERS, *NAMES, "Krum", "Bucketing", "Mimic", "Tuned"):
+        assert name in listed
+    assert ":math:" not in listed
+    assert "table1" not in byzantium("list", "rules").output
+
+
+def test_an_artifact_is_reproduced_reported_and_compared() -> None:
+    version = ["--seeds", "1", "--rounds", "60", "--model", "mlp", "--data", "digits"]
+    only = ["--only", "noniid krum"]
+    done = byzantium("reproduce", "table2", "table4", *version, *only)
+    assert "a cheaper version: 1 seed instead of 3, 60 rounds, model mlp" in done.stdout
+    assert "37.3" in done.stdout  # published
+    assert Path("results/report.html").stat().st_size > 10**6
+    assert [name for name, _ in Store("results").requests()] == ["table4", "table2"]
+    byzantium("report", "results", "--markdown", "REPRODUCTION.md", "--csv", "results.csv")
+    text = Path("REPRODUCTION.md").read_text()
+    for result in Store("results"):
+        assert f"{result.accuracy:.2f}" in text or f"{result.accuracy:.1f}" in text
+    assert Path("results.csv").read_text().count("\n") == 3
+    for artifact in ("table2", "table4"):
+        assert Path(f"results/figures/{artifact}.png").exists()
+        assert Path(f"results/figures/{artifact}.pdf").exists()
+
+
+def test_data_sets_are_found_verified_and_pictured() -> None:
+    assert "1442 images to learn from" in byzantium("data", "fetch", "digits").output
+    assert "digits is part of the package" in byzantium("data", "verify", "digits").output
+    byzantium("data", "picture", "digits", "--partition", "dirichlet(0.1)", "--out", "who.png")
+    assert Path("who.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_foreign_file_of_a_data_set_is_not_the_original(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for name, head, count in (("images-idx3", (3, 28, 28), 28 * 28), ("labels-idx1", (1,), 1)):
+        for split in ("train", "t10k"):
+            sizes = b"".join(n.to_bytes(4, "big") for n in (20, *head[1:]))
+            contents = bytes((0, 0, 8, head[0])) + sizes + bytes(20 * count)
+            (folder / f"{split}-{name}-ubyte").write_bytes(contents)
+    result = byzantium("data", "verify", "mnist", "--data-dir", str(folder), code=1)
+    assert result.output.count("NOT the original") == 4
+
+
+# -- as a user starts it -----------------------------------------------------------------------
+
+
+def program(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", "from byzantium.cli import main; main()", *arguments]
+
+
+LONG = [*SMALL, "--rounds", "100000", "--evaluate-every", "50"]
+
+
+def metrics_of(folder: Path) -> list[dict[str, float]]:
+    found = list(folder.glob("*/metrics.jsonl"))
+    return lines(found[0]) if found else []
+
+
+def wait_for_metrics(process: subprocess.Popen[str], folder: Path, count: int) -> None:
+    while len(metrics_of(folder)) < count:
+        assert process.poll() is None
+        time.sleep(0.02)
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        program("run", *LONG), stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    wait_for_metrics(process, tmp_path / "results", 1)
+    os.kill(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "Stopped with 0 of 1 done; the same command goes on." in told.replace("\n", " ")
+    (result,) = Store("results")
+    assert result.status == "unfinished"
+    assert list(result.folder.glob("checkpoint-*.pt"))
+
+
+def test_ctrl_c_on_a_sweep_stops_every_process_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    Path("sweep.toml").write_text(
+        "[fixed]\nn = 7\nf = 1\nrounds = 3000\nevaluate_every = 50\nbatch = 8\n"
+        '[varies]\nrule = ["Mean()", "Median()"]\n'
+    )
+    command = program("sweep", "sweep.toml", "--jobs", "2")
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while sum(len(lines(path)) > 0 for path in tmp_path.glob("results/*/metrics.jsonl")) < 2:
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, told = process.communicate(timeout=120)
+    assert process.returncode == 130, told
+    found = list(Store("results"))
+    assert [result.status for result in found] == ["unfinished"] * 2
+    far = [len(result.metrics) for result in found]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    again = list(Store("results"))
+    assert [result.status for result in again] == ["completed"] * 2
+    for result, count in zip(again, far, strict=True):
+        assert 0 < count < len(result.metrics) == 60
+
+
+def test_the_demonstration_makes_the_papers_point(tmp_path: Path) -> None:
+    """Bucketing helps where honest workers differ; the installed program, two processes."""
+    installed = Path(sys.executable).with_name("byzantium")
+    command = [str(installed), "demo"] if installed.exists() else program("demo")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+    assert "worst" in done.stdout
+    assert "report.html" in done.stdout
+    assert (tmp_path / "demo" / "report.html").exists()
+    runs = list(Store("demo"))
+    assert len(runs) == 40
+    accuracy = {
+        (str(run.job.configuration()["rule"]), str(run.job.configuration()["attack"])): run.accuracy
+        for run in runs
+    }
+    for rule in ("Krum(f=5)", "Median()", "GeometricMedian()"):
+        alone = accuracy[rule, "Mimic(warmup=1)"]
+        mixed = accuracy[f"Bucketing(s=2) >> {rule}", "Mimic(warmup=1)"]
+        assert alone is not None
+        assert mixed is not None
+        assert mixed > alone + 5
+    destroyed = accuracy["Mean()", "ALittleIsEnough(z=100)"]
+    assert destroyed is None or destroyed < 30

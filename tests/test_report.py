@@ -1,0 +1,449 @@
+"""The report, opened in Chromium: what it shows, and that nothing in it can do harm.
+
+Nothing is trained: the folders of runs are written by hand.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+import pytest
+
+from byzantium.experiments import Job, Run, Store, Version, artifact, compare, published, report
+from byzantium.experiments.job import CONFIGURATION, METRICS, SUMMARY
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+HOSTILE = "</script><script>window.pwned=1</script><!--<img src=x onerror='window.pwned=1'>"
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
+DIVERGED = {"status": "diverged in round 61", "accuracy": None}
+BASE = Run(rounds=90, n=15, f=2)
+KRUM, BUCKETED, MEDIAN, MEAN = "Krum()", "Bucketing(s=2) >> Krum()", "Median()", "Mean()"
+ATTACKS = ("BitFlip()", "ALittleIsEnough()")
+# Rule, attack, accuracies of its seeds; nan is a run that diverged.
+ACCURACIES = {
+    (KRUM, "BitFlip()"): (31.0, 33.0),
+    (KRUM, "ALittleIsEnough()"): (78.0, 80.0),
+    (BUCKETED, "BitFlip()"): (58.5, 60.5),
+    (BUCKETED, "ALittleIsEnough()"): (55.0, 53.0),
+    (MEDIAN, "BitFlip()"): (61.0, 62.0),
+    (MEAN, "BitFlip()"): (70.0, math.nan),
+}
+
+
+# -- a store without training -------------------------------------------------------------------
+
+
+def lay(store: Store, job: Job, summary: dict[str, Any] | None, evaluations: int = 3) -> None:
+    """The folder of a job: done with this summary, or unfinished."""
+    folder = store.folder(job)
+    folder.mkdir(parents=True)
+    (folder / CONFIGURATION).write_text(job.toml())
+    lines = [metrics(job, k + 1) for k in range(evaluations)]
+    (folder / METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if summary is not None:
+        surroundings = {"byzantium": "0.1", "torch": "2.9", "python": "3.11", "machine": HOSTILE}
+        text = json.dumps({"status": "completed", "seconds": 2.5, **surroundings, **summary})
+        (folder / SUMMARY).write_text(text)
+
+
+def metrics(job: Job, k: int) -> dict[str, Any]:
+    if not isinstance(job, Run):
+        return {"round": 20, "error": 1.0, "deviation": 0.1}
+    weights = [round(1 / job.n + 0.01 * ((worker + k) % 3), 6) for worker in range(job.n)]
+    measures = {"loss": 2 / k, "train_loss": 2.1 / k, "distance": 0.5, "spread": float("nan")}
+    return {"round": 30 * k, "accuracy": 20.0 * k, **measures, "weights": weights}
+
+
+CHEAP = Version(seeds=1, rounds=90, model="mlp", data="digits", only="krum s=1 momentum=0.0")
+ONE_SEED = Version(seeds=1, only="noniid")
+MADE = {
+    "figure-main": CHEAP,
+    "table2": ONE_SEED,
+    "figure-krum-selections": Version(seeds=1, rounds=90, model="mlp", data="digits"),
+    "figure-mimic-demo": Version(),
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Runs of our own, and some of the paper's; of table2 the first is missing."""
+    store = Store(tmp_path_factory.mktemp("results"))
+    for (rule, attack), accuracies in ACCURACIES.items():
+        for seed, accuracy in enumerate(accuracies):
+            run = BASE.varied(rule=rule, attack=attack, seed=seed)
+            lay(store, run, DIVERGED if math.isnan(accuracy) else {"accuracy": accuracy})
+    lay(store, BASE.varied(rule=MEDIAN, attack="Mimic()"), None)
+    for name, version in MADE.items():
+        jobs = artifact(name, version).jobs
+        for k, job in enumerate(jobs[1:] if name == "table2" else jobs):
+            measure = "accuracy" if isinstance(job, Run) else "error"
+            diverged = name == "figure-main" and k == 1
+            lay(store, job, DIVERGED if diverged else {measure: 37.0})
+    return store
+
+
+@pytest.fixture(scope="module")
+def path(store: Store) -> Path:
+    comparisons = [compare(artifact(name, v), store) for name, v in MADE.items()]
+    # Texts of an artifact reach the page, too.
+    first = comparisons[0]
+    comparisons[0] = replace(first, artifact=replace(first.artifact, notes=HOSTILE))
+    return report.write(store, comparisons, store.root / "report.html", f"Ours {HOSTILE}")
+
+
+# -- the browser --------------------------------------------------------------------------------
+
+
+def unavailable(what: str) -> NoReturn:
+    reason = f"THE REPORT IS NOT TESTED: {what}"
+    if os.environ.get("BYZANTIUM_NEEDS_CHROMIUM") == "1":
+        raise RuntimeError(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        unavailable("playwright is not installed (pip install playwright)")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = [place for name in names if (place := shutil.which(name))]
+    if not found:
+        unavailable("there is no Chromium (apt-get install chromium)")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found[0], args=FLAGS.split())
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Opened:
+    """A page, and what it said and fetched."""
+
+    page: Page
+    said: list[str]
+    fetched: list[str]
+
+    def until(self, expression: str) -> None:
+        """Wait for it. Playwright's own waiting is code that the page's policy refuses to run."""
+        deadline = time.monotonic() + 20
+        while not self.page.evaluate(f"!!({expression})"):
+            assert time.monotonic() < deadline, expression
+            self.page.wait_for_timeout(20)
+
+    def scroll_to(self, selector: str) -> None:
+        self.page.locator(selector).first.scroll_into_view_if_needed()
+
+    def plotted(self, selector: str) -> list[dict[str, Any]]:
+        """The data of a chart, drawn when it came into view."""
+        self.scroll_to(selector)
+        self.until(f"document.querySelector('{selector}').data")
+        pick = "({ x, y, name, line, marker }) => ({ x, y, name, line, marker })"
+        found = self.page.evaluate(f"document.querySelector('{selector}').data.map({pick})")
+        return list(found)
+
+    def colours(self) -> int:
+        """How many different ones there are to be seen."""
+        from PIL import Image
+
+        image = Image.open(io.BytesIO(self.page.screenshot())).convert("RGB")
+        return len(image.getcolors(image.width * image.height) or [])
+
+    def background(self) -> str:
+        return str(self.page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+
+def opened(browser: Browser, path: Path, width: int = 1280) -> Opened:
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme="light")
+    found = Opened(context.new_page(), [], [])
+    found.page.on("console", lambda message: found.said.append(message.text))
+    found.page.on("pageerror", lambda error: found.said.append(str(error)))
+    found.page.on("request", lambda request: found.fetched.append(request.url))
+    found.page.goto(path.as_uri())
+    return found
+
+
+@pytest.fixture(scope="module")
+def desktop(browser: Browser, path: Path) -> Opened:
+    return opened(browser, path)
+
+
+@pytest.fixture(autouse=True)
+def all_shown(request: pytest.FixtureRequest) -> None:
+    """No test leaves a filter behind."""
+    if "desktop" in request.fixturenames:
+        page = request.getfixturevalue("desktop").page
+        page.evaluate("document.getElementById('clear').click()")
+
+
+# -- facts --------------------------------------------------------------------------------------
+
+
+def matrix(page: Opened) -> dict[str, list[str]]:
+    """The rows of the matrix of BASE: a pipeline, and its cells, the worst last."""
+    script = """() => {
+      const table = [...document.querySelectorAll(".matrix")]
+        .find((one) => one.getAttribute("aria-label").includes("n = 15"));
+      return [...table.querySelectorAll("tbody tr:not(.above-rows)")].map((row) => [
+        row.querySelector(".mixing").title,
+        [...row.querySelectorAll("td:not(.gap)")].map((cell) => cell.textContent)]);
+    }"""
+    return dict(page.page.evaluate(script))
+
+
+def expected_worst(rule: str, attacks: tuple[str, ...] = ATTACKS) -> str:
+    """From the accuracies alone: the least mean over seeds; a run that diverged is worse."""
+    means = [fmean(ACCURACIES[rule, attack]) for attack in attacks]
+    return "diverged" if any(map(math.isnan, means)) else f"{min(means):.1f}"
+
+
+def test_it_opens_without_a_word_and_without_the_network(desktop: Opened, path: Path) -> None:
+    page = desktop.page
+    for section in ("#worst", "#artifacts", "#curves", "#trust"):
+        desktop.scroll_to(section)
+        page.wait_for_timeout(150)
+    desktop.until("document.querySelector('#heat').data")
+    assert desktop.said == []
+    assert desktop.fetched == [path.as_uri()]
+
+
+def test_the_worst_is_the_least_mean_over_seeds(desktop: Opened) -> None:
+    rows = matrix(desktop)
+    for rule in (KRUM, BUCKETED):
+        text = BASE.varied(rule=rule).rule
+        assert rows[text][-1] == expected_worst(rule)
+        assert rows[text][:2] == [expected_worst(rule, (a,)) for a in sorted(ATTACKS)]
+    ordered = (MEDIAN, KRUM, BUCKETED, MEAN)
+    assert list(rows) == [BASE.varied(rule=rule).rule for rule in ordered]
+
+
+def test_a_run_that_diverged_is_the_worst(desktop: Opened) -> None:
+    rows = matrix(desktop)
+    _, cell, worst = rows[BASE.varied(rule=MEAN).rule]
+    assert cell.startswith("diverged")
+    assert worst.startswith(expected_worst(MEAN, ATTACKS[:1]))
+    assert "1 of 2" in cell
+
+
+def test_filters_change_what_is_shown(desktop: Opened, store: Store) -> None:
+    page, runs = desktop.page, [result for result in store if isinstance(result.job, Run)]
+    assert page.inner_text("#count") == f"{len(runs)} of {len(runs)} runs shown"
+    page.get_by_label("BitFlip", exact=True).check()
+    hit = [r for r in runs if isinstance(r.job, Run) and r.job.attack == "BitFlip()"]
+    assert page.inner_text("#count") == f"{len(hit)} of {len(runs)} runs shown"
+    rows = matrix(desktop)
+    krum = BASE.varied(rule=BUCKETED).rule
+    assert rows[krum] == [expected_worst(BUCKETED, ATTACKS[:1])] * 2
+    page.get_by_role("button", name="show all").click()
+    assert page.inner_text("#count") == f"{len(runs)} of {len(runs)} runs shown"
+
+
+def test_a_filter_that_leaves_nothing_of_an_artifact_says_so(desktop: Opened) -> None:
+    desktop.page.get_by_label("Median", exact=True).check()
+    assert desktop.page.locator("#artifact0 figure:visible").count() == 0
+    assert "leave nothing" in desktop.page.inner_text("#artifact0")
+
+
+def test_published_curves_lie_behind_ours(desktop: Opened) -> None:
+    traces = desktop.plotted("#artifact0 .plot")
+    labels = artifact("figure-main", CHEAP).cells[0].labels
+    theirs = published.curves("figure-main", labels)
+    assert [trace["name"] for trace in traces] == ["published"] * len(theirs) + ["ours"]
+    assert traces[0]["x"] == [point[0] for point in theirs[0]]
+    assert traces[0]["y"] == pytest.approx([point[1] for point in theirs[0]], rel=1e-4)
+    assert traces[-1]["y"] == [20, 40, 60]
+    assert traces[0]["line"]["dash"] != "solid"
+    assert "dash" not in traces[-1]["line"]
+
+
+def test_a_legend_hides_lines(desktop: Opened) -> None:
+    desktop.plotted("#artifact0 .plot")
+    button = desktop.page.get_by_role("button", name="published")
+    button.click()
+    drawn = "document.querySelector('#artifact0 .plot').data.length"
+    desktop.until(f"{drawn} === 1")
+    button.click()
+    desktop.until(f"{drawn} > 1")
+
+
+def test_a_missing_cell_shows_what_makes_it(desktop: Opened, store: Store) -> None:
+    comparison = compare(artifact("table2", ONE_SEED), store)
+    summary = desktop.page.locator("#artifact1 .missing summary")
+    assert summary.inner_text() == "missing"
+    summary.click()
+    code = desktop.page.inner_text("#artifact1 .missing code")
+    assert code == comparison.command(comparison.cells[0])
+
+
+def test_verdicts_are_given_for_the_papers_settings_alone(desktop: Opened) -> None:
+    krum = desktop.page.locator("#artifact1 tbody tr", has_text="krum")
+    assert [text.split() for text in krum.locator("td").all_inner_texts()] == [
+        ["37.33", "±", "6.78"],
+        ["37.00"],
+        ["\N{MINUS SIGN}0.33", "✓", "agrees"],
+    ]
+    assert "agrees" not in desktop.page.inner_text("#artifact0")
+    assert "No verdict" in desktop.page.inner_text("#artifact0")
+    assert "cheaper version: 1 seed instead of 3," in desktop.page.inner_text("#artifact0 .badge")
+    assert "pairs" in desktop.page.inner_text("#artifact1")
+    assert "Nothing was published" in desktop.page.inner_text("#artifact2")
+
+
+def test_bars_show_attackers_and_points_a_line_for_each_rule(desktop: Opened) -> None:
+    (bars,) = desktop.plotted("#artifact2 .plot")
+    colours = bars["marker"]["color"]
+    assert len(set(colours[:18])) == len(set(colours[18:])) == 1
+    assert colours[0] != colours[-1]
+    traces = desktop.plotted("#artifact3 .plot")
+    assert [trace["name"] for trace in traces] == ["mean", "krum", "median", "rfa"]
+    assert len({trace["line"]["color"] for trace in traces}) == 4
+
+
+def test_the_explorer_draws_every_run_and_quantity(desktop: Opened, store: Store) -> None:
+    runs = [result for result in store if isinstance(result.job, Run)]
+    assert len(desktop.plotted("#explorer")) == len(runs)
+    values = desktop.page.locator("#quantity option").evaluate_all("all => all.map((o) => o.value)")
+    assert values == ["accuracy", "loss", "train_loss", "distance", "spread"]
+    desktop.page.select_option("#quantity", "train_loss")
+    desktop.until("document.querySelector('#explorer').data[0].y[0] === 2.1")
+    desktop.page.select_option("#quantity", "accuracy")
+
+
+def test_a_chosen_run_shows_weights_and_its_command(desktop: Opened) -> None:
+    page = desktop.page
+    run = BASE.varied(rule=KRUM, attack="BitFlip()", seed=1)
+    page.get_by_label("Krum", exact=True).check()
+    choice = page.locator("#choice option").filter(has_text=re.compile("^Krum · BitFlip · seed 1$"))
+    page.select_option("#choice", choice.first.get_attribute("value"))
+    assert page.inner_text("#run code") == report.command(run)
+    desktop.plotted("#heat")
+    shape = page.evaluate("document.querySelector('#heat').data[0].z.map((row) => row.length)")
+    assert shape == [3] * run.n
+    ticks = page.evaluate("document.querySelector('#heat').layout.yaxis.ticktext")
+    assert ["attacker" in tick for tick in ticks] == [False] * 13 + [True] * 2
+    assert "The 2 attackers had" in page.inner_text("#share")
+
+
+def test_what_comes_from_files_is_text_and_never_runs(desktop: Opened) -> None:
+    page = desktop.page
+    assert page.evaluate("window.pwned") is None
+    assert page.title() == f"Ours {HOSTILE}"
+    assert HOSTILE in page.inner_text("#made")
+    assert HOSTILE in page.inner_text("#artifact0")
+    assert page.locator("img").count() == 0
+    # The data and two scripts; no text is read as one.
+    assert page.locator("script").count() == 3
+
+
+def test_the_theme_is_the_readers_and_can_be_changed(desktop: Opened) -> None:
+    page = desktop.page
+    desktop.plotted("#explorer")
+    ink = "document.querySelector('#explorer').layout.font.color"
+    light, on_light = desktop.background(), page.evaluate(ink)
+    page.emulate_media(color_scheme="dark")
+    dark = desktop.background()
+    assert dark != light
+    desktop.until(f"{ink} !== '{on_light}'")
+    page.click("#theme")
+    assert desktop.background() == light
+    desktop.until(f"{ink} === '{on_light}'")
+    page.emulate_media(color_scheme="light")
+    assert desktop.background() == light
+    page.click("#theme")
+    assert desktop.background() == dark
+    page.click("#theme")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_there_is_something_to_see(desktop: Opened, scheme: Literal["light", "dark"]) -> None:
+    desktop.page.emulate_media(color_scheme=scheme)
+    desktop.page.evaluate("document.documentElement.style.colorScheme = ''")
+    desktop.scroll_to("#worst")
+    assert desktop.colours() > 100
+    desktop.plotted("#heat")
+    assert desktop.colours() > 100
+    desktop.page.emulate_media(color_scheme="light")
+
+
+def test_it_fits_a_phone(browser: Browser, path: Path) -> None:
+    phone = opened(browser, path, width=390)
+    for section in ("#worst", "#artifact0", "#artifact2", "#explorer", "#trust"):
+        phone.scroll_to(section)
+        phone.page.wait_for_timeout(60)
+        assert phone.page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert phone.said == []
+    phone.page.context.close()
+
+
+def test_everything_is_drawn_for_paper(desktop: Opened) -> None:
+    page = desktop.page
+    page.emulate_media(color_scheme="dark")
+    page.evaluate("""addEventListener("beforeprint", () => {
+      window.drawn = charts.map(({ element }) => element._fullLayout?.width ?? null);
+      window.paper = getComputedStyle(document.body).backgroundColor;
+    })""")
+    assert page.pdf().startswith(b"%PDF")
+    widths = page.evaluate("window.drawn")
+    assert len(widths) > 8
+    assert all(width is not None and width <= 690 for width in widths)
+    assert page.evaluate("window.paper") != desktop.background()
+    page.emulate_media(color_scheme="light")
+    assert page.evaluate("window.paper") == desktop.background()
+    desktop.scroll_to("#explorer")
+    desktop.until("document.querySelector('#explorer')._fullLayout.width > 1000")
+
+
+def test_an_empty_store_makes_a_page(tmp_path: Path, browser: Browser) -> None:
+    path = report.write(Store(tmp_path / "none"), [], tmp_path / "deep" / "report.html")
+    empty = opened(browser, path)
+    assert "No runs yet" in empty.page.inner_text("header")
+    for section in ("#worst", "#curves", "#trust"):
+        empty.scroll_to(section)
+        empty.page.wait_for_timeout(60)
+    assert empty.said == []
+    empty.page.context.close()
+
+
+def test_a_hundred_runs_stay_small(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for seed in range(100):
+        run = Run(rule=KRUM, attack="BitFlip()", rounds=600, seed=seed)
+        lay(store, run, {"accuracy": 71.23456789}, evaluations=20)
+    contents = json.dumps(report.contents(store, []))
+    assert len(contents) < 1.2e6
+
+
+def test_many_evaluations_are_averaged_for_the_heat_map(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    lay(store, BASE, None, evaluations=130)
+    (run,) = report.contents(store, [])["runs"]
+    assert len(run["series"]["round"]) == 130
+    assert run["weights"]["round"] == [90 * (k + 1) for k in range(43)] + [3900]
+    assert run["status"] == "unfinished"
+
+
+def test_without_plotly_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with pytest.raises(ImportError, match=r"pip install 'byzantium\[report\]'"):
+        report.write(Store(tmp_path), [], tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
