@@ -667,7 +667,9 @@ function heat(run) {
   const edge = n - q - 0.5;
   const at = { type: "line", xref: "paper", y0: edge };
   const data = [{
-    type: "heatmap", x: weights.round.map(String), y: workers, xgap: 1, ygap: 1, zmin: 0,
+    type: "heatmap", x: weights.round.map(String), y: workers, xgap: 1, ygap: 1,
+    // Where all count alike that is the middle of the scale.
+    zmin: 0, zmax: Math.max(2 / n, ...weights.rows.flat()),
     z: workers.map((k) => weights.rows.map((row) => row[k])),
     text: workers.map((k) => weights.rows.map(() => (bad(k) ? "attacker" : "worker"))),
     colorscale: VIRIDIS.map((one, k) => [k / (VIRIDIS.length - 1), one]),
