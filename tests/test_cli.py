@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from click.shell_completion import BashComplete
 from click.testing import CliRunner, Result
 
 import byzantium as bz
@@ -126,6 +127,20 @@ def test_everything_there_is_can_be_listed() -> None:
         assert name in listed
     assert ":math:" not in listed
     assert "table1" not in byzantium("list", "rules").output
+
+
+@pytest.mark.parametrize(
+    ("words", "begun", "expected"),
+    [
+        ([], "rep", ["report", "reproduce"]),
+        (["reproduce"], "table", ["table1", "table2", "table3", "table4"]),
+        (["run", "--attack"], "Mi", ["Mimic()", "MinMax()", "MinSum()"]),
+        (["run", "--data"], "m", ["mnist"]),
+    ],
+)
+def test_a_shell_completes(words: list[str], begun: str, expected: list[str]) -> None:
+    shell = BashComplete(main, {}, "byzantium", "_BYZANTIUM_COMPLETE")
+    assert sorted(item.value for item in shell.get_completions(words, begun)) == expected
 
 
 def test_an_artifact_is_reproduced_reported_and_compared() -> None:
