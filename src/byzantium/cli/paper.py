@@ -90,7 +90,7 @@ def reproduce(names: tuple[str, ...], results: Path, jobs: int, **version: Any) 
     store, wanted = Store(results), Version(**version)
     made = [artifact(name, wanted) for name in names]
     for one in made:
-        store.request(one.name, wanted)
+        store.request(one.name, one.version)
     carry_out([job for one in made for job in one.jobs], store, jobs)
     for one in made:
         _header(one)
