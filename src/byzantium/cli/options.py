@@ -65,9 +65,7 @@ def version_options(command: Command) -> Command:
         [
             click.option("--seeds", type=click.IntRange(min=1), help="Fewer (or more) than 3."),
             click.option("--rounds", type=click.IntRange(min=1), help="Instead of the paper's."),
-            click.option(
-                "--model", help="Instead of the paper's cnn; mlp is a hundred times faster."
-            ),
+            click.option("--model", help="Instead of the paper's cnn; mlp is far faster."),
             click.option(
                 "--data", help="Instead of mnist.", shell_complete=complete(data_sets.NAMES)
             ),

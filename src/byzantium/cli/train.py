@@ -139,7 +139,7 @@ def _first_sentence(member: object) -> str:
 def demo(results: Path, rounds: int, jobs: int) -> None:
     """Why the mean is not enough, why robust rules are not either, and what bucketing does.
 
-    25 workers hold handwritten digits sorted by label, 5 of them attack. Takes about half a minute.
+    25 workers hold handwritten digits sorted by label, 5 of them attack. Takes less than a minute.
     """
     store, runs = Store(results), demonstration.runs(rounds)
     carry_out(list(runs.values()), store, jobs)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.table import Table
 
+from byzantium.experiments.paper import behind
 from byzantium.experiments.run import Run
 from byzantium.experiments.store import Store
 
@@ -30,7 +31,7 @@ def runs(rounds: int = 300) -> Runs:
     """By rule, attack and s."""
     return {
         (rule, attack, s): Run(
-            rule=(f"Bucketing(s={s}) >> " if s > 1 else "") + RULES[rule],
+            rule=behind(s, RULES[rule]),
             attack=ATTACKS[attack],
             rounds=rounds,
             momentum=0.0,

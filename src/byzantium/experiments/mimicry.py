@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from byzantium.aggregation import Aggregator, parse
+from byzantium.aggregation import Aggregator
 from byzantium.aggregation.pipeline import check_sizes
 from byzantium.experiments.job import METRICS, Job, Stop, Watch, append, write_atomically
+from byzantium.experiments.run import rule_of
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,7 @@ class Mimicry(Job):
         object.__setattr__(self, "rule", repr(rule))
 
     def aggregator(self) -> Aggregator:
-        text = self.rule if "(" in self.rule else f"{self.rule}()"
-        rule = parse(text, f=self.q)
-        if not isinstance(rule, Aggregator):
-            raise ValueError(f"{self.rule!r} mixes and does not aggregate; it must end in a rule")
-        return rule
+        return rule_of(self.rule, self.q)
 
     def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:
         generator = torch.Generator().manual_seed(self.seed)

@@ -53,8 +53,9 @@ PUBLISHED_SETTINGS = Run(
 )
 
 
-def _rule(aggregator: str, s: int = 1, mixing: str = "Bucketing") -> str:
-    return f"{mixing}(s={s}) >> {RULES[aggregator]}" if s > 1 else RULES[aggregator]
+def behind(s: int, rule: str, mixing: str = "Bucketing") -> str:
+    """A rule behind buckets of s; the rule itself where s is 1."""
+    return f"{mixing}(s={s}) >> {rule}" if s > 1 else rule
 
 
 def _cell(labels: dict[str, Any], **changes: Any) -> Cell:
@@ -80,7 +81,7 @@ def _table(name: str, s: int, attack: str) -> Artifact:
     cells = tuple(
         _cell(
             _labels(aggregator, attack, 0.0, s, split),
-            rule=_rule(aggregator, s),
+            rule=behind(s, RULES[aggregator]),
             attack=ATTACKS[attack],
             partition=SPLITS[split],
             **setting,
@@ -103,7 +104,7 @@ def _main() -> Artifact:
     cells = tuple(
         _cell(
             _labels(aggregator, attack, momentum, s, "noniid"),
-            rule=_rule(aggregator, s),
+            rule=behind(s, RULES[aggregator]),
             attack=ATTACKS[attack],
             momentum=momentum,
         )
@@ -138,9 +139,7 @@ def _hyperparameters() -> Artifact:
             n=53,
             f=q,
             momentum=momentum,
-            rule=f"Bucketing(s={s}) >> {_clipping(10 / (1 - momentum))}"
-            if s > 1
-            else _clipping(10 / (1 - momentum)),
+            rule=behind(s, _clipping(10 / (1 - momentum))),
             attack=ATTACKS["ipm"],
         )
         for momentum in (0.0, 0.9)
@@ -197,9 +196,7 @@ def _clipping_radius() -> Artifact:
             {"scaling": scaling, "attack": attack, "momentum": momentum, "s": s},
             momentum=momentum,
             rounds=1200,
-            rule=f"Bucketing(s={s}) >> {_clipping(radius(momentum))}"
-            if s > 1
-            else _clipping(radius(momentum)),
+            rule=behind(s, _clipping(radius(momentum))),
             attack=ATTACKS[attack],
         )
         for scaling, radius in RADII.items()
@@ -224,7 +221,7 @@ def _krum_selections() -> Artifact:
             n=20,
             f=2,
             rounds=1200,
-            rule=_rule("krum", s),
+            rule=behind(s, RULES["krum"]),
             attack=ATTACKS["label-flip"],
         )
         for s in (1, 2, 3)
@@ -248,7 +245,7 @@ def _scaled(name: str, title: str, y: str, y_title: str) -> Artifact:
             f=3,
             rounds=3000,
             model=f"cnn(scale={scale})",
-            rule=_rule("rfa", s),
+            rule=behind(s, RULES["rfa"]),
             attack=ATTACKS[attack],
             record=("distance", "spread", "weights", "heterogeneity"),
         )
@@ -274,7 +271,7 @@ def _resampling() -> Artifact:
             n=24,
             f=3,
             rounds=1200,
-            rule=_rule("rfa", 2, mixing),
+            rule=behind(2, RULES["rfa"], mixing),
             attack=ATTACKS[attack],
         )
         for attack in FIVE

@@ -161,10 +161,7 @@ class Run(Job):
         )
 
     def aggregator(self) -> Aggregator:
-        rule = parse(_called(self.rule), f=self.f)
-        if not isinstance(rule, Aggregator):
-            raise ValueError(f"{self.rule!r} mixes and does not aggregate; it must end in a rule")
-        return rule
+        return rule_of(self.rule, self.f)
 
     def dataset(self) -> Dataset:
         return _dataset(self.data, self.long_tail)
@@ -248,6 +245,14 @@ def _dataset(name: str, gamma: float) -> Dataset:
     return data if gamma == 1 else long_tail(data, gamma)
 
 
+def rule_of(text: str, f: int) -> Aggregator:
+    """A rule from its notation; written without its f, it has this one."""
+    rule = parse(_called(text), f=f)
+    if not isinstance(rule, Aggregator):
+        raise ValueError(f"{text!r} mixes and does not aggregate; it must end in a rule")
+    return rule
+
+
 def _called(text: str) -> str:
     """`Median` is short for `Median()`."""
     return f"{text.strip()}()" if text.strip().isidentifier() else text
@@ -266,8 +271,8 @@ def _spelled(
             return name, arguments
 
         signature = inspect.signature(make)
-        kept = list(signature.parameters.values())[given:]
-        noted.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+        written = list(signature.parameters.values())[given:]
+        noted.__signature__ = signature.replace(parameters=written)  # type: ignore[attr-defined]
         return noted
 
     noting = {name: note(name, make) for name, make in known.items()}
