@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 import byzantium as bz
 from byzantium.cli import main
-from byzantium.experiments import MAKERS, Run, Store
+from byzantium.experiments import MAKERS, Run, Store, artifact
 from byzantium.experiments.job import lines
 from byzantium.learning.data import NAMES
 
@@ -156,9 +156,9 @@ def test_an_artifact_is_reproduced_reported_and_compared() -> None:
     for result in Store("results"):
         assert f"{result.accuracy:.2f}" in text or f"{result.accuracy:.1f}" in text
     assert Path("results.csv").read_text().count("\n") == 3
-    for artifact in ("table2", "table4"):
-        assert Path(f"results/figures/{artifact}.png").exists()
-        assert Path(f"results/figures/{artifact}.pdf").exists()
+    for name, asked in Store("results").requests():
+        for ending in ("png", "pdf"):
+            assert Path(f"results/figures/{artifact(name, asked).stem}.{ending}").exists()
 
 
 def test_data_sets_are_found_verified_and_pictured() -> None:
@@ -201,12 +201,12 @@ def wait_for_metrics(process: subprocess.Popen[str], folder: Path, count: int) -
         time.sleep(0.02)
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_a_polite_kill_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     process = subprocess.Popen(
         program("run", *LONG), stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     wait_for_metrics(process, tmp_path / "results", 1)
-    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, signal.SIGTERM)  # as the scheduler of a cluster does
     _, told = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "Stopped with 0 of 1 done; the same command goes on." in told.replace("\n", " ")

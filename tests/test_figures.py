@@ -77,7 +77,8 @@ def keys(drawn: Figure) -> list[Line2D]:
 def test_every_artifact_is_drawn_without_any_result(tmp_path: Path, name: str) -> None:
     compared = comparison(name, Store(tmp_path / "none"), ONE)
     png, pdf = draw(compared, tmp_path / "new" / "folder", dpi=30)
-    assert (png.name, pdf.name) == (f"{name}.png", f"{name}.pdf")
+    stem = compared.artifact.stem
+    assert (png.name, pdf.name) == (f"{stem}.png", f"{stem}.pdf")
     assert pdf.read_bytes().startswith(b"%PDF")
     image = imread(png)
     assert image.ndim == 3

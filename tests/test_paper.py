@@ -172,6 +172,21 @@ def test_requests_are_remembered_once(tmp_path: Path) -> None:
     ]
 
 
+def test_a_part_of_what_was_asked_for_is_shown_within_it(tmp_path: Path) -> None:
+    store, whole = Store(tmp_path), Version(seeds=1)
+    part = Version(seeds=1, only="krum iid")
+    store.request("table2", part)
+    store.request("table4", part)
+    assert store.requests() == [("table4", part), ("table2", part)]
+    store.request("table2", whole)
+    assert store.requests() == [("table2", whole), ("table4", part)]
+    store.request("table2", part)
+    assert store.requests() == [("table2", whole), ("table4", part)]
+    store.request("table2", Version(only="krum iid"))  # of three seeds
+    assert store.requests()[0] == ("table2", Version(only="krum iid"))
+    assert len(store.requests()) == 3
+
+
 def test_mimicry_hurts_krum_and_the_median_more_than_the_mean(tmp_path: Path) -> None:
     """The paper's point: one fixed target, and every rule but the mean is off by far more."""
     errors = {}

@@ -358,15 +358,17 @@ def test_artifacts_stand_in_the_order_of_the_paper_and_no_path_of_the_machine(
     assert str(tmp_path) not in text
 
 
-def test_pictures_are_shown_where_it_is_clear_of_what_they_are(tmp_path: Path) -> None:
+def test_each_version_of_an_artifact_has_its_own_picture(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    folders.fill(store, made("table2", CHEAP), lambda cell, seed: 90.0)
-    folders.fill(store, made("table2"), lambda cell, seed: 90.0)
-    one, other = comparison("table2", store, CHEAP), comparison("table2", store)
-    link = "](figures/table2.png)"
-    assert markdown([one], store).count("![") == 0
-    assert markdown([one], store, {"table2": "figures/table2.png"}).count(link) == 1
-    assert markdown([one, other], store, {"table2": "figures/table2.png"}).count("![") == 0
+    both = [comparison("table2", store, version) for version in (CHEAP, Version())]
+    for one in both:
+        folders.fill(store, one.artifact, lambda cell, seed: 90.0)
+    both = [comparison("table2", store, one.artifact.version) for one in both]
+    pictures = {one.artifact.stem: f"figures/{one.artifact.stem}.png" for one in both}
+    assert markdown(both, store).count("![") == 0
+    text = markdown(both, store, pictures)
+    assert len(pictures) == 2
+    assert all(text.count(f"]({picture})") == 1 for picture in pictures.values())
 
 
 def test_nothing_at_all_is_a_text_too(tmp_path: Path) -> None:

@@ -265,6 +265,23 @@ def test_results_of_other_numerics_are_not_ours(tmp_path: Path) -> None:
     assert list(store) == []
 
 
+@pytest.mark.parametrize("name", ["config.toml", "metrics.jsonl", "summary.json"])
+def test_a_damaged_result_is_named_and_the_others_are_read(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, whole = Store(tmp_path), SHORT.varied(seed=1)
+    for job in (SHORT, whole):
+        perform(job, store.folder(job))
+    damaged = store.folder(SHORT) / name
+    damaged.write_text("{\n")
+    assert [result.job for result in store] == [whole]
+    assert f"{damaged} cannot be read" in caplog.text
+    if name != "config.toml":
+        with pytest.raises(ValueError, match=re.escape(f"{damaged} cannot be read")):
+            store.result(SHORT)
+    assert damaged.read_text() == "{\n"  # nothing is repaired behind anyone's back
+
+
 def test_an_unknown_kind_of_job_is_refused() -> None:
     with pytest.raises(ValueError, match="there is no kind of job 'Rnu'; there are Run, Mimicry"):
         job_of({"kind": "Rnu"})

@@ -118,7 +118,7 @@ def members(base: type) -> list[str]:
 
 @contextmanager
 def _interruptible() -> Iterator[threading.Event]:
-    """Ctrl-C sets an event; a second one ends the program at once."""
+    """Ctrl-C, or SIGTERM, sets an event; a second one ends the program at once."""
     stopped = threading.Event()
 
     def handle(number: int, frame: object) -> None:
@@ -127,11 +127,12 @@ def _interruptible() -> Iterator[threading.Event]:
         stopped.set()
         err.print("Stopping when the rounds under way are done; Ctrl-C again stops at once.")
 
-    before = signal.signal(signal.SIGINT, handle)
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stopped
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def carry_out(jobs: Sequence[Job], store: Store, processes: int) -> None:

@@ -133,12 +133,12 @@ def written(store: Store, markdown: Path | None) -> tuple[Path, list[Path]]:
     comparisons = [compare(artifact(name, version), store) for name, version in store.requests()]
     with err.status("drawing"):
         drawn = {
-            comparison.artifact.name: figures.draw(comparison, store.root / "figures")
+            comparison.artifact.stem: figures.draw(comparison, store.root / "figures")
             for comparison in comparisons
         }
         path = page.write(store, comparisons, store.root / "report.html")
     if markdown is not None:
-        shown = {name: os.path.relpath(paths[0], markdown.parent) for name, paths in drawn.items()}
+        shown = {stem: os.path.relpath(paths[0], markdown.parent) for stem, paths in drawn.items()}
         markdown.write_text(reproduction.markdown(comparisons, store, shown))
         out.print(f"the text: {markdown}", soft_wrap=True)
     return path, [picture for paths in drawn.values() for picture in paths]

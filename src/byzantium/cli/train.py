@@ -60,11 +60,10 @@ def run(config: Path | None, results: Path, **options: Any) -> None:
     if not already:
         carry_out([job], store, 1)
     result = store.result(job)
-    accuracy = f", accuracy {result.accuracy:.2f} %" if result.accuracy is not None else ""
-    before = "done before: " if already else ""
-    out.print(
-        f"{before}{result.status}{accuracy} (mean of the last five evaluations)", soft_wrap=True
-    )
+    before, accuracy = "done before: " if already else "", ""
+    if result.accuracy is not None:
+        accuracy = f", accuracy {result.accuracy:.2f} % (mean of the last five evaluations)"
+    out.print(f"{before}{result.status}{accuracy}", soft_wrap=True)
     out.print(f"in {result.folder}", soft_wrap=True, highlight=False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -83,6 +84,10 @@ class Version:
             if value is not None
         ]
 
+    def covers(self, other: Version) -> bool:
+        """Whether all of the other is in this one."""
+        return self in (other, replace(other, only=None))
+
     def narrowed(self, cell: Cell) -> Version:
         """The version of one cell alone."""
         return replace(self, only=cell.name)
@@ -118,6 +123,16 @@ class Artifact:
     def cheaper(self) -> tuple[str, ...]:
         """In what it is less than the paper's; empty where it is the paper's."""
         return self.version.words()
+
+    @property
+    def stem(self) -> str:
+        """The name of its files; versions have names of their own.
+
+        >>> from byzantium.experiments.paper import artifact
+        >>> artifact("table2").stem, artifact("table2", Version(seeds=1, only="krum iid")).stem
+        ('table2', 'table2-seeds-1-only-krum-iid')
+        """
+        return "-".join(re.findall(r"[\w.]+", " ".join([self.name, *self.version.flags()])))
 
     @property
     def trains(self) -> bool:

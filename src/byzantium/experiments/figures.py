@@ -50,7 +50,7 @@ def draw(comparison: Comparison, folder: Path, dpi: int = 150) -> list[Path]:
         raise ImportError("figures need matplotlib: pip install 'byzantium[report]'") from error
     figure = KINDS[comparison.artifact.picture.kind](comparison)
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{comparison.artifact.name}.{ending}" for ending in ("png", "pdf")]
+    paths = [folder / f"{comparison.artifact.stem}.{ending}" for ending in ("png", "pdf")]
     # Without the time of day, equal results are equal files.
     figure.savefig(paths[0], dpi=dpi, facecolor="white")
     figure.savefig(paths[1], facecolor="white", metadata={"CreationDate": None})

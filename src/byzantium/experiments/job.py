@@ -100,13 +100,18 @@ class Job(ABC):
         return dataclasses.replace(self, **changes)
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The values in a TOML or JSON file."""
+def parsed(path: Path) -> Any:
+    """What is in a TOML or JSON file."""
     try:
         text = path.read_text()
-        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except ValueError as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The names and values in a TOML or JSON file."""
+    values = parsed(path)
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold names and values, got a {type(values).__name__}")
     return values
@@ -180,7 +185,7 @@ def _seconds_before(folder: Path) -> float:
 def summary(folder: Path) -> dict[str, Any] | None:
     """Of a job that is done; None otherwise."""
     path = folder / SUMMARY
-    return json.loads(path.read_text()) if path.exists() else None
+    return read(path) if path.exists() else None
 
 
 def surroundings() -> dict[str, Any]:
@@ -219,7 +224,11 @@ def lines(path: Path) -> list[Metrics]:
     """The whole lines of a file that may be growing; a torn last one is left out."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines(True) if line.endswith("\n")]
+    whole = [line for line in path.read_text().splitlines(True) if line.endswith("\n")]
+    try:
+        return [json.loads(line) for line in whole]
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
 
 
 @contextmanager

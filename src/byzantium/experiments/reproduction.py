@@ -47,19 +47,16 @@ def markdown(
 
     comparisons: of artifacts, in any order; one of which nothing was begun counts as not run.
     store:       where the results are; it is asked how far the artifacts are that are not shown.
-    pictures:    for the name of an artifact the path of its figure, from where the text will be.
-                 It is left out where two versions of the artifact are shown: it is of one of them.
+    pictures:    for the stem of an artifact the path of its figure, from where the text will be.
     """
     names = list(MAKERS)
     shown = [comparison for comparison in comparisons if comparison.begun]
     shown.sort(key=lambda comparison: names.index(comparison.artifact.name))
-    shown_names = [comparison.artifact.name for comparison in shown]
+    shown_names = {comparison.artifact.name for comparison in shown}
     parts = [INTRODUCTION, _fenced([_command(store)]), RULE, _surroundings(shown)]
     parts += _overview(shown)
     for comparison in shown:
-        name = comparison.artifact.name
-        single = shown_names.count(name) == 1
-        parts += _section(comparison, (pictures or {}).get(name) if single else None)
+        parts += _section(comparison, (pictures or {}).get(comparison.artifact.stem))
     parts += _not_run([name for name in names if name not in shown_names], store)
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
@@ -128,7 +125,7 @@ def _overview(shown: Sequence[Comparison]) -> Iterator[str]:
 
 
 def _titled(comparison: Comparison) -> str:
-    cheaper = " (cheaper version)" if comparison.artifact.cheaper else ""
+    cheaper = f" ({', '.join(comparison.artifact.cheaper)})" if comparison.artifact.cheaper else ""
     return f"`{comparison.artifact.name}`{cheaper}"
 
 

@@ -19,6 +19,7 @@ from byzantium.experiments.job import (
     Job,
     Metrics,
     lines,
+    parsed,
     read,
     summary,
     write_atomically,
@@ -91,26 +92,28 @@ class Store:
         for path in sorted(self.root.glob(f"*/{CONFIGURATION}")):
             try:
                 job = job_of(read(path))
+                result = self.result(job)
             except ValueError as error:
-                logger.warning("%s is passed over: %s", path, error)
+                logger.warning("%s is passed over: %s", path.parent, error)
                 continue
             if job.identity == path.parent.name:  # an older version of the numerics is not ours
-                yield self.result(job)
+                yield result
 
     def request(self, name: str, version: Version) -> None:
-        """Note that an artifact was asked for, so that reports show it."""
-        noted = [[name, dataclasses.asdict(version)]]
-        noted += [entry for entry in self._noted() if entry not in noted]
+        """Note that an artifact was asked for, so that reports show it; a part is in its whole."""
+        before = self.requests()
+        wider = (known for other, known in before if other == name and known.covers(version))
+        wanted = next(wider, version)
+        noted = [(name, wanted)]
+        noted += [(n, v) for n, v in before if n != name or not wanted.covers(v)]
+        entries = [(n, dataclasses.asdict(v)) for n, v in noted]
         self.root.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.root / ARTIFACTS, json.dumps(noted, indent=1) + "\n")
+        write_atomically(self.root / ARTIFACTS, json.dumps(entries, indent=1) + "\n")
 
     def requests(self) -> list[tuple[str, Version]]:
         """The artifacts that were asked for, the last one first."""
-        return [(name, Version(**version)) for name, version in self._noted()]
-
-    def _noted(self) -> list[Any]:
         path = self.root / ARTIFACTS
-        return json.loads(path.read_text()) if path.exists() else []
+        return [(n, Version(**v)) for n, v in parsed(path)] if path.exists() else []
 
     def table(self) -> pandas.DataFrame:
         """One row a job: its fields, status, accuracy and how long it took."""
