@@ -318,13 +318,28 @@ def test_bars_show_attackers_and_points_a_line_for_each_rule(desktop: Opened) ->
 
 
 def test_the_explorer_draws_every_run_and_quantity(desktop: Opened, store: Store) -> None:
-    runs = [result for result in store if isinstance(result.job, Run)]
-    assert len(desktop.plotted("#explorer")) == len(runs)
-    values = desktop.page.locator("#quantity option").evaluate_all("all => all.map((o) => o.value)")
-    assert values == ["accuracy", "loss", "train_loss", "distance", "spread"]
-    desktop.page.select_option("#quantity", "train_loss")
+    page, runs = desktop.page, [result for result in store if isinstance(result.job, Run)]
+    desktop.scroll_to("#explorer")
+    values = "all => all.map((option) => option.value)"
+    seen = 0
+    for setting in page.locator("#setting option").evaluate_all(values):
+        page.select_option("#setting", setting)
+        plot = "document.querySelector('#explorer')"
+        desktop.until(f"{plot}.layout?.uirevision.split(',')[0] === '{setting}'")
+        seen += len(desktop.plotted("#explorer"))
+        # A panel for each attack, and in it the runs under this attack alone.
+        panels = page.evaluate(
+            f"{plot}.data.map((t) => [t.xaxis, t.meta[1].split(',')[0]].join(' '))"
+        )
+        titles = page.evaluate(f"{plot}.layout.annotations.map((a) => a.xref.split(' ')[0])")
+        assert {panel.split()[0] for panel in panels} == set(titles)
+        assert len(set(panels)) == len(titles)
+    assert seen == len(runs)
+    quantities = page.locator("#quantity option").evaluate_all(values)
+    assert quantities == ["accuracy", "loss", "train_loss", "distance", "spread"]
+    page.select_option("#quantity", "train_loss")
     desktop.until("document.querySelector('#explorer').data[0].y[0] === 2.1")
-    desktop.page.select_option("#quantity", "accuracy")
+    page.select_option("#quantity", "accuracy")
 
 
 def test_a_chosen_run_shows_weights_and_its_command(desktop: Opened) -> None:

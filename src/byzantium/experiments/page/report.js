@@ -130,7 +130,7 @@ function draw(chart) {
   }
   const grid = { gridcolor: colour("--line"), zeroline: false, linecolor: colour("--line"),
     automargin: false };
-  const { xaxis, yaxis, ...rest } = layout;
+  const axes = ["xaxis", "yaxis", ...Object.keys(layout).filter((name) => /^[xy]axis/.test(name))];
   Plotly.react(chart.element, data, {
     margin: { l: 38, r: 6, t: 6, b: 26 },
     paper_bgcolor: "rgba(0,0,0,0)",
@@ -145,9 +145,8 @@ function draw(chart) {
     // Said, because plotly finds a new size later than it is printed.
     width: chart.element.clientWidth,
     height: chart.element.clientHeight,
-    ...rest,
-    xaxis: { ...grid, ...xaxis },
-    yaxis: { ...grid, ...yaxis },
+    ...layout,
+    ...Object.fromEntries(axes.map((name) => [name, { ...grid, ...layout[name] }])),
   }, { displayModeBar: false, displaylogo: false, ...chart.options });
 }
 
@@ -170,6 +169,10 @@ const refreshers = [];
 const passes = (item) => FACETS.every(([name]) =>
   !chosen.get(name).size || item[name] === undefined || chosen.get(name).has(item[name]));
 const shown = () => report.runs.filter(passes);
+
+/** Settings and their runs, the setting with the most runs first. */
+const bySize = (runs) => [...grouped(runs, (run) => run.setting)].sort((a, b) =>
+  b[1].length - a[1].length || a[0] - b[0]);
 
 function filters() {
   const same = [];
@@ -216,9 +219,7 @@ function score(runs) {
 
 function worstCase() {
   const finished = shown().filter((run) => /^(completed|diverged)/.test(run.status));
-  const settings = [...grouped(finished, (run) => run.setting)];
-  settings.sort((a, b) => b[1].length - a[1].length || a[0] - b[0]);
-  const tables = settings.flatMap(([setting, runs]) => matrix(report.settings[setting], runs));
+  const tables = bySize(finished).flatMap(([setting, runs]) => matrix(report.settings[setting], runs));
   $("matrices").replaceChildren(...(tables.length ? tables : [note("No finished run is shown.")]));
 }
 
@@ -574,39 +575,62 @@ function explorer() {
   $("quantity").append(...names.map((y) => make("option", { value: y }, QUANTITIES[y])));
   const own = chart($("explorer"), explored, { displayModeBar: true, modeBarButtons: [
     ["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] });
-  for (const id of ["quantity", "logarithmic"]) {
+  for (const id of ["setting", "quantity", "logarithmic"]) {
     $(id).addEventListener("change", () => redraw([own]));
   }
+  refreshers.push(() => {
+    const before = $("setting").value;
+    const left = bySize(shown()).map(([setting]) => String(setting));
+    $("setting").replaceChildren(...left.map((setting) =>
+      make("option", { value: setting }, report.settings[setting])));
+    if (left.includes(before)) $("setting").value = before;
+  });
 }
 
+/** The runs of one setting: a panel for each attack, all with the same axes. */
 function explored() {
-  const y = $("quantity").value;
+  const [setting, y] = [$("setting").value, $("quantity").value];
   const type = $("logarithmic").checked ? "log" : "linear";
   const mixings = distinct(report.runs, (run) => run.mixing).sort(naturally);
-  const runs = shown().filter((run) => run.series[y]);
+  const runs = shown().filter((run) => String(run.setting) === setting && run.series[y]);
   const groups = grouped(runs, pipeline);
+  const attacks = distinct(runs, (run) => run.attack).sort(naturally);
+  const axis = (attack) => (attack === attacks[0] ? "" : attacks.indexOf(attack) + 1);
   const data = runs.map((run) => ({
     type: "scatter", mode: run.series.round.length > 1 ? "lines" : "markers",
     x: run.series.round, y: run.series[y], opacity: 0.85,
+    xaxis: `x${axis(run.attack)}`, yaxis: `y${axis(run.attack)}`,
     line: { color: colour(ruleColour(run.rule)), width: 1.6,
       dash: DASHES[mixings.indexOf(run.mixing) % DASHES.length] },
     // All runs of a rule have one entry in the legend.
     name: plain(pipeline(run)), legendgroup: pipeline(run),
     showlegend: groups.get(pipeline(run))[0] === run,
-    meta: [run.text, `${run.attack}, seed ${run.seed}`, report.settings[run.setting]].map(plain),
-    hovertemplate: "<b>%{meta[0]}</b><br>%{meta[1]}<br>%{meta[2]}<br>" +
-      "round %{x}: %{y:.4~g}<extra></extra>",
+    meta: [run.text, `${run.attack}, seed ${run.seed}`].map(plain),
+    hovertemplate: "<b>%{meta[0]}</b><br>%{meta[1]}<br>round %{x}: %{y:.4~g}<extra></extra>",
   }));
+  const wide = $("explorer").clientWidth >= 600;
+  const columns = Math.min(attacks.length, wide ? 3 : 1);
+  const rows = columns ? Math.ceil(attacks.length / columns) : 1;
+  const height = rows > 1 ? 250 * rows : 380;
+  $("explorer").style.height = `${height + 140}px`;
   const layout = {
     // On a phone dragging scrolls.
-    dragmode: $("explorer").clientWidth < 700 ? false : "zoom",
-    showlegend: true, uirevision: y + type,
-    margin: { l: 50, r: 10, t: 34, b: 30 },
-    legend: { orientation: "h", y: -0.08, yanchor: "top",
+    dragmode: wide ? "zoom" : false,
+    showlegend: true, uirevision: [setting, y, type].join(),
+    margin: { l: 50, r: 10, t: 56, b: 30 },
+    legend: { orientation: "h", y: -32 / height, yanchor: "top",
       font: { color: colour("--ink"), size: 12 } },
-    xaxis: { rangemode: "tozero" },
-    yaxis: { title: { text: `${QUANTITIES[y] ?? "nothing"}, over rounds` }, type },
+    grid: { rows, columns: columns || 1, pattern: "independent", xgap: 0.12, ygap: 0.24 },
+    annotations: attacks.map((attack) => ({ text: plain(label(attack)), showarrow: false,
+      xref: `x${axis(attack)} domain`, yref: `y${axis(attack)} domain`,
+      x: 0, y: 1, yanchor: "bottom", font: { color: colour("--ink"), size: 12 } })),
   };
+  attacks.forEach((attack, k) => {
+    const title = k % columns ? {} : { title: { text: QUANTITIES[y] } };
+    const range = y === "accuracy" && type === "linear" ? { range: [0, 102] } : {};
+    layout[`xaxis${axis(attack)}`] = { rangemode: "tozero", matches: k ? "x" : undefined };
+    layout[`yaxis${axis(attack)}`] = { type, ...title, ...range, matches: k ? "y" : undefined };
+  });
   return { data, layout };
 }
 
