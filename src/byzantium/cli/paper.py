@@ -52,9 +52,8 @@ def plan(target: str, results: Path, jobs: int, probe: bool, **version: Any) -> 
     found = [store.result(job) for job in todo]
     if len(found) <= 60:
         for result in found:
-            out.print(
-                f"{result.status:>10}  {described(result.job)}", highlight=False, markup=False
-            )
+            text = f"{result.status:>10}  {described(result.job)}"
+            out.print(text, highlight=False, markup=False, soft_wrap=True)
     done = sum(result.done for result in found)
     out.print(f"{len(found)} jobs, {done} done, {len(found) - done} to do")
     if probe and done < len(found):
@@ -65,9 +64,10 @@ def plan(target: str, results: Path, jobs: int, probe: bool, **version: Any) -> 
 
 def _header(made: Artifact) -> None:
     out.print(f"[bold]{made.title}[/bold]")
-    out.print(f"fixed: {made.fixed}\nvaries: {made.varies}", highlight=False)
+    said = [f"fixed: {made.fixed}", f"varies: {made.varies}"]
     if made.cheaper:
-        out.print(f"a cheaper version: {', '.join(made.cheaper)}", highlight=False)
+        said.append(f"a cheaper version: {', '.join(made.cheaper)}")
+    out.print("\n".join(said), highlight=False, markup=False, soft_wrap=True)
 
 
 @main.command()
