@@ -79,7 +79,7 @@ def _header(made: Artifact) -> None:
 @jobs_option
 @data_option
 def reproduce(names: tuple[str, ...], results: Path, jobs: int, **version: Any) -> None:
-    """Make tables and figures of the paper, beside the published numbers.
+    """Make tables and figures of the paper, beside its numbers.
 
     \b
     byzantium reproduce table2 table4 --seeds 1
@@ -114,7 +114,7 @@ def reproduce(names: tuple[str, ...], results: Path, jobs: int, **version: Any) 
     help="Also write all results as a table, one row a run.",
 )
 def report(results: Path, markdown: Path | None, csv: Path | None) -> None:
-    """One page to look at, and static figures, from a folder of results."""
+    """One page to look at, and figures, from a folder of results."""
     store = Store(results)
     page, pictures = written(store, markdown)
     out.print(f"the page: {page}", soft_wrap=True)

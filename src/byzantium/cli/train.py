@@ -73,7 +73,7 @@ def run(config: Path | None, results: Path, **options: Any) -> None:
 @jobs_option
 @data_option
 def sweep(file: Path, results: Path, jobs: int) -> None:
-    """Carry out all combinations of a file with the parts [fixed] and [varies].
+    """Carry out all combinations that a file describes.
 
     \b
     [fixed]
@@ -136,9 +136,9 @@ def _first_sentence(member: object) -> str:
 @click.option("--rounds", type=click.IntRange(min=1), default=300, show_default=True)
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True)
 def demo(results: Path, rounds: int, jobs: int) -> None:
-    """Why the mean is not enough, why robust rules are not either, and what bucketing does.
+    """Why the mean is not enough, and neither are robust rules.
 
-    25 workers hold handwritten digits sorted by label, 5 of them attack. Takes less than a minute.
+    Five rules under four attacks, alone and behind buckets of two. 25 workers hold handwritten digits sorted by label, 5 of them attack. Takes less than a minute.
     """
     store, runs = Store(results), demonstration.runs(rounds)
     carry_out(list(runs.values()), store, jobs)
