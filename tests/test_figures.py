@@ -252,7 +252,7 @@ def test_a_table_says_ours_theirs_and_the_verdict(tmp_path: Path) -> None:
 def test_a_cheaper_version_is_said(tmp_path: Path, name: str) -> None:
     compared = comparison(name, Store(tmp_path), CHEAP)
     said = " ".join(texts(figure(compared)))
-    words = "2 seeds instead of 3, 60 rounds, model mlp, learning rate 0.1, data set digits"
+    words = "2 seeds instead of 3, 60 rounds, model mlp, data set digits"
     assert f"cheaper version: {words}" in said
     assert "cheaper" not in " ".join(texts(figure(comparison(name, Store(tmp_path)))))
 

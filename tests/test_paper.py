@@ -103,7 +103,7 @@ def test_a_cheaper_version_says_so() -> None:
     made = artifact("figure-main", version)
     assert len(made.jobs) == 10
     assert all(
-        (job.rounds, job.model, job.data, job.learning_rate) == (60, "mlp", "digits", 0.1)
+        (job.rounds, job.model, job.data, job.learning_rate) == (60, "mlp", "digits", 0.01)
         for job in made.jobs
         if isinstance(job, Run)
     )

@@ -138,7 +138,8 @@ def _first_sentence(member: object) -> str:
 def demo(results: Path, rounds: int, jobs: int) -> None:
     """Why the mean is not enough, and neither are robust rules.
 
-    Five rules under four attacks, alone and behind buckets of two. 25 workers hold handwritten digits sorted by label, 5 of them attack. Takes less than a minute.
+    Five rules under four attacks, alone and behind buckets of two: 25 workers hold handwritten
+    digits sorted by label, 5 of them attack. Takes less than a minute.
     """
     store, runs = Store(results), demonstration.runs(rounds)
     carry_out(list(runs.values()), store, jobs)

@@ -13,8 +13,6 @@ from byzantium.experiments.run import Run
 
 # As many as were published.
 SEEDS = 3
-# Where the model is not the paper's, its learning rate is not, either.
-OTHER_RATE = 0.1
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ class Version:
         if self.rounds is not None:
             yield f"{self.rounds} rounds"
         if self.model is not None:
-            yield f"model {self.model}, learning rate {OTHER_RATE}"
+            yield f"model {self.model}"
         if self.data is not None:
             yield f"data set {self.data}"
         if self.only is not None:
@@ -95,9 +93,7 @@ class Version:
     def applied(self, job: Job) -> Job:
         if not isinstance(job, Run):
             return job
-        changes: dict[str, Any] = {"rounds": self.rounds, "data": self.data}
-        if self.model is not None:
-            changes |= {"model": self.model, "learning_rate": OTHER_RATE}
+        changes = {"rounds": self.rounds, "model": self.model, "data": self.data}
         return job.varied(**{name: value for name, value in changes.items() if value is not None})
 
 
