@@ -609,8 +609,8 @@ function explored() {
     hovertemplate: "<b>%{meta[0]}</b><br>%{meta[1]}<br>round %{x}: %{y:.4~g}<extra></extra>",
   }));
   const wide = $("explorer").clientWidth >= 600;
-  const columns = Math.min(attacks.length, wide ? 3 : 1);
-  const rows = columns ? Math.ceil(attacks.length / columns) : 1;
+  const rows = Math.ceil(attacks.length / (wide ? 3 : 1)) || 1;
+  const columns = Math.ceil(attacks.length / rows) || 1;
   const height = rows > 1 ? 250 * rows : 380;
   $("explorer").style.height = `${height + 140}px`;
   const layout = {
@@ -620,7 +620,7 @@ function explored() {
     margin: { l: 50, r: 10, t: 56, b: 30 },
     legend: { orientation: "h", y: -32 / height, yanchor: "top",
       font: { color: colour("--ink"), size: 12 } },
-    grid: { rows, columns: columns || 1, pattern: "independent", xgap: 0.12, ygap: 0.24 },
+    grid: { rows, columns, pattern: "independent", xgap: 0.12, ygap: 0.24 },
     annotations: attacks.map((attack) => ({ text: plain(label(attack)), showarrow: false,
       xref: `x${axis(attack)} domain`, yref: `y${axis(attack)} domain`,
       x: 0, y: 1, yanchor: "bottom", font: { color: colour("--ink"), size: 12 } })),
