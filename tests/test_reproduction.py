@@ -7,6 +7,8 @@ import io
 import itertools
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -417,3 +419,24 @@ def test_the_terminal_has_a_row_for_each_published_cell(tmp_path: Path) -> None:
     assert terminal(compared).row_count == 80
     assert "cheaper version: 1 seed instead of 3, 60 rounds" in text
     assert "not comparable" in text
+
+
+# -- ours ----------------------------------------------------------------------------------------
+
+
+def test_the_text_in_the_repository_is_what_its_results_say(tmp_path: Path) -> None:
+    """`byzantium report results --markdown REPRODUCTION.md` was run after the last result."""
+    repository = Path(__file__).parents[1]
+    command = ["git", "-C", str(repository), "ls-files", "results"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+    if not listed:
+        pytest.skip("not a clone of the repository")
+    for name in listed:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(repository / name, tmp_path / name)
+    store = Store(tmp_path / "results")
+    comparisons = [comparison(name, store, version) for name, version in store.requests()]
+    stems = [one.artifact.stem for one in comparisons]
+    pictures = {stem: f"results/figures/{stem}.png" for stem in stems}
+    assert set(pictures.values()) == {name for name in listed if name.endswith(".png")}
+    assert (repository / "REPRODUCTION.md").read_text() == markdown(comparisons, store, pictures)
