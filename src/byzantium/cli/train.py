@@ -60,10 +60,10 @@ def run(config: Path | None, results: Path, **options: Any) -> None:
     if not already:
         carry_out([job], store, 1)
     result = store.result(job)
-    before, accuracy = "done before: " if already else "", ""
+    said = f"done before: {result.status}" if already else result.status
     if result.accuracy is not None:
-        accuracy = f", accuracy {result.accuracy:.2f} % (mean of the last five evaluations)"
-    out.print(f"{before}{result.status}{accuracy}", soft_wrap=True)
+        said += f", accuracy {result.accuracy:.2f} % (mean of the last five evaluations)"
+    out.print(said, soft_wrap=True)
     out.print(f"in {result.folder}", soft_wrap=True, highlight=False)
 
 

@@ -92,11 +92,12 @@ class Store:
         for path in sorted(self.root.glob(f"*/{CONFIGURATION}")):
             try:
                 job = job_of(read(path))
+                if job.identity != path.parent.name:  # an older version of the numerics is not ours
+                    continue
                 result = self.result(job)
             except ValueError as error:
                 logger.warning("%s is passed over: %s", path.parent, error)
-                continue
-            if job.identity == path.parent.name:  # an older version of the numerics is not ours
+            else:
                 yield result
 
     def request(self, name: str, version: Version) -> None:

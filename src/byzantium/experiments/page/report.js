@@ -130,7 +130,7 @@ function draw(chart) {
   }
   const grid = { gridcolor: colour("--line"), zeroline: false, linecolor: colour("--line"),
     automargin: false };
-  const axes = ["xaxis", "yaxis", ...Object.keys(layout).filter((name) => /^[xy]axis/.test(name))];
+  const axes = Object.keys({ xaxis: {}, yaxis: {}, ...layout }).filter((name) => /^[xy]axis/.test(name));
   Plotly.react(chart.element, data, {
     margin: { l: 38, r: 6, t: 6, b: 26 },
     paper_bgcolor: "rgba(0,0,0,0)",
@@ -219,7 +219,8 @@ function score(runs) {
 
 function worstCase() {
   const finished = shown().filter((run) => /^(completed|diverged)/.test(run.status));
-  const tables = bySize(finished).flatMap(([setting, runs]) => matrix(report.settings[setting], runs));
+  const tables = bySize(finished).flatMap(([setting, runs]) =>
+    matrix(report.settings[setting], runs));
   $("matrices").replaceChildren(...(tables.length ? tables : [note("No finished run is shown.")]));
 }
 
