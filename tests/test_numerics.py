@@ -11,7 +11,7 @@ from torch import Tensor
 
 import byzantium as bz
 from byzantium.aggregation import geometry, plain
-from byzantium.aggregation.geometry import Points, row_norms
+from byzantium.aggregation.geometry import GivenPoints, Points
 
 
 def seeded() -> torch.Generator:
@@ -19,7 +19,7 @@ def seeded() -> torch.Generator:
 
 
 def gram_distances(X: Tensor) -> Tensor:
-    points = Points(X, torch.arange(len(X)), row_norms(X))
+    points = GivenPoints(X)
     return torch.from_numpy(points.geometry().squared_distances)
 
 
@@ -82,25 +82,68 @@ def test_rows_equal_to_the_bit_have_distance_zero_to_the_bit() -> None:
     assert (gram_distances(X)[same] == 0).all()
 
 
-def test_only_close_rows_that_differ_call_for_a_second_reading(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Attackers that collude send equal vectors: the common case must stay the fast one."""
-    references = []
-    about = Points._gram_about
+def counted_references(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one with each reading of the vectors for a Gram matrix."""
+    references: list[int] = []
+    about = Points.gram_about
 
     def counted(self: Points, reference: int) -> object:
         references.append(reference)
         return about(self, reference)
 
-    monkeypatch.setattr(Points, "_gram_about", counted)
+    monkeypatch.setattr(Points, "gram_about", counted)
+    return references
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-4])
+@pytest.mark.parametrize("attack", [1.0, 1e3, 1e9])
+def test_attackers_that_collude_cost_no_second_reading(
+    noise: float, attack: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They send equal vectors, or nearly: the common case must stay the fast one."""
+    references = counted_references(monkeypatch)
     X = inputs.gaussian(25, 300).float()
-    X[-5:] = X[3]
+    X[-5:] = attack * (X[3] + noise * inputs.gaussian(5, 300).float())
     bz.Krum(f=5)(X)
     assert len(references) == 1
-    X[-5:] = X[3] + 1e-4 * inputs.gaussian(5, 300).float()
-    bz.Krum(f=5)(X)
-    assert len(references) == 3
+
+
+def as_reference(row: Tensor, X: Tensor) -> Tensor:
+    """The row, with the median norm of the others: what is measured first is measured from it."""
+    norms = X.norm(dim=1).sort().values
+    return row / row.norm() * (norms[len(X) // 2 - 1] + norms[len(X) // 2]) / 2
+
+
+def test_an_attacker_as_the_reference_costs_one_more_reading_and_no_digits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X = inputs.common_part(24)
+    X = torch.cat([X, as_reference(-X[0], X)[None]])
+    references = counted_references(monkeypatch)
+    assert relative_error(X, 24) < 1e-9
+    assert len(references) == 2
+    assert references[0] == 24
+
+
+def test_rows_that_are_all_equal_but_the_reference_cost_no_second_reading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X = inputs.common_part(1).expand(24, -1)
+    X = torch.cat([X, -X[:1]])
+    references = counted_references(monkeypatch)
+    assert (gram_distances(X)[:24, :24] == 0).all()
+    bz.Krum(f=1)(X[torch.arange(24, -1, -1)])
+    assert len(references) == 2
+
+
+@pytest.mark.parametrize("offset", [1e8, 1e12])
+def test_the_choice_of_the_reference_is_not_in_the_hands_of_attackers(offset: float) -> None:
+    """Seen from -x, all the honest rows coincide, and so do attackers 500 spreads away."""
+    for seed in range(40):
+        honest = offset / 20 + offset * 1e-13 * inputs.gaussian(18, 400, seed)
+        X = torch.cat([honest, honest[:5] + offset * 5e-11 * inputs.gaussian(5, 400, seed + 1)])
+        X = torch.cat([X, as_reference(-X[0], X).expand(2, -1)])
+        assert bz.Krum(f=7).explain(X).weights[:18].sum() == 1
 
 
 @pytest.mark.parametrize("n", [3, 4, 8, 24, 25, 26, 27, 64, 100, 300])

@@ -31,6 +31,18 @@ SMALL = 1 << 18
 MIXED_COLUMNS = 4 * kernels.BLOCK
 
 
+def mixed(matrix: Tensor, rows: Tensor, mixing: Array) -> Tensor:
+    flat, offsets = _flat(matrix, rows)
+    lists, nothing = _lists(mixing), np.empty(0, flat.dtype)
+    result = np.empty((len(mixing), matrix.shape[1]))
+
+    def part(first: int, last: int) -> None:
+        kernels.mix(flat, offsets, *lists, nothing, 0.0, result[:, first:last], first, last)
+
+    _over_columns(part, len(lists[1]), matrix.shape[1])
+    return torch.from_numpy(result)
+
+
 def squared_norms(matrix: Tensor) -> Array:
     flat, offsets = _flat(matrix, torch.arange(len(matrix)))
 

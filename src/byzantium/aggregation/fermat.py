@@ -1,16 +1,31 @@
 """The sum of distances to n points, and the way to its minimiser, in n x n numbers.
 
 A point is given by its weights over the points; see `geometry`.
+
+Nothing here compares sums of distances: beside vectors that are 1e15 times farther away than the
+others, the sum is flat to rounding everywhere near its minimiser. Its gradient, a sum of unit
+vectors, is not, and it tells where to go and when one has arrived.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from byzantium.aggregation.geometry import Array, Geometry
+from byzantium.aggregation.geometry import Array, Geometry, medians, squared_distances
 
 # Newton's method takes about ten; never reached, this bounds the work whatever comes in.
-MOST_STEPS = 1000
+MOST_STEPS = 200
+# A gradient that does not get smaller for so many steps is as small as rounding lets it be.
+PATIENCE = 2
+# The gradient at which a row counts as the minimiser: far below what anyone can use.
+FLAT = 1e-9
+# Distances below this share of the typical one are taken for this share, so that none is zero.
+NEAR = 1e-10
+# Rows closer to each other than this share of the typical distance count as one: a step along their
+# difference would have weights that are rounding alone.
+CLOSE = 3e-7
 
 
 class SumOfDistances:
@@ -25,85 +40,154 @@ class SumOfDistances:
         self.n = geometry.n
         self.smoothing = smoothing
 
-    def __call__(self, weights: Array) -> float:
-        distances = self.geometry.distances_to(weights)
-        if self.smoothing:
-            near = (distances**2 / self.smoothing + self.smoothing) / 2
-            distances = np.where(distances < self.smoothing, near, distances)
-        return float(distances.sum())
-
-    def _pull(self, weights: Array) -> Array:
-        """(points,): 1 / max(smoothing, ||z - x_i||); infinite at a point itself."""
+    def weiszfeld(self, weights: Array) -> Array:
+        """One step of Weiszfeld's iteration; at a point itself, of Vardi and Zhang's."""
         pull = np.zeros(len(weights))
         with np.errstate(divide="ignore"):
             pull[: self.n] = 1 / self.geometry.distances_to(weights).clip(min=self.smoothing)
-        return pull
-
-    def weiszfeld(self, weights: Array) -> Array:
-        """One step of Weiszfeld's iteration; at a point itself, of Vardi and Zhang's."""
-        pull = self._pull(weights)
         here = np.isinf(pull)
         if not here.any():
             return pull / pull.sum()
         pull[here] = 0
-        strength = np.sqrt(self._squared_norm(pull - pull.sum() * weights))
+        force = pull - pull.sum() * weights
+        strength = math.sqrt(max(0.0, float(force @ self.geometry.gram @ force)))
         if strength <= here.sum():  # the others cannot pull it away: this is the minimiser
             return weights
         stay = here.sum() / strength
         return (1 - stay) * pull / pull.sum() + stay * weights
 
-    def newton(self, weights: Array) -> Array | None:
-        """One step of Newton's method, by Woodbury's formula; None where it is not defined.
+    def minimise(self) -> Array:
+        """The weights of the minimiser, a convex combination of the rows."""
+        geometry, n = self.geometry, self.n
+        gram, distances = geometry.gram[:n, :n], geometry.squared_distances
+        reach = medians(distances)
+        # Rows that can hardly be told apart are one row that counts several times.
+        indistinct = distances <= CLOSE**2 * reach.min()
+        rows, group, counts = np.unique(
+            indistinct.argmax(axis=1), return_inverse=True, return_counts=True
+        )
+        search = _Search(gram[rows][:, rows], counts.astype(float), reach[rows], self.smoothing)
+        if (row := search.minimising_row()) is not None:
+            return geometry.at(int(rows[row]))
+        return np.pad((search.run() / counts)[group], (0, geometry.anchors))
 
-        With u_i = (z - x_i) / e_i and e_i = max(smoothing, ||z - x_i||), the gradient is U 1 and
-        the Hessian S I - U_a diag(1 / e_a) U_a^T, where S = sum_i 1 / e_i and a are the points
-        farther than the smoothing. Without its second term this would be Weiszfeld's step.
+
+class _Search:
+    """A descent to the minimiser over different rows, of which each counts several times.
+
+    The frame of reference moves with it: about the row nearest to the point at hand, even the
+    smallest distance from that row has all of its digits.
+    """
+
+    def __init__(self, gram: Array, counts: Array, reach: Array, smoothing: float) -> None:
+        self.gram, self.counts = gram, counts
+        self.smoothing = smoothing
+        # Half of the rows around it: the minimiser cannot be much farther away than these.
+        self.start = int(reach.argmin())
+        self.near = max(smoothing, NEAR * math.sqrt(reach.min()))
+        self.base = 0
+        self.based = gram
+
+    def minimising_row(self) -> int | None:
+        """The row that is the minimiser, if one is.
+
+        By the criterion of Vardi and Zhang, that is one from which the unit vectors to the others
+        add up to no more than how often it counts. Smoothed, the sum has no such corners.
+        """
+        if self.smoothing:
+            return None
+        force, distances = np.zeros_like(self.gram), squared_distances(self.gram)
+        np.divide(self.counts, np.sqrt(distances), out=force, where=distances > 0)
+        np.fill_diagonal(force, -force.sum(axis=1))
+        strength = np.sqrt(((force @ self.gram) * force).sum(axis=1).clip(min=0))
+        minimal = strength <= self.counts + FLAT
+        return int(minimal.argmax()) if minimal.any() else None
+
+    def run(self) -> Array:
+        weights = best = np.eye(len(self.gram))[self.start]
+        least, patience = math.inf, PATIENCE
+        for _ in range(MOST_STEPS):
+            self._settle(weights)
+            force = self._force(weights)
+            slope = float(force @ self.based @ force)
+            if 0 <= slope < least:
+                best, least = weights, slope
+            elif least < FLAT**2:
+                patience -= 1
+            if not patience or slope == 0:
+                break
+            weights = self._step(weights, force)
+            # What lies on the base counts for nothing in its frame: it is what the others leave.
+            weights[self.base] = 0
+            weights[self.base] = 1 - weights.sum()
+        self._settle(best)
+        pull = self._pull(best)
+        return pull / pull.sum()  # the same point, as a convex combination
+
+    def _settle(self, weights: Array) -> None:
+        """Make the row that is nearest to a point the frame of reference."""
+        self.base = base = int(self._distances(weights).argmin())
+        self.based = self.gram - self.gram[base] - self.gram[:, base, None] + self.gram[base, base]
+
+    def _distances(self, weights: Array) -> Array:
+        products = self.based @ weights
+        squares = self.based.diagonal() - 2 * products + weights @ products
+        distances: Array = np.sqrt(squares.clip(min=0))
+        return distances
+
+    def _pull(self, weights: Array) -> Array:
+        """How strongly each row pulls at a point."""
+        pull: Array = self.counts / self._distances(weights).clip(min=self.near)
+        return pull
+
+    def _force(self, weights: Array) -> Array:
+        """Minus the gradient, as weights that sum to zero."""
+        pull = self._pull(weights)
+        return pull - pull.sum() * weights
+
+    def _step(self, weights: Array, force: Array) -> Array:
+        """Go downhill, by Newton's step or else Weiszfeld's, for as long as it goes downhill."""
+        for direction in (self._newton(weights), force / self._pull(weights).sum()):
+            if direction is not None and (fall := float(force @ self.based @ direction)) > 0:
+                return weights + self._length(weights, direction, fall) * direction
+        return weights.copy()
+
+    def _length(self, weights: Array, direction: Array, fall: float) -> float:
+        """How far to go, so that little of the fall is left: by bisection, as the sum is convex."""
+        falling, rising, length = 0.0, math.inf, 1.0
+        along = self.based @ direction
+        for _ in range(MOST_STEPS):
+            left = float(self._force(weights + length * direction) @ along)
+            if abs(left) <= fall / 2:
+                return length
+            if left > 0:
+                falling = length
+            else:
+                rising = length
+            length = 2 * falling if rising == math.inf else (falling + rising) / 2
+        return falling
+
+    def _newton(self, weights: Array) -> Array | None:
+        """Newton's step, by Woodbury's formula; None where it is not defined.
+
+        With u_i = (z - x_i) / e_i, e_i = max(near, ||z - x_i||) and counts c_i, the gradient is U c
+        and the Hessian S I - U_a diag(c_a / e_a) U_a^T, where S = sum_i c_i / e_i and a are the
+        rows farther than that. Without its second term this would be Weiszfeld's step.
         """
         pull = self._pull(weights)
-        if np.isinf(pull).any():
-            return None
-        inverse = pull[: self.n]
-        units = inverse[:, None] * (weights - np.eye(self.n, len(weights)))
-        products = units @ self.geometry.gram @ units.T
-        total = inverse.sum()
-        far = inverse * self.smoothing < 1
-        system = np.diag(1 / inverse) - products / total
+        inverse = pull / self.counts
+        units = inverse[:, None] * (weights - np.eye(len(weights)))
+        products = units @ self.based @ units.T
+        total = pull.sum()
+        far = inverse * self.near < 1
+        system = np.diag(1 / pull) - products / total
         correction = np.zeros(len(weights))
         try:
-            solution = np.linalg.solve(system[far][:, far], products.sum(axis=1)[far] / total)
+            correction[far] = np.linalg.solve(
+                system[far][:, far], (products @ self.counts)[far] / total
+            )
         except np.linalg.LinAlgError:
             return None
-        correction[: self.n][far] = solution
-        force = pull * (1 + correction)
-        step: Array = weights + (force - force.sum() * weights) / total
+        force = inverse * (self.counts + correction)
+        step: Array = (force - force.sum() * weights) / total
         return step if np.isfinite(step).all() else None
-
-    def slope(self, weights: Array) -> float:
-        """The squared norm of the gradient."""
-        pull = self._pull(weights)
-        if np.isinf(pull).any():
-            return 0.0
-        return self._squared_norm(pull - pull.sum() * weights)
-
-    def minimise(self, weights: Array) -> Array:
-        """Descend, by Newton's steps where they gain more and else Weiszfeld's."""
-        value = self(weights)
-        for _ in range(MOST_STEPS):
-            steps = (self.weiszfeld(weights), self.newton(weights))
-            values = [(self(step), k) for k, step in enumerate(steps) if step is not None]
-            best, k = min(values)
-            if best >= value:
-                break
-            value, weights = best, steps[k]  # type: ignore[assignment]
-        # The sum is flat to rounding long before its gradient is, above all beside huge vectors.
-        slope = self.slope(weights)
-        for _ in range(MOST_STEPS):
-            step = self.newton(weights)
-            if step is None or (flatter := self.slope(step)) >= slope:
-                break
-            slope, weights = flatter, step
-        return self.weiszfeld(weights)  # the same point, as a convex combination
-
-    def _squared_norm(self, differences: Array) -> float:
-        """Of a combination whose weights sum to zero."""
-        return max(0.0, float(differences @ self.geometry.gram @ differences))

@@ -1,18 +1,23 @@
 """Everything a rule may know of n vectors of dimension d, in n x n numbers.
 
-`Points` holds the vectors as they came and reads them in blocks of columns; `Geometry` is what the
-rules see: inner products, distances, and how the points at hand were mixed from the original ones.
+`Points` are vectors that are read in blocks of columns; `Geometry` is what the rules see: inner
+products, distances, and how the points at hand were mixed from the original ones.
 
 Beside the n rows may stand *anchors*: the origin, and the centre of centred clipping. Weights over
 points always sum to one, so every formula here is affine and the frame of reference is ours to
 choose: we choose the one with the least rounding.
+
+What is measured is what is used. Inner products of mixed rows follow from those of the original
+ones, P G P^T, but only up to rounding, and rounding is in the hands of attackers: +v and -v in one
+bucket cancel in the average and not in P G P^T once v is huge. So each distance comes with a bound
+on its rounding. Where that bound matters, the mixed rows themselves become the points: they are
+measured, and the result is combined from them, by the same passes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cache, cached_property
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from types import ModuleType
 
 import numpy as np
@@ -25,8 +30,15 @@ from byzantium.aggregation.plain import column_blocks
 
 Array = NDArray[np.float64]
 
-# Different rows this close, beside their distance from the reference, deserve a better reference.
-CLOSE = 1e-4
+# A squared distance of rows whose sizes (distances from the reference) are a and b is wrong by at
+# most about ROUNDING (a + b)^2: a few units in the last place for each of the sums it is made of.
+ROUNDING = 8 * np.finfo(np.float64).eps
+# How much of a squared distance may be rounding before the mixed rows themselves are measured.
+TRUSTED = 1e-6
+# The same before another reference is taken, which costs less thought: digits are kept while cheap.
+REFERENCE_TRUSTED = 1e-10
+# Each better reference gains eight digits; float64 has sixteen.
+MOST_REFERENCES = 3
 
 
 def squared_distances(gram: Array) -> Array:
@@ -37,24 +49,38 @@ def squared_distances(gram: Array) -> Array:
     return distances
 
 
+def rounding(sizes: Array) -> Array:
+    """What the squared distances of points of these sizes may be wrong by; zero to itself."""
+    errors = ROUNDING * (sizes[:, None] + sizes) ** 2
+    np.fill_diagonal(errors, 0)
+    return errors
+
+
+def medians(distances: Array) -> Array:
+    """(n,): how far from each row one must go to meet half of the others."""
+    half = len(distances) // 2
+    return np.partition(distances, half, axis=1)[:, half]
+
+
 class Geometry:
     """The Gram matrix of n rows and their anchors, and how they came from the original points.
 
-    mixing: (points, original points), the matrix P whose rows sum to one.
-    gram:   P G P^T about a reference that does not matter; computed when first asked for.
+    basis:  the points that the passes read.
+    factor: (points, points of the basis), the matrix that makes these points from the basis; None
+            where they are the basis.
+    mixing: (points, original points), the product of all mixings so far; its rows sum to one.
     """
 
-    def __init__(
-        self,
-        base: Callable[[], Array],
-        mixing: Array,
-        anchors: int,
-        norms: Array | None = None,
-    ) -> None:
-        self._base = base
+    def __init__(self, basis: Points, factor: Array | None, mixing: Array) -> None:
+        self.basis = basis
+        self.factor = factor
         self.mixing = mixing
-        self.anchors = anchors
-        self._norms = norms
+        self._gram: Array | None = None
+        self._squared_distances: Array | None = None
+
+    @property
+    def anchors(self) -> int:
+        return len(self.basis.anchors)
 
     @property
     def points(self) -> int:
@@ -74,27 +100,45 @@ class Geometry:
         """The index of the centre a rule holds; the origin while it holds none."""
         return self.points - 1
 
-    @cached_property
+    @property
     def gram(self) -> Array:
-        if self._norms is not None:  # nothing was mixed
-            return self._base()
-        # Mixed alike means equal, to the bit; and symmetric to the bit, so that ties are ties.
-        mixing, which = np.unique(self.mixing, axis=0, return_inverse=True)
-        gram = mixing @ self._base() @ mixing.T
-        which = which.reshape(-1)
-        return ((gram + gram.T) / 2)[which][:, which]
+        """Inner products of all points about a reference that does not matter."""
+        if self._gram is None:
+            self._gram = self._measured()
+        return self._gram
 
-    @cached_property
+    def _measured(self) -> Array:
+        if self.factor is None:
+            return self.basis.gram
+        # Mixed alike means equal, to the bit; and symmetric to the bit, so that ties are ties.
+        factor, which = np.unique(self.factor, axis=0, return_inverse=True)
+        which = which.reshape(-1)
+        gram = factor @ self.basis.gram @ factor.T
+        gram = (gram + gram.T) / 2
+        sizes = abs(factor) @ np.sqrt(self.basis.gram.diagonal())
+        distances, errors = squared_distances(gram), rounding(sizes)
+        rows = which[: self.n]
+        scale = medians(distances[rows][:, rows]).min()
+        if (errors > TRUSTED * np.maximum(distances, scale)).any():
+            # Half of the others are surely near this row: a reference that f rows cannot choose.
+            reference = int(medians((distances + errors)[rows][:, rows]).argmin())
+            self.basis, self.factor = MixedPoints(self.basis, self.factor, reference), None
+            return self.basis.gram
+        return gram[which][:, which]
+
+    @property
     def squared_distances(self) -> Array:
         """(n, n) between the rows."""
-        return squared_distances(self.gram)[: self.n, : self.n]
+        if self._squared_distances is None:
+            self._squared_distances = squared_distances(self.gram)[: self.n, : self.n]
+        return self._squared_distances
 
     @property
     def norms(self) -> Array:
         """(n,), known without a Gram matrix as long as nothing was mixed."""
-        if self._norms is None:
-            return self.distances_to(self.at(self.origin))
-        return self._norms
+        if self.factor is None and self.basis.norms is not None:
+            return self.basis.norms
+        return self.distances_to(self.at(self.origin))
 
     def distances_to(self, weights: Array) -> Array:
         """(n,) from each row to the point `weights @ points`."""
@@ -115,17 +159,23 @@ class Geometry:
         weights[rows] = 1 / len(rows)
         return weights
 
-    def matrix(self, n: int) -> Array | None:
-        """P over the n original rows alone, to be applied to them; None where it is the identity.
+    def combine(self, weights: Array) -> Tensor:
+        """The vector `weights @ points`."""
+        return self.basis.combine(weights if self.factor is None else weights @ self.factor)
+
+    def matrix(self) -> Array | None:
+        """P over the rows of the basis, to be applied to them; None where it is the identity.
 
         (Of the anchors only the origin can be mixed in, and it adds nothing.)
         """
-        matrix = self.mixing[: self.n, :n]
-        return None if np.array_equal(matrix, np.eye(n)) else matrix
+        if self.factor is None:
+            return None
+        matrix = self.factor[: self.n, : self.basis.n]
+        return None if np.array_equal(matrix, np.eye(self.basis.n)) else matrix
 
     def renewed(self) -> Geometry:
         """The same points, taken as the original ones."""
-        return Geometry(lambda: self.gram, np.eye(self.points), self.anchors)
+        return Geometry(self.basis, self.factor, np.eye(self.points))
 
     def mixed(self, matrix: Array) -> Geometry:
         """The geometry of P X, for P of shape (m, n), or (m, points) with the origin mixed in."""
@@ -133,81 +183,79 @@ class Geometry:
         extended = np.zeros((m + self.anchors, self.points))
         extended[:m, :columns] = matrix
         extended[m:, self.n :] = np.eye(self.anchors)
-        return Geometry(self._base, extended @ self.mixing, self.anchors)
+        factor = extended if self.factor is None else extended @ self.factor
+        return Geometry(self.basis, factor, extended @ self.mixing)
 
 
-@dataclass(frozen=True)
-class Points:
-    """Rows of a matrix that is read and never copied, and the anchors that stand beside them.
+class Points(ABC):
+    """n vectors of dimension d and the anchors beside them, read in blocks of columns.
 
-    rows:    the rows of `updates` that take part, in order.
-    norms:   of those rows.
     anchors: vectors of dimension d; None is the origin.
+    norms:   of the rows, where they are known.
     """
 
-    updates: Tensor
-    rows: Tensor
-    norms: Array
-    anchors: tuple[Tensor | None, ...] = ()
+    n: int
+    d: int
+    dtype: torch.dtype  # what the passes compute in and combine to
+    device: torch.device
+    anchors: tuple[Tensor | None, ...]
+    norms: Array | None
+    _gram: Array | None = None
+
+    @abstractmethod
+    def pieces(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Columns, a matrix that the passes can read, and which of its rows take part."""
 
     @property
-    def n(self) -> int:
-        return len(self.rows)
-
-    @property
-    def d(self) -> int:
-        return self.updates.shape[1]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """What is computed in: the input's own, but never less than float32."""
-        return torch.float64 if self.updates.dtype == torch.float64 else torch.float32
-
-    @property
-    def native(self) -> bool:
-        """Whether the passes can read the input as it is."""
-        return self.updates.dtype == self.dtype and self.updates.stride(1) == 1
+    @abstractmethod
+    def first_reference(self) -> int:
+        """A row that is likely to be near most of the others."""
 
     def geometry(self) -> Geometry:
-        identity = np.eye(self.n + len(self.anchors))
-        return Geometry(cache(self._gram), identity, len(self.anchors), self.norms)
-
-    def pieces(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Columns, a matrix that the passes can read, and which of its rows take part.
-
-        That is the input itself, whole, or where it must be converted, a copy of some columns.
-        """
-        if self.native:
-            yield slice(0, self.d), self.updates, self.rows
-        else:
-            for columns in column_blocks(self.n, self.d, self.dtype):
-                block = self.updates[:, columns].index_select(0, self.rows.to(self.updates.device))
-                yield columns, block.to(self.dtype).contiguous(), torch.arange(self.n)
+        return Geometry(self, None, np.eye(self.n + len(self.anchors)))
 
     def combine(self, weights: Array) -> Tensor:
         """sum_i w_i x_i over rows and anchors. Rows that do not take part are never read."""
-        total = torch.empty(self.d, dtype=self.dtype, device=self.updates.device)
+        total = torch.empty(self.d, dtype=self.dtype, device=self.device)
         for columns, matrix, rows in self.pieces():
             anchors = self._anchors(matrix, columns)
             backend(matrix).combine(matrix, rows, anchors, weights, total[columns])
         return total
 
-    def _gram(self) -> Array:
+    @property
+    def gram(self) -> Array:
         """<p_i - r, p_j - r> for all points, in float64, about a reference r among the rows.
 
-        A row of median norm is not huge, and seldom far from the honest rows. Where different rows
-        turn out to be close beside their distance from it, a row with half of the others around it
-        is a better reference.
+        The rows near each other matter most, and a reference far from them costs their digits.
+        An attacker may be the first reference, but where that hurts, a row that has half of the
+        others around it takes its place, and f workers cannot choose that one.
         """
-        gram = self._gram_about(int(self.norms.argsort(kind="stable")[(self.n - 1) // 2]))
-        squares, distances = gram.diagonal(), squared_distances(gram)
-        close = distances < CLOSE * np.maximum(squares[:, None], squares)
-        if (close & (distances > 0)).any():
-            nearer_half = np.partition(distances[: self.n, : self.n], self.n // 2, axis=1)
-            gram = self._gram_about(int(nearer_half[:, self.n // 2].argmin()))
-        return gram
+        if self._gram is None:
+            reference = self.first_reference
+            for _ in range(MOST_REFERENCES):
+                self._gram = self.gram_about(reference)
+                better = self._better_reference(self._gram)
+                if better is None:
+                    break
+                reference = better
+        assert self._gram is not None
+        return self._gram
 
-    def _gram_about(self, reference: int) -> Array:
+    def _better_reference(self, gram: Array) -> int | None:
+        """A reference that would save digits; None where the one at hand is good enough."""
+        n, distances = self.n, squared_distances(gram)
+        errors = rounding(np.sqrt(gram.diagonal()))
+        reach = medians(distances[:n, :n])
+        best = int(reach.argmin())
+        gains = 16 * rounding(np.sqrt(distances[best])) < errors
+        lost = gains & (errors > REFERENCE_TRUSTED * np.maximum(distances, reach[best]))
+        if lost.any():
+            # Rows that are equal to the bit have equal products, and no digits to lose.
+            which = np.unique(gram, axis=0, return_inverse=True)[1].reshape(-1)
+            lost &= which[:, None] != which
+        return best if lost.any() else None
+
+    def gram_about(self, reference: int) -> Array:
         total = np.zeros((self.n + len(self.anchors),) * 2)
         for columns, matrix, rows in self.pieces():
             anchors = self._anchors(matrix, columns)
@@ -216,6 +264,77 @@ class Points:
 
     def _anchors(self, matrix: Tensor, columns: slice) -> list[Tensor | None]:
         return [None if anchor is None else anchor.to(matrix)[columns] for anchor in self.anchors]
+
+
+class GivenPoints(Points):
+    """Rows of a matrix that is read and never copied.
+
+    rows: the rows of `updates` that take part, in order; all of them unless it is said.
+    """
+
+    def __init__(
+        self,
+        updates: Tensor,
+        rows: Tensor | None = None,
+        norms: Array | None = None,
+        anchors: tuple[Tensor | None, ...] = (),
+    ) -> None:
+        self.updates = updates
+        self.rows = torch.arange(len(updates)) if rows is None else rows
+        self.norms = norms
+        self.anchors = anchors
+        self.n, self.d = len(self.rows), updates.shape[1]
+        self.device = updates.device
+        # The input's own, but never less than float32.
+        self.dtype = torch.float64 if updates.dtype == torch.float64 else torch.float32
+
+    @property
+    def native(self) -> bool:
+        """Whether the passes can read the input as it is."""
+        return self.updates.dtype == self.dtype and self.updates.stride(1) == 1
+
+    @property
+    def first_reference(self) -> int:
+        """A row of median norm is not huge, and seldom far from the honest rows."""
+        norms = row_norms(self.updates)[self.rows] if self.norms is None else self.norms
+        return int(norms.argsort(kind="stable")[(self.n - 1) // 2])
+
+    def pieces(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """The input itself, whole, or where it must be converted, copies of some columns."""
+        if self.native:
+            yield slice(0, self.d), self.updates, self.rows
+        else:
+            for columns in column_blocks(self.n, self.d, self.dtype):
+                block = self.updates[:, columns].index_select(0, self.rows.to(self.device))
+                yield columns, block.to(self.dtype).contiguous(), torch.arange(self.n)
+
+
+class MixedPoints(Points):
+    """P X as points of their own, made in float64 and in blocks of columns, the same each time.
+
+    matrix: (points, points of X), as `Geometry.factor`; anchors stay what they are.
+    """
+
+    dtype = torch.float64
+    norms = None
+
+    def __init__(self, basis: Points, matrix: Array, reference: int) -> None:
+        self.basis = basis
+        self.n = len(matrix) - len(basis.anchors)
+        self.d, self.device, self.anchors = basis.d, basis.device, basis.anchors
+        self.matrix = matrix[: self.n, : basis.n]
+        self.reference = reference
+
+    @property
+    def first_reference(self) -> int:
+        return self.reference
+
+    def pieces(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        rows = torch.arange(self.n)
+        for outer, matrix, given in self.basis.pieces():
+            for columns in column_blocks(self.n, matrix.shape[1], self.dtype):
+                block = backend(matrix).mixed(matrix[:, columns], given, self.matrix)
+                yield slice(outer.start + columns.start, outer.start + columns.stop), block, rows
 
 
 def backend(matrix: Tensor) -> ModuleType:
@@ -229,9 +348,8 @@ def backend(matrix: Tensor) -> ModuleType:
 
 def row_norms(updates: Tensor) -> Array:
     """(n,); NaN or infinite where a row is."""
-    n = len(updates)
-    total = np.zeros(n)
-    for _, matrix, _ in Points(updates, torch.arange(n), total).pieces():
+    total = np.zeros(len(updates))
+    for _, matrix, _ in GivenPoints(updates).pieces():
         total += backend(matrix).squared_norms(matrix)
     norms: Array = np.sqrt(total)
     return norms
@@ -239,8 +357,7 @@ def row_norms(updates: Tensor) -> Array:
 
 def moments(updates: Tensor) -> tuple[Tensor, Tensor]:
     """The mean and the unbiased standard deviation of each column (d,), in one reading."""
-    n = len(updates)
-    points = Points(updates, torch.arange(n), np.zeros(n))
+    points = GivenPoints(updates)
     mean, deviation = (
         torch.empty(points.d, dtype=points.dtype, device=updates.device) for _ in range(2)
     )

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from byzantium.aggregation.formula import Stateful
-from byzantium.aggregation.geometry import Array, Geometry, Points, backend, row_norms
+from byzantium.aggregation.geometry import Array, Geometry, GivenPoints, backend, row_norms
 from byzantium.aggregation.order import shares
 from byzantium.aggregation.plain import mixed_blocks
 from byzantium.aggregation.stage import Stage
@@ -58,7 +58,7 @@ def admit(
     updates: Tensor,
     centre: Tensor | None = None,
     norms: Array | None = None,
-) -> tuple[Points, tuple[Stage, ...], tuple[int, ...]]:
+) -> tuple[GivenPoints, tuple[Stage, ...], tuple[int, ...]]:
     """Check a matrix against a pipeline and set unusable rows aside.
 
     Returns the points, the steps to take with what remains, and the rejected rows. Sizes are judged
@@ -98,7 +98,7 @@ def admit(
             )
         anchors.append(centre)
     rows = torch.from_numpy(np.flatnonzero(usable))
-    return Points(updates, rows, norms[usable], tuple(anchors)), steps, rejected
+    return GivenPoints(updates, rows, norms[usable], tuple(anchors)), steps, rejected
 
 
 def check_sizes(stages: Sequence[Stage], n: int) -> None:
@@ -154,9 +154,9 @@ class Mixing(Stage, ABC):
         points, steps, _ = admit(self.stages, updates)
         geometry = _through(steps, points.geometry(), generator)
         mixed = torch.empty(geometry.n, points.d, dtype=updates.dtype, device=updates.device)
-        for outer, matrix, rows in points.pieces():
-            for inner, block in mixed_blocks(matrix, rows, geometry.matrix(points.n)):
-                mixed[:, outer][:, inner] = block
+        for columns, matrix, rows in geometry.basis.pieces():
+            for inner, block in mixed_blocks(matrix, rows, geometry.matrix()):
+                mixed[:, columns][:, inner] = block
         return mixed
 
     @overload
@@ -246,7 +246,7 @@ class Aggregator(Stage, Stateful):
 
     def _run(
         self, updates: Tensor, generator: torch.Generator | None, explain: bool
-    ) -> tuple[Tensor, Array | None, Points, Geometry, tuple[int, ...]]:
+    ) -> tuple[Tensor, Array | None, GivenPoints, Geometry, tuple[int, ...]]:
         hasty, norms = (None, None) if explain else self.hasten(updates)
         points, steps, rejected = admit(self.stages, updates, self.centre, norms)
         geometry = _through(steps, points.geometry(), generator)
@@ -254,7 +254,7 @@ class Aggregator(Stage, Stateful):
             return hasty, None, points, geometry, rejected
         rule = steps[-1]
         assert isinstance(rule, Rule)
-        aggregate, weights = rule.finish(points, geometry, explain)
+        aggregate, weights = rule.finish(geometry, explain)
         self.remember(aggregate)
         return aggregate.to(updates.dtype), weights, points, geometry, rejected
 
@@ -307,9 +307,7 @@ class Rule(Aggregator, ABC):
     """What stands at the end of a pipeline and does the work."""
 
     @abstractmethod
-    def finish(
-        self, points: Points, geometry: Geometry, explain: bool
-    ) -> tuple[Tensor, Array | None]:
+    def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
         """The aggregate, and the weights of the mixed points (which only `explain` needs)."""
 
 
@@ -320,11 +318,9 @@ class Weighting(Rule):
     def weights(self, geometry: Geometry) -> Array:
         """(points,), summing to one."""
 
-    def finish(
-        self, points: Points, geometry: Geometry, explain: bool
-    ) -> tuple[Tensor, Array | None]:
+    def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
         weights = self.weights(geometry)
-        return points.combine(weights @ geometry.mixing), weights
+        return geometry.combine(weights), weights
 
 
 class CoordinateWise(Rule):
@@ -340,7 +336,7 @@ class CoordinateWise(Rule):
         _check_matrix(updates)
         n, d = updates.shape
         self.check(n)
-        points = Points(updates.detach(), torch.arange(n), np.zeros(n))
+        points = GivenPoints(updates.detach())
         if not points.native:
             return None, None
         matrix, out = points.updates, torch.empty(d, dtype=points.dtype, device=updates.device)
@@ -349,11 +345,9 @@ class CoordinateWise(Rule):
         )
         return out, np.sqrt(squares)
 
-    def finish(
-        self, points: Points, geometry: Geometry, explain: bool
-    ) -> tuple[Tensor, Array | None]:
-        kept, mixing = self.kept(geometry.n), geometry.matrix(points.n)
-        aggregate = torch.empty(points.d, dtype=points.dtype, device=points.updates.device)
+    def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
+        points, kept, mixing = geometry.basis, self.kept(geometry.n), geometry.matrix()
+        aggregate = torch.empty(points.d, dtype=points.dtype, device=points.device)
         share = np.zeros(geometry.points)
         for columns, matrix, rows in points.pieces():
             backend(matrix).central_mean(

@@ -38,6 +38,11 @@ def mixed_blocks(
         yield columns, block if mixing is None else torch.from_numpy(mixing).to(block) @ block
 
 
+def mixed(matrix: Tensor, rows: Tensor, mixing: Array) -> Tensor:
+    """P X in float64."""
+    return torch.from_numpy(mixing).to(matrix.device) @ matrix[rows.to(matrix.device)].double()
+
+
 def squared_norms(matrix: Tensor) -> Array:
     """(n,)."""
     total = torch.zeros(len(matrix), dtype=torch.float64, device=matrix.device)

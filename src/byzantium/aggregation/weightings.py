@@ -107,11 +107,11 @@ class GeometricMedian(Weighting):
         return self.start == "zero"
 
     def weights(self, geometry: Geometry) -> Array:
-        medoid = int(np.sqrt(geometry.squared_distances).sum(axis=1).argmin())
-        weights = geometry.at(geometry.origin if self.start == "zero" else medoid)
         objective = SumOfDistances(geometry, self.smoothing)
         if self.steps is None:
-            return objective.minimise(weights)
+            return objective.minimise()
+        medoid = int(np.sqrt(geometry.squared_distances).sum(axis=1).argmin())
+        weights = geometry.at(geometry.origin if self.start == "zero" else medoid)
         for _ in range(self.steps):
             weights = objective.weiszfeld(weights)
         return weights

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from byzantium.aggregation import Aggregator
-from byzantium.aggregation.geometry import Points, moments, row_norms
+from byzantium.aggregation.geometry import GivenPoints, moments, row_norms
 from byzantium.aggregation.pipeline import LARGEST_NORM_NARROW
 from byzantium.learning import checkpoint
 from byzantium.learning.batches import Batches
@@ -327,7 +327,7 @@ class Simulation:
 def spread(rows: Tensor) -> float:
     """The mean squared distance of rows to their mean."""
     n = len(rows)
-    geometry = Points(rows, torch.arange(n), row_norms(rows)).geometry()
+    geometry = GivenPoints(rows).geometry()
     return float((geometry.distances_to(geometry.uniform_over(np.arange(n))) ** 2).mean())
 
 

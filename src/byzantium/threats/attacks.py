@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from byzantium.aggregation.geometry import Array, Points, row_norms
+from byzantium.aggregation.geometry import Array, GivenPoints
 from byzantium.threats.attack import Attack, Scene
 
 
@@ -175,7 +175,7 @@ class _Unnoticed(Attack):
 
     def vectors(self, scene: Scene) -> Tensor:
         h = len(scene.honest)
-        geometry = Points(scene.honest, torch.arange(h), row_norms(scene.honest)).geometry()
+        geometry = GivenPoints(scene.honest).geometry()
         to_mean = geometry.distances_to(geometry.uniform_over(np.arange(h))) ** 2
         direction = -scene.deviation
         square = float(direction.double().square().sum())
