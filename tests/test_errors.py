@@ -142,10 +142,26 @@ def test_a_centre_of_another_dimension_is_refused() -> None:
     rule(torch.ones(3, 5))
 
 
-def test_beyond_its_budget_the_exact_search_gives_up_at_the_same_point(
+def test_beyond_its_budget_the_exact_search_says_so_and_goes_on_with_the_best_set() -> None:
+    """Honest rows that tie, and attackers between them: nobody can stop a rule by being hard."""
+    X = torch.zeros(50, 40, dtype=torch.float64)
+    X[torch.arange(38), torch.arange(38) // 2] = 1
+    X[38:] = 0.1 * inputs.gaussian(12, 40)
+    reports = [bz.MinimumDiameter(f=12).explain(X) for _ in range(2)]
+    assert torch.equal(reports[0].weights, reports[1].weights)
+    assert reports[0].notes[0].startswith("MinimumDiameter(f=12) found no proof within its budget")
+    kept = X[reports[0].weights > 0]
+    assert len(kept) == 38
+    around = torch.stack([torch.cdist(X, X)[i].sort().values[37] for i in range(50)])
+    assert torch.pdist(kept).max() <= 2 * around.min()
+
+
+def test_the_set_of_smallest_diameter_is_never_worse_than_the_nearest_rows_of_one_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(subset, "BUDGET", 10_000)
-    for _ in range(2):
-        with pytest.raises(ValueError, match=r"MinimumDiameter\(f=20\) found no proof of optim"):
-            bz.MinimumDiameter(f=20)(inputs.gaussian(60, 40))
+    monkeypatch.setattr(subset, "BUDGET", 0)
+    for seed in range(20):
+        X = inputs.gaussian(15, 3, seed)
+        kept = X[bz.MinimumDiameter(f=5).explain(X).weights > 0]
+        nearest = [X[torch.cdist(X, X)[i].argsort()[:10]] for i in range(15)]
+        assert torch.pdist(kept).max() <= min(torch.pdist(rows).max() for rows in nearest)

@@ -16,6 +16,7 @@ measured, and the result is combined from them, by the same passes.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from types import ModuleType
@@ -30,12 +31,16 @@ from byzantium.aggregation.plain import column_blocks
 
 Array = NDArray[np.float64]
 
+logger = logging.getLogger("byzantium")
+
 # A squared distance of rows whose sizes (distances from the reference) are a and b is wrong by at
 # most about ROUNDING (a + b)^2: a few units in the last place for each of the sums it is made of.
 ROUNDING = 8 * np.finfo(np.float64).eps
 # How much of a squared distance may be rounding before the mixed rows themselves are measured.
 TRUSTED = 1e-6
-# The same before another reference is taken, which costs less thought: digits are kept while cheap.
+# A squared distance, beside that of half of the rows, at which a row has no say in any rule.
+FAR = 1e4
+# How much of it may be rounding before a better reference is taken.
 REFERENCE_TRUSTED = 1e-10
 # Each better reference gains eight digits; float64 has sixteen.
 MOST_REFERENCES = 3
@@ -69,14 +74,23 @@ class Geometry:
     factor: (points, points of the basis), the matrix that makes these points from the basis; None
             where they are the basis.
     mixing: (points, original points), the product of all mixings so far; its rows sum to one.
+    notes:  what the user should know of the way here, in sentences.
     """
 
-    def __init__(self, basis: Points, factor: Array | None, mixing: Array) -> None:
+    def __init__(
+        self, basis: Points, factor: Array | None, mixing: Array, notes: list[str] | None = None
+    ) -> None:
         self.basis = basis
         self.factor = factor
         self.mixing = mixing
+        self.notes = [] if notes is None else notes
         self._gram: Array | None = None
         self._squared_distances: Array | None = None
+
+    def note(self, sentence: str) -> None:
+        """Tell the user: in the log, and in the report."""
+        logger.warning("%s", sentence)
+        self.notes.append(sentence)
 
     @property
     def anchors(self) -> int:
@@ -119,11 +133,18 @@ class Geometry:
         distances, errors = squared_distances(gram), rounding(sizes)
         rows = which[: self.n]
         scale = medians(distances[rows][:, rows]).min()
-        if (errors > TRUSTED * np.maximum(distances, scale)).any():
+        doubt = errors > TRUSTED * np.maximum(distances, scale)
+        if doubt.any():
             # Half of the others are surely near this row: a reference that f rows cannot choose.
             reference = int(medians((distances + errors)[rows][:, rows]).argmin())
-            self.basis, self.factor = MixedPoints(self.basis, self.factor, reference), None
-            return self.basis.gram
+            near = which[reference]
+            # Whether rows that are plainly far away are near each other is of no consequence.
+            far = ~doubt[near] & (distances[near] > FAR * scale)
+            doubt &= ~(far[:, None] & far)
+            if doubt.any():
+                self.note("huge vectors cancel where they are mixed; the mixed ones are measured")
+                self.basis, self.factor = MixedPoints(self.basis, self.factor, reference), None
+                return self.basis.gram
         return gram[which][:, which]
 
     @property
@@ -175,7 +196,7 @@ class Geometry:
 
     def renewed(self) -> Geometry:
         """The same points, taken as the original ones."""
-        return Geometry(self.basis, self.factor, np.eye(self.points))
+        return Geometry(self.basis, self.factor, np.eye(self.points), self.notes)
 
     def mixed(self, matrix: Array) -> Geometry:
         """The geometry of P X, for P of shape (m, n), or (m, points) with the origin mixed in."""
@@ -184,7 +205,7 @@ class Geometry:
         extended[:m, :columns] = matrix
         extended[m:, self.n :] = np.eye(self.anchors)
         factor = extended if self.factor is None else extended @ self.factor
-        return Geometry(self.basis, factor, extended @ self.mixing)
+        return Geometry(self.basis, factor, extended @ self.mixing, self.notes)
 
 
 class Points(ABC):

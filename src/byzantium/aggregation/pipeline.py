@@ -39,6 +39,7 @@ class Report:
     remainder: what lies on the origin or on a centre; weights.sum() + remainder = 1.
     rejected:  the workers whose vectors were not finite, or absurdly large.
     mixing:    (m, n), of which workers' vectors the m vectors were made that the rule saw.
+    notes:     what else one should know, in sentences.
     """
 
     aggregate: Tensor
@@ -46,6 +47,7 @@ class Report:
     remainder: float
     rejected: tuple[int, ...]
     mixing: Tensor
+    notes: tuple[str, ...] = ()
 
     @property
     def effective_workers(self) -> float:
@@ -237,6 +239,7 @@ class Aggregator(Stage, Stateful):
             float(original[points.n :].sum()),
             rejected,
             torch.from_numpy(mixing),
+            tuple(geometry.notes),
         )
 
     @property

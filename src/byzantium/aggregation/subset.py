@@ -1,8 +1,10 @@
-"""The subset of smallest diameter, exactly, by branch and bound.
+"""The subset of smallest diameter, by branch and bound.
 
 Rows farther apart than t are in conflict. A set of diameter at most t is what remains when a vertex
 cover of the conflicts is removed: bisect for the smallest t whose conflicts f rows cover, then look
-at all such covers.
+at all such covers. The problem is NP-hard, and f workers can make it hard: the search ends at a
+budget, with the best set so far. It starts from the nearest rows of one row, whose diameter is at
+most twice the smallest: some row has all others of the best set that near.
 """
 
 from __future__ import annotations
@@ -13,20 +15,22 @@ from bisect import bisect_left
 import numpy as np
 from numpy.typing import NDArray
 
-# Rows looked at before giving up: a count and not a clock, so that every machine agrees.
-BUDGET = 20_000_000
+# Rows looked at before it ends: a count and not a clock, so that every machine agrees.
+BUDGET = 500_000
 ROUNDING = 1e-9
 
 
-def smallest_diameter(squared_distances: NDArray[np.float64], size: int) -> list[int] | None:
-    """Indices of `size` rows whose largest distance is smallest, or None beyond the budget.
+def smallest_diameter(squared_distances: NDArray[np.float64], size: int) -> tuple[list[int], bool]:
+    """Indices of `size` rows whose largest distance is smallest, and whether that is proven.
 
     Among equals the smallest sum of squared distances, then the first.
     """
+    search = _Search(squared_distances.tolist(), size)
     try:
-        return _Search(squared_distances.tolist(), size).run()
+        search.run()
     except _OutOfBudgetError:
-        return None
+        return search.best[2], False
+    return search.best[2], True
 
 
 class _OutOfBudgetError(Exception):
@@ -34,30 +38,34 @@ class _OutOfBudgetError(Exception):
 
 
 class _Search:
-    """Sets of rows are the bits of an integer."""
+    """Sets of rows are the bits of an integer. `best` is (diameter, sum, rows) of the best set."""
 
     def __init__(self, distances: list[list[float]], size: int) -> None:
         self.distances = distances
         self.size = size
         self.n = len(distances)
         self.left = BUDGET
-        self.best: tuple[float, list[int]] | None = None
-
-    def run(self) -> list[int]:
-        everyone, f = (1 << self.n) - 1, self.n - self.size
-        values = sorted({value for row in self.distances for value in row})
+        values = sorted({value for row in distances for value in row})
         # Diameters that differ by rounding are equal: only the largest of each such group counts.
-        diameters = [
+        self.diameters = [
             value
             for value, larger in zip(values, [*values[1:], math.inf], strict=True)
             if larger > value * (1 + ROUNDING)
         ]
-        k = bisect_left(
-            diameters, True, key=lambda t: self._coverable(self._conflicts(t), everyone, f)
-        )
-        self._collect(self._conflicts(diameters[k]), everyone, f)
-        assert self.best is not None
-        return self.best[1]
+        around = (sorted(range(self.n), key=row.__getitem__)[:size] for row in distances)
+        self.best = min(self._measured(sorted(rows)) for rows in around)
+
+    def run(self) -> None:
+        everyone, f = (1 << self.n) - 1, self.n - self.size
+        # All diameters below the best one known; the first that is possible is the smallest.
+        smaller = self.diameters[: bisect_left(self.diameters, self.best[0])]
+        k = bisect_left(smaller, True, key=lambda t: self._coverable(t, everyone, f))
+        self._collect(self._conflicts(self.diameters[k]), everyone, f)
+
+    def _measured(self, rows: list[int]) -> tuple[float, float, list[int]]:
+        within = [self.distances[i][j] for i in rows for j in rows if j < i]
+        diameter = self.diameters[bisect_left(self.diameters, max(within, default=0.0))]
+        return diameter, sum(within), rows
 
     def _spend(self, rows: int) -> None:
         self.left -= rows
@@ -78,17 +86,25 @@ class _Search:
         most = max(degrees, default=0)
         return members[degrees.index(most)] if most else 0, most, sum(degrees) // 2
 
-    def _coverable(self, conflicts: list[int], rows: int, f: int) -> bool:
-        """Whether removing f of the rows can end all conflicts."""
+    def _coverable(self, diameter: float, rows: int, f: int) -> bool:
+        """Whether removing f of the rows can end all conflicts; if so, what is left is offered."""
+        rest = self._uncovered(self._conflicts(diameter), rows, f)
+        if rest is not None:
+            self._offer(_members(rest)[: self.size])
+        return rest is not None
+
+    def _uncovered(self, conflicts: list[int], rows: int, f: int) -> int | None:
+        """What is left of the rows without conflicts when at most f go; None if that cannot be."""
         row, most, total = self._most_conflicting(conflicts, rows)
         if total == 0:
-            return True
+            return rows
         if total > f * most:
-            return False
+            return None
         # Either the row goes, or all that it is in conflict with.
-        return self._coverable(conflicts, rows & ~(1 << row), f - 1) or (
-            most <= f and self._coverable(conflicts, rows & ~conflicts[row], f - most)
-        )
+        rest = self._uncovered(conflicts, rows & ~(1 << row), f - 1)
+        if rest is None and most <= f:
+            rest = self._uncovered(conflicts, rows & ~conflicts[row], f - most)
+        return rest
 
     def _collect(self, conflicts: list[int], rows: int, f: int) -> None:
         """Visit every way to end all conflicts by removing f rows."""
@@ -112,16 +128,14 @@ class _Search:
             others = sorted(self.distances[i][j] for j in rest if j != i)[: max(need - 1, 0)]
             additions.append(sum(self.distances[i][j] for j in kept) + sum(others) / 2)
         bound = total + sum(sorted(additions)[:need])
-        if len(rest) == need or self.best is None or bound >= self.best[0]:
+        if len(rest) == need or bound >= self.best[1]:
             return
         first, rest = rest[0], rest[1:]
         self._choose([*kept, first], rest, total + sum(self.distances[first][j] for j in kept))
         self._choose(kept, rest, total)
 
     def _offer(self, rows: list[int]) -> None:
-        total = sum(self.distances[i][j] for i in rows for j in rows if j < i)
-        if self.best is None or (total, rows) < self.best:
-            self.best = total, rows
+        self.best = min(self.best, self._measured(rows))
 
 
 def _members(rows: int) -> list[int]:
