@@ -22,7 +22,7 @@ N, D = 25, 1_199_882
 HUGE_N = 1000
 BUSY = 0.5  # load average from which figures are not to be trusted
 Measure = Callable[[sections.Run], Section]
-SECTIONS = ("rules", "n13", "sizes", "offset", "first", "memory", "training")
+SECTIONS = ("rules", "n13", "sizes", "offset", "attack", "first", "memory", "training")
 
 
 def options() -> argparse.Namespace:
@@ -69,6 +69,7 @@ def plan(chosen: argparse.Namespace) -> dict[str, tuple[Measure, int]]:
         "n13": (sections.thirteen, len(by_coordinate) * repeats),
         "sizes": (sections.sizes, 2 * repeats),
         "offset": (sections.offset, 6 * repeats),
+        "attack": (sections.under_attack, 3 * repeats),
         "first": (sections.first_call, 2),
         "memory": (lambda run: sections.peaks(run, run.n), mine + 1),
         "training": (training.training, training.STEPS),

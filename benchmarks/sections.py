@@ -207,6 +207,27 @@ def offset(run: Run) -> Section:
     return Section("offset", f"Rows with a common offset of norm {OFFSET_NORM:g}", results)
 
 
+def under_attack(run: Run) -> Section:
+    """Attackers that cancel in a bucket: the mixed rows are made, measured and combined."""
+    calm, results = run.normal(run.n), []
+    attacked = calm.clone()
+    attacked[0] *= 1e12
+    attacked[1] = -attacked[0]
+    attacked[2:4] = attacked[:2]
+    for rule in ("krum", "geometric", "clipping"):
+        entry = Entry(rule, "bucketing", run.n)
+        if not entry.matches(run.only):
+            continue
+        first, second = entry.ours(), entry.ours()
+        seconds, _ = run.race(
+            f"under attack, {entry.name}",
+            {"calm": Contestant(first, lambda: calm), "ours": Contestant(second, lambda: attacked)},
+        )
+        figure = Figure("under attack / calm", seconds["ours"] / seconds["calm"])
+        results.append(Result(entry.name, seconds, [figure]))
+    return Section("attack", "Huge vectors that cancel where they are mixed", results)
+
+
 def probe(arguments: list[str], **environment: str) -> Iterator[dict[str, Any]]:
     command = [sys.executable, str(PROBE), *arguments]
     with subprocess.Popen(
