@@ -210,19 +210,23 @@ def offset(run: Run) -> Section:
 def under_attack(run: Run) -> Section:
     """Attackers that cancel in a bucket: the mixed rows are made, measured and combined."""
     calm, results = run.normal(run.n), []
+    one, other = torch.randperm(run.n, generator=torch.Generator().manual_seed(0))[:2]
     attacked = calm.clone()
-    attacked[0] *= 1e12
-    attacked[1] = -attacked[0]
-    attacked[2:4] = attacked[:2]
+    attacked[one] *= 1e12
+    attacked[other] = -attacked[one]
+
+    def seeded(rule: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+        return lambda x: rule(x, torch.Generator().manual_seed(0))
+
     for rule in ("krum", "geometric", "clipping"):
         entry = Entry(rule, "bucketing", run.n)
         if not entry.matches(run.only):
             continue
-        first, second = entry.ours(), entry.ours()
-        seconds, _ = run.race(
-            f"under attack, {entry.name}",
-            {"calm": Contestant(first, lambda: calm), "ours": Contestant(second, lambda: attacked)},
-        )
+        group = {
+            "calm": Contestant(seeded(entry.ours()), lambda: calm),
+            "ours": Contestant(seeded(entry.ours()), lambda: attacked),
+        }
+        seconds, _ = run.race(f"under attack, {entry.name}", group)
         figure = Figure("under attack / calm", seconds["ours"] / seconds["calm"])
         results.append(Result(entry.name, seconds, [figure]))
     return Section("attack", "Huge vectors that cancel where they are mixed", results)
