@@ -71,17 +71,20 @@ class Geometry:
     """The Gram matrix of n rows and their anchors, and how they came from the original points.
 
     basis:  the points that the passes read.
-    factor: (points, points of the basis), the matrix that makes these points from the basis; None
-            where they are the basis.
+    steps:  the matrices that make these points from the basis, one after the other.
     mixing: (points, original points), the product of all mixings so far; its rows sum to one.
     notes:  what the user should know of the way here, in sentences.
     """
 
     def __init__(
-        self, basis: Points, factor: Array | None, mixing: Array, notes: list[str] | None = None
+        self,
+        basis: Points,
+        steps: tuple[Array, ...],
+        mixing: Array,
+        notes: list[str] | None = None,
     ) -> None:
         self.basis = basis
-        self.factor = factor
+        self.steps = steps
         self.mixing = mixing
         self.notes = [] if notes is None else notes
         self._gram: Array | None = None
@@ -122,7 +125,7 @@ class Geometry:
         return self._gram
 
     def _measured(self) -> Array:
-        if self.factor is None:
+        if not self.steps:
             return self.basis.gram
         # Mixed alike means equal, to the bit; and symmetric to the bit, so that ties are ties.
         factor, which = np.unique(self.factor, axis=0, return_inverse=True)
@@ -143,9 +146,19 @@ class Geometry:
             doubt &= ~(far[:, None] & far)
             if doubt.any():
                 self.note("huge vectors cancel where they are mixed; the mixed ones are measured")
-                self.basis, self.factor = MixedPoints(self.basis, self.factor, reference), None
+                for step in self.steps:
+                    self.basis = MixedPoints(self.basis, step, reference)
+                self.steps = ()
                 return self.basis.gram
         return gram[which][:, which]
+
+    @property
+    def factor(self) -> Array:
+        """(points, points of the basis): all steps in one."""
+        factor = np.eye(self.basis.n + self.anchors)
+        for step in self.steps:
+            factor = step @ factor
+        return factor
 
     @property
     def squared_distances(self) -> Array:
@@ -157,7 +170,7 @@ class Geometry:
     @property
     def norms(self) -> Array:
         """(n,), known without a Gram matrix as long as nothing was mixed."""
-        if self.factor is None and self.basis.norms is not None:
+        if not self.steps and self.basis.norms is not None:
             return self.basis.norms
         return self.distances_to(self.at(self.origin))
 
@@ -182,21 +195,19 @@ class Geometry:
 
     def combine(self, weights: Array) -> Tensor:
         """The vector `weights @ points`."""
-        return self.basis.combine(weights if self.factor is None else weights @ self.factor)
+        return self.basis.combine(weights @ self.factor)
 
     def matrix(self) -> Array | None:
         """P over the rows of the basis, to be applied to them; None where it is the identity.
 
         (Of the anchors only the origin can be mixed in, and it adds nothing.)
         """
-        if self.factor is None:
-            return None
         matrix = self.factor[: self.n, : self.basis.n]
         return None if np.array_equal(matrix, np.eye(self.basis.n)) else matrix
 
     def renewed(self) -> Geometry:
         """The same points, taken as the original ones."""
-        return Geometry(self.basis, self.factor, np.eye(self.points), self.notes)
+        return Geometry(self.basis, self.steps, np.eye(self.points), self.notes)
 
     def mixed(self, matrix: Array) -> Geometry:
         """The geometry of P X, for P of shape (m, n), or (m, points) with the origin mixed in."""
@@ -204,8 +215,7 @@ class Geometry:
         extended = np.zeros((m + self.anchors, self.points))
         extended[:m, :columns] = matrix
         extended[m:, self.n :] = np.eye(self.anchors)
-        factor = extended if self.factor is None else extended @ self.factor
-        return Geometry(self.basis, factor, extended @ self.mixing, self.notes)
+        return Geometry(self.basis, (*self.steps, extended), extended @ self.mixing, self.notes)
 
 
 class Points(ABC):
@@ -233,7 +243,7 @@ class Points(ABC):
         """A row that is likely to be near most of the others."""
 
     def geometry(self) -> Geometry:
-        return Geometry(self, None, np.eye(self.n + len(self.anchors)))
+        return Geometry(self, (), np.eye(self.n + len(self.anchors)))
 
     def combine(self, weights: Array) -> Tensor:
         """sum_i w_i x_i over rows and anchors. Rows that do not take part are never read."""
@@ -333,7 +343,7 @@ class GivenPoints(Points):
 class MixedPoints(Points):
     """P X as points of their own, made in float64 and in blocks of columns, the same each time.
 
-    matrix: (points, points of X), as `Geometry.factor`; anchors stay what they are.
+    matrix: (points, points of X), one of the steps of a `Geometry`; anchors stay what they are.
     """
 
     dtype = torch.float64
