@@ -27,7 +27,9 @@ from byzantium.aggregation import notation
 
 logger = logging.getLogger("byzantium")
 
-# Raised whenever the same configuration would give other numbers than before.
+# Raised when a definition changes, so that the same configuration means something else than before:
+# a formula, a default, the order of random draws. Rounding may change without it; what a run was
+# made with stands in its summary.
 NUMERICS = 1
 CONFIGURATION, METRICS, SUMMARY, LOG = "config.toml", "metrics.jsonl", "summary.json", "run.log"
 
