@@ -137,7 +137,7 @@ class CenteredClipping(Weighting):
     steps: int = 1
 
     def __post_init__(self) -> None:
-        self._measure("radius", positive=True)
+        self._measure("radius", positive=True, finite=False)
         self._count("steps", least=1)
         self.reset()
 

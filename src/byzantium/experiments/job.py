@@ -24,6 +24,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from byzantium.aggregation import notation
+from byzantium.aggregation.formula import SEED_BITS
 
 logger = logging.getLogger("byzantium")
 
@@ -107,7 +108,7 @@ def parsed(path: Path) -> Any:
     try:
         text = path.read_text()
         return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
 
 
@@ -130,6 +131,8 @@ def _fitting(name: str, value: Any, kind: Any) -> Any:
     if value is None and types.NoneType in options:
         return None
     kind = options[0]
+    if isinstance(value, int) and (bits := value.bit_length()) > SEED_BITS:
+        raise ValueError(f"{name} must have at most {SEED_BITS} bits, got {bits} bits")
     if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     if kind is int and isinstance(value, int) and not isinstance(value, bool):
