@@ -633,6 +633,11 @@ def test_a_folder_that_does_not_exist_is_an_error_and_not_a_download(
     asked = serve(monkeypatch, broken)
     with pytest.raises(FileNotFoundError, match=r"the folder .*/nowhere for mnist does not exist"):
         data.load("mnist", home / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"the folder ~nobody there/x for mnist does not"):
+        data.load("mnist", "~nobody there/x")
+    (home / "file").touch()
+    with pytest.raises(FileNotFoundError, match=r"the folder .*/file for mnist is a file"):
+        data.load("mnist", home / "file")
     assert not asked
 
 

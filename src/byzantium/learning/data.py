@@ -193,7 +193,7 @@ def _files(original: _Original, folder: str | os.PathLike[str] | None) -> dict[s
     tried = []
     own = folder if folder is not None else os.environ.get("BYZANTIUM_DATA")
     if own:
-        if files := _own(original, Path(own).expanduser()):
+        if files := _own(original, Path(os.path.expanduser(own))):
             return files
         tried.append(f"{os.fspath(own)} (has no file of it)")
     else:
@@ -230,7 +230,8 @@ def _cache() -> Path:
 def _own(original: _Original, folder: Path) -> dict[str, File] | None:
     """The files from the user's folder: of any number of samples, but of this data set."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"the folder {folder} for {original.name} does not exist")
+        reason = "is a file" if folder.exists() else "does not exist"
+        raise FileNotFoundError(f"the folder {folder} for {original.name} {reason}")
     for place in (folder / original.name, folder):
         if files := _held(original, place):
             # The files of mnist and fashion-mnist have the same names; the smallest tells.
