@@ -92,7 +92,7 @@ def why_not(key: str, chosen: argparse.Namespace) -> str | None:
 
 def main() -> None:
     chosen, started = options(), monotonic()
-    output, status = Console(), Console(stderr=True)
+    output, status = Console(markup=False), Console(stderr=True, markup=False)
     if not output.is_terminal:
         output.width = 160
     chosen.out.mkdir(parents=True, exist_ok=True)

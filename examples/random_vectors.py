@@ -156,7 +156,7 @@ def main() -> None:
     console.print(comparison())
     console.print(claims())
     picture(path)
-    console.print(f"Picture: {path}")
+    console.print(f"Picture: {path}", markup=False)
 
 
 if __name__ == "__main__":

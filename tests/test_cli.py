@@ -19,6 +19,7 @@ from byzantium.experiments import MAKERS, Run, Store, artifact
 from byzantium.experiments.job import lines
 from byzantium.learning.data import NAMES
 
+DIGITS = str(10**400)
 SMALL = ["--n", "7", "--f", "1", "--rounds", "6", "--evaluate-every", "3", "--batch", "8"]
 
 
@@ -84,6 +85,25 @@ def test_a_configuration_file_is_a_run_and_the_command_line_goes_first() -> None
         (["run", "--data", "mnits"], "did you mean 'mnist'?"),
         (["run", "--rounds", "many"], "not a valid integer"),
         (["run", "--n", "5", "--attack", "Mimic"], "needs honest workers: q < n, got 5 of 5"),
+        (["run", "--rule", "Krum(f=2.5)"], "Krum needs a whole number for f, got f=2.5"),
+        (["run", "--rule", "Krum() >> Mean()"], "is a rule and ends a pipeline"),
+        (["run", "--rule", f"Krum(f={DIGITS})"], "needs f of at most 63 bits, got 1329 bits"),
+        (["run", "--rule", f"CenteredClipping({DIGITS})"], "within the range of float64"),
+        (["run", "--model", f"mlp({DIGITS})"], "mlp needs hidden of at most 63 bits"),
+        (["run", "--rounds", DIGITS], "rounds must have at most 64 bits, got 1329 bits"),
+        (["run", "--seed", DIGITS], "seed must have at most 64 bits, got 1329 bits"),
+        (["run", "--seed", str(2**64)], "seed must have at most 64 bits, got 65 bits"),
+        (["run", "--learning-rate", DIGITS], "needs a finite learning_rate, got inf"),
+        (["run", "--learning-rate", "inf"], "needs a finite learning_rate, got inf"),
+        (["run", "--local-rate", "nan"], "needs local_rate > 0, got nan"),
+        (["run", "--attack", "Mimic(retarget='x')"], "needs True or False for retarget"),
+        (["run", "--optimiser", "sgd >> adam"], "is not of the form 'name(argument=value)'"),
+        (["run", "--out", "a\0b"], "must be UTF-8, and without null bytes"),
+        (["run", "--out", "a\udcff"], "must be UTF-8, and without null bytes"),
+        (["run", "--data-dir", __file__], "is a file"),
+        (["plan", "table2", "--jobs", DIGITS], "is not in the range 1<=x<=1024"),
+        (["plan", "table2", "--seeds", "1001"], "table2 needs from 1 to 1000 seeds, got 1001"),
+        (["data", "picture", "digits", "--seed", DIGITS], "is not in the range"),
         (["plan", "tabel2"], "did you mean 'table2'?"),
         (["reproduce", "tabel2"], "did you mean 'table2'?"),
         (["reproduce", "table2", "--only", "krom"], "no cell of table2 has all of 'krom'"),
@@ -92,7 +112,9 @@ def test_a_configuration_file_is_a_run_and_the_command_line_goes_first() -> None
         (["data", "fetch", "mnits"], "did you mean 'mnist'?"),
         (["data", "picture", "digits", "--partition", "by_lable"], "did you mean 'by_label'?"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    ids=lambda value: (
+        " ".join(value)[:50].encode("ascii", "replace").decode() if isinstance(value, list) else ""
+    ),
 )
 def test_wrong_usage_is_one_sentence_and_exit_code_2(command: list[str], sentence: str) -> None:
     result = byzantium(*command, code=2)
@@ -104,6 +126,54 @@ def test_wrong_usage_is_one_sentence_and_exit_code_2(command: list[str], sentenc
 def test_a_run_that_cannot_be_done_fails_with_code_1() -> None:
     result = byzantium("run", *SMALL, "--model", "cnn", code=1)
     assert "the model cnn is for images of 1 x 28 x 28" in result.stderr
+
+
+def test_a_model_beyond_all_memory_fails_in_a_sentence() -> None:
+    too_large = f"mlp(hidden={2**62})"
+    run = byzantium("run", *SMALL, "--model", too_large, code=1)
+    assert "RuntimeError: Storage size calculation overflowed" in run.stderr.replace("\n", "")
+    plan = byzantium("plan", "table2", "--model", too_large, "--data", "digits", code=1)
+    assert "RuntimeError: Storage size calculation overflowed" in plan.stderr
+
+
+@pytest.mark.parametrize("folder", ["a[/b]", ":warning: {x} %s ünï\nçø∂é [bold]"])
+def test_a_path_is_printed_as_it_is(folder: str) -> None:
+    """Brackets are markup to rich, and words between colons are pictures."""
+    said = byzantium("run", *SMALL, "--out", folder).stdout
+    (result,) = Store(folder)
+    assert f"in {result.folder}\n" in said
+    assert str(result.folder) in byzantium("run", *SMALL, "--out", folder).stdout
+    assert f"the page: {folder}/report.html" in byzantium("report", folder).stdout
+    Path("sweep.toml").write_text("[fixed]\nn = 7\nf = 1\nrounds = 6\nbatch = 8\n")
+    byzantium("sweep", "sweep.toml", "--out", folder)
+    assert (
+        f"the picture: {folder}/x.png"
+        in byzantium(*("data", "picture", "digits", "--out", f"{folder}/x.png")).stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("s.toml", "fixed = 3", "[fixed] must hold names and values, got 3"),
+        ("s.toml", "[[varies]]", "[varies] must hold names and values, got [{}]"),
+        ("s.json", '{"varies": null}', "[varies] must hold names and values, got None"),
+        ("s.json", "[" * 100_000, "s.json cannot be read"),
+        ("s.toml", "a = " + "[" * 100_000, "s.toml cannot be read"),
+        ("s.toml", "[fixed]\nrounds = 1979-05-27", "rounds must be a whole number, got datetime"),
+        ("s.toml", "[fixed]\nlearning_rate = inf", "needs a finite learning_rate, got inf"),
+        ("s.toml", f"[fixed]\nlearning_rate = {DIGITS}", "learning_rate must have at most 64 bits"),
+        ("s.json", '{"fixed": {"long_tail": NaN}}', "a run needs a finite long_tail >= 1, got nan"),
+        ("s.toml", "[fixed.rule]\na = 1", "rule must be a text, got {'a': 1}"),
+        ("s.toml", "[fixed]\nrecord = [1]", "record must be a text, got 1"),
+    ],
+)
+def test_an_odd_sweep_is_one_sentence(name: str, text: str, sentence: str) -> None:
+    Path(name).write_text(text)
+    for command in ("sweep", "plan"):
+        result = byzantium(command, name, code=2)
+        assert sentence in result.output.replace("\n", " ")
+        assert result.output.count("\n") == 1
 
 
 def test_a_sweep_runs_all_and_plan_knows_what_is_done() -> None:

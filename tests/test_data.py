@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gzip
 import hashlib
@@ -270,6 +271,20 @@ DAMAGE: list[tuple[Files, str]] = [
         damaged("t10k-images-idx3-ubyte", lambda c: idx(np.zeros((TEST, 5, 5)))),
         "t10k-images-idx3-ubyte has images of (5, 5) pixels, those to learn from have (4, 5)",
     ),
+    (
+        damaged(IMAGES, lambda c: c[:4] + b"\xff" * 12 + c[16:]),
+        f"{IMAGES} is truncated or corrupt: it announces {16 + (2**32 - 1) ** 3} bytes and has 156",
+    ),
+    (
+        damaged(IMAGES, lambda c: idx(np.zeros((TRAIN, 0, COLUMNS)))),
+        "train-labels-idx1-ubyte has labels for images of (0, 5) pixels",
+    ),
+    (damaged(LABELS, lambda c: idx(np.zeros(0))), f"{LABELS} has 0 label(s) for 3 image(s)"),
+    (
+        damaged("t10k-images-idx3-ubyte", lambda c: idx(np.zeros((0, ROWS, COLUMNS))))
+        | {LABELS: idx(np.zeros(0))},
+        f"{LABELS} has 0 label(s) for 0 image(s)",
+    ),
     (damaged(IMAGES, lambda c: c[:-9], zipped=True), f"{IMAGES}.gz is truncated or corrupt"),
     (damaged(IMAGES, lambda c: c[:40], zipped=True), f"{IMAGES}.gz is truncated or corrupt"),
     (damaged(IMAGES, flipped, zipped=True), f"{IMAGES}.gz is truncated or corrupt"),
@@ -325,6 +340,110 @@ def test_an_archive_without_a_batch_is_refused(home: Path) -> None:
     write(home / "own", {"cifar-10-binary.tar.gz": tarball(files, "cifar-10-batches-bin/")})
     with pytest.raises(ValueError, match="it lacks data_batch_2"):
         data.load("cifar10", home / "own")
+
+
+def header(name: str, size: int, kind: bytes = tarfile.REGTYPE, link: str = "") -> bytes:
+    """The header of a file in an archive, which need not be true."""
+    member = tarfile.TarInfo(name)
+    member.size, member.type, member.linkname = size, kind, link
+    return member.tobuf(tarfile.GNU_FORMAT)
+
+
+def lying(first: bytes) -> bytes:
+    """An archive whose first file has this header, or what else stands for it."""
+    files = cifar_files()
+    contents = files.pop("data_batch_1.bin")
+    rest = gzip.decompress(tarball(files, "cifar-10-batches-bin/"))
+    return first + contents.ljust(-(-len(contents) // 512) * 512, b"\0") + rest
+
+
+BATCH = "cifar-10-batches-bin/data_batch_1.bin"
+EXTENDED = b"14 size=-1536\n".ljust(512, b"\0")  # what comes next is where this begins
+LIES = {
+    "more than there is": header(BATCH, 10**9),
+    "more than 64 bits": header(BATCH, 2**80),
+    "negative": header(BATCH, -1),
+    "before itself": header("x", 0)
+    + header("x", 14, tarfile.XHDTYPE)
+    + EXTENDED
+    + header(BATCH, 6146),
+    "a link": header(BATCH, 0, tarfile.SYMTYPE, "/etc/passwd"),
+    "a hard link": header(BATCH, 0, tarfile.LNKTYPE, "/etc/passwd"),
+    "a folder": header(BATCH, 0, tarfile.DIRTYPE),
+    "a name without end": header("x", 2**62, tarfile.GNUTYPE_LONGNAME),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_an_archive_whose_header_lies_is_named(home: Path, lie: str) -> None:
+    write(home / "own", {"cifar-10-binary.tar.gz": gzip.compress(lying(LIES[lie]))})
+    with pytest.raises(ValueError, match=r"cifar-10-binary\.tar\.gz is truncated or corr") as error:
+        data.load("cifar10", home / "own")
+    one_sentence(error)
+
+
+@pytest.mark.parametrize("place", ["/", "../../", "/etc/"])
+def test_nothing_of_an_archive_is_written_where_it_says(home: Path, place: str) -> None:
+    archive = tarball(cifar_files(), f"{place}{home.name}/")
+    write(home / "own", {"cifar-10-binary.tar.gz": archive})
+    before = sorted(home.parent.rglob("*"))
+    assert len(data.load("cifar10", home / "own").train_x) == 10
+    assert sorted(home.parent.rglob("*")) == before
+    assert not Path("/", home.name).exists()
+    assert not Path("/etc", home.name).exists()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_damage_to_an_archive_is_more_than_a_sentence(home: Path, seed: int) -> None:
+    """A hundred archives each; their headers have checksums that are right again."""
+    rng = np.random.default_rng(seed)
+    whole = gzip.decompress(tarball(cifar_files(), "cifar-10-batches-bin/"))
+    for _ in range(100):
+        archive = bytearray(whole)
+        start = int(rng.integers(6)) * (512 + 6656)  # of a header
+        field, value = [(124, b"\x80"), (124, b"\xff"), (156, b""), (0, b"")][rng.integers(4)]
+        damage = value + rng.bytes(int(rng.integers(1, 12)))
+        archive[start + field : start + field + len(damage)] = damage
+        archive[start + 148 : start + 156] = b" " * 8
+        total = sum(archive[start : start + 512])
+        archive[start + 148 : start + 156] = b"%06o\0 " % total
+        write(home / "own", {"cifar-10-binary.tar.gz": gzip.compress(bytes(archive), 1)})
+        with contextlib.suppress(ValueError):  # and nothing else
+            assert len(data.load("cifar10", home / "own").train_x) == 10
+
+
+@pytest.mark.parametrize("name", [f"{IMAGES}.gz", IMAGES])
+def test_a_file_without_end_is_left_before_it_fills_the_memory(
+    home: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(data, "LARGEST", 1 << 20)
+    files = idx_files()
+    del files[IMAGES]
+    endless = bytes(2 << 20)
+    files[name] = gzip.compress(endless) if name.endswith(".gz") else endless
+    with pytest.raises(ValueError, match=rf"{name} has more than 1 MiB, and no data") as error:
+        data.load("mnist", write(home / "own", files))
+    one_sentence(error)
+
+
+X, Y = torch.zeros(4, 1, 2, 2), torch.tensor([0, 1, 2, 1])
+
+
+@pytest.mark.parametrize(
+    ("test_x", "test_y", "classes", "sentence"),
+    [
+        (X[:0], Y[:0], 3, "images to test with, and a label for each, got 0 images and 0 labels"),
+        (X, Y[:3], 3, "images to test with, and a label for each, got 4 images and 3 labels"),
+        (X, Y, 2, "mine needs labels from 0 to 1, got 0 to 2 to learn from"),
+        (X, Y - 1, 3, "mine needs labels from 0 to 2, got -1 to 1 to test with"),
+    ],
+)
+def test_a_data_set_of_ones_own_must_be_whole(
+    test_x: torch.Tensor, test_y: torch.Tensor, classes: int, sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence) as error:
+        data.Dataset("mine", X, Y, test_x, test_y, classes)
+    one_sentence(error)
 
 
 # What is fetched, and kept.
@@ -514,6 +633,11 @@ def test_a_folder_that_does_not_exist_is_an_error_and_not_a_download(
     asked = serve(monkeypatch, broken)
     with pytest.raises(FileNotFoundError, match=r"the folder .*/nowhere for mnist does not exist"):
         data.load("mnist", home / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"the folder ~nobody there/x for mnist does not"):
+        data.load("mnist", "~nobody there/x")
+    (home / "file").touch()
+    with pytest.raises(FileNotFoundError, match=r"the folder .*/file for mnist is a file"):
+        data.load("mnist", home / "file")
     assert not asked
 
 

@@ -213,6 +213,44 @@ def test_extreme_scales_are_no_reason_to_fail(member: members.Rule, scale: float
     assert (result - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
+@pytest.mark.parametrize("power", [1, 2, 3, 4, 40, 1000])
+@pytest.mark.parametrize("m", [1, 4])
+@pytest.mark.parametrize("exponent", [-500, -332, -160, 160, 332])
+def test_krum_picks_the_same_rows_at_every_scale(power: float, m: int, exponent: int) -> None:
+    """Scores that all underflow, or all overflow, would tie, and the first rows be picked."""
+    rule = bz.Krum(f=3, m=m, power=power)
+    for seed in range(5):
+        X = inputs.gaussian(11, 5, seed)
+        X[0] += 9
+        X[-1] = 0.0
+        expected = rule.explain(X).weights
+        assert torch.equal(rule.explain(X * 2.0**exponent).weights, expected)
+        assert float(expected[0]) == 0
+
+
+def test_krum_tells_close_rows_apart_beside_some_so_far_away_that_they_overflow() -> None:
+    X = inputs.gaussian(11, 5) * 2.0**-300
+    X[0] += 2.0**-299
+    expected = bz.Krum(f=3, power=4).explain(X).weights
+    X[-3:] = 1e140 * inputs.gaussian(3, 5, seed=1)
+    far = bz.Krum(f=3, power=4).explain(X).weights
+    assert float(far[0]) == 0
+    assert far[-3:].sum() == 0
+    assert expected[-3:].sum() == 0
+    assert torch.equal(bz.Krum(f=3, power=2).explain(X).weights > 0, far > 0)
+
+
+@pytest.mark.parametrize("power", [2, 4])
+def test_the_units_of_krum_change_no_bit_of_what_it_picks(power: float) -> None:
+    for seed in range(200):
+        X = inputs.heterogeneous(13, 6, seed)
+        distances = gram_distances(X).sort(dim=1).values[:, 1:9]
+        scores = (distances ** (power / 2)).sum(dim=1)
+        picked = scores.numpy().argsort(kind="stable")[:3]
+        weights = bz.Krum(f=3, m=3, power=power).explain(X).weights
+        assert set(weights.nonzero()[:, 0].tolist()) == set(picked.tolist())
+
+
 def test_the_sum_of_float32_rows_does_not_lose_a_small_row_to_a_trimmed_huge_one() -> None:
     """Trimming sorts and slices; as sum - largest - smallest the error would be 100 %."""
     X = torch.tensor([[1e8], [1.0], [1.25], [1.5], [-1e8]])

@@ -320,7 +320,7 @@ ERRORS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: iid()(THREE, 1.5, seeded()),  # type: ignore[arg-type]
         TypeError,
-        "iid() needs a whole number of workers, got workers=1.5",
+        "iid() needs a whole number for workers, got workers=1.5",
     ),
     (
         lambda: iid()(THREE.float(), 1, seeded()),

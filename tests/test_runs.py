@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import re
@@ -84,9 +85,9 @@ def test_attackers_are_as_many_as_declared_unless_said() -> None:
         ({"data": "mnits"}, "there is no data set 'mnits'; did you mean 'mnist'?"),
         ({"partition": "by_lable"}, "did you mean 'by_label'?"),
         ({"model": "cnm"}, "did you mean 'cnn'?"),
-        ({"model": "mlp(hidden=0)"}, "mlp needs a whole number >= 1 for hidden, got 0"),
+        ({"model": "mlp(hidden=0)"}, "mlp needs hidden >= 1, got hidden=0"),
         ({"model": "mlp >> mlp"}, "'mlp >> mlp'"),
-        ({"optimiser": "sgd(momentum=-1)"}, "sgd needs a number >= 0 for momentum, got -1"),
+        ({"optimiser": "sgd(momentum=-1)"}, "sgd needs a finite momentum >= 0, got momentum=-1"),
         ({"rounds": 1.5}, "rounds must be a whole number, got 1.5"),
         ({"rounds": True}, "rounds must be a whole number, got True"),
         ({"rounds": 0}, "needs rounds >= 1, got 0"),
@@ -97,7 +98,19 @@ def test_attackers_are_as_many_as_declared_unless_said() -> None:
         ({"record": ["wieghts"]}, "can record"),
         ({"attackers": 25}, "needs honest workers: q < n, got 25 of 25"),
         ({"f": -1}, "a run needs f >= 0, got f=-1"),
-        ({"seed": -1}, "a run needs seed >= 0, got -1"),
+        ({"attackers": -1}, "a run needs attackers >= 0, got attackers=-1"),
+        ({"learning_rate": math.inf}, "a simulation needs a finite learning_rate, got inf"),
+        ({"local_rate": math.inf}, "a simulation needs a finite local_rate, got inf"),
+        ({"learning_rate": 10**400}, "learning_rate must have at most 64 bits, got 1329 bits"),
+        ({"rounds": 10**400}, "rounds must have at most 64 bits, got 1329 bits"),
+        ({"rounds": 2**63}, "a simulation needs rounds of at most 63 bits, got 64 bits"),
+        ({"seed": 2**64}, "seed must have at most 64 bits, got 65 bits"),
+        ({"rule": "Krum(f=2.5)"}, "Krum needs a whole number for f, got f=2.5"),
+        ({"rule": "Krum() >> Mean()"}, "Krum(f=5) is a rule and ends a pipeline"),
+        ({"model": "mlp(hidden=True)"}, "mlp needs a whole number for hidden, got hidden=True"),
+        ({"optimiser": "sgd(momentum=inf)"}, "sgd needs a finite momentum >= 0, got momentum=inf"),
+        ({"attack": "Mimic() >> Mimic()"}, "is not of the form 'name(argument=value)'"),
+        ({"seed": -1}, "a simulation needs seed >= 0, got -1"),
         ({"long_tail": 0.5}, "a finite long_tail >= 1, got 0.5"),
     ],
     ids=str,

@@ -350,6 +350,10 @@ REFUSED = [
     ),
     ({"learning_rate": 0.0}, "a simulation needs learning_rate > 0, got 0.0"),
     ({"local_steps": 0}, "a simulation needs local_steps >= 1, got 0"),
+    ({"reshuffle_every": 0}, "a simulation needs reshuffle_every >= 1, got 0"),
+    ({"learning_rate": math.inf}, "a simulation needs a finite learning_rate, got inf"),
+    ({"seed": -1}, "a simulation needs seed >= 0, got -1"),
+    ({"seed": 2**64}, "a simulation needs seed of at most 64 bits, got 65 bits"),
 ]
 
 

@@ -117,7 +117,40 @@ def test_min_max_and_min_sum_go_as_far_as_they_may(seed: int) -> None:
         assert np.allclose(attack(honest, q=1).numpy(), mean - low * deviation, atol=1e-8)
 
 
+OFFSETS = [
+    *((torch.float64, *case) for case in ((0, 1), (1e5, 0.01), (1e8, 1e-3), (1e12, 1e-3))),
+    *((torch.float64, *case) for case in ((0, 1e-100), (0, 1e100), (1, 1e-15))),
+    *((torch.float32, *case) for case in ((0, 1), (1e3, 0.01), (1e5, 0.01), (1e5, 1), (1e8, 9))),
+    *((torch.float16, *case) for case in ((0, 1), (1, 1e-3), (1e3, 1))),
+]
+
+
+@pytest.mark.parametrize(("dtype", "offset", "spread"), OFFSETS)
+@pytest.mark.parametrize("attack", [bz.MinMax(), bz.MinSum()], ids=repr)
+@pytest.mark.parametrize("d", [1, 7, 600])
+def test_min_max_and_min_sum_keep_their_promise_beside_a_large_common_part(
+    attack: bz.Attack, dtype: torch.dtype, offset: float, spread: float, d: int
+) -> None:
+    """Of the vector that is sent, whose digits may be as few as the spread has."""
+    for seed in range(5):
+        honest = (offset + spread * inputs.gaussian(20, d, seed)).to(dtype)
+        wide = honest.double()
+        sent = attack(honest, q=1)[0].double()
+        pairs = torch.stack([(wide - x).square().sum(dim=1) for x in wide])
+        distances = (wide - sent).square().sum(dim=1)
+        if isinstance(attack, bz.MinMax):
+            assert distances.max() <= (1 + 1e-6) * pairs.max()
+        else:
+            assert distances.sum() <= (1 + 1e-6) * pairs.sum(dim=1).max()
+        # And it goes as far as that, where the dtype has the digits for it.
+        if isinstance(attack, bz.MinMax) and spread > 1e3 * torch.finfo(dtype).eps * offset:
+            assert distances.max() >= 0.99 * pairs.max()
+
+
 def test_attacks_on_rows_that_are_all_equal_stay_with_them() -> None:
+    same = torch.full((7, 3), 1e12 + 0.1, dtype=torch.float64)
+    assert torch.equal(bz.MinMax()(same, q=1), same[:1])
+    assert torch.equal(bz.MinSum()(same, q=1), same[:1])
     honest = torch.ones(4, 3)
     for attack in (bz.MinMax(), bz.MinSum(), bz.ALittleIsEnough()):
         assert torch.equal(attack(honest, q=1), torch.ones(1, 3))

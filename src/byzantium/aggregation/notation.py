@@ -15,6 +15,8 @@ from byzantium.aggregation.stage import Stage
 
 # Longer than any pipeline, and short enough for any text to be read at once.
 LONGEST = 2000
+# What a text can look like.
+PIPELINE, SINGLE = "Mixing(name=value) >> Rule(name=value)", "name(argument=value)"
 
 
 def parse(text: str, **known_arguments: object) -> Aggregator | Mixing:
@@ -40,6 +42,7 @@ def parse(text: str, **known_arguments: object) -> Aggregator | Mixing:
             if issubclass(member, Stage) and dataclasses.is_dataclass(member)
         },
         known_arguments,
+        form=PIPELINE,
     )
     assert isinstance(result, (Aggregator, Mixing))
     return result
@@ -48,22 +51,37 @@ def parse(text: str, **known_arguments: object) -> Aggregator | Mixing:
 Known = Mapping[str, Callable[..., Any]]
 
 
-def read(text: str, known: Known, known_arguments: Mapping[str, Any] | None = None) -> Any:
-    """Build `Name(argument=value, ...)` from what is known, joined by `>>`.
+def read(
+    text: str,
+    known: Known,
+    known_arguments: Mapping[str, Any] | None = None,
+    form: str = SINGLE,
+) -> Any:
+    """Build `Name(argument=value, ...)` from what is known; of a pipeline several, joined by `>>`.
 
-    An argument without a default that the text leaves out may be found among the known ones.
+    An argument without a default that the text leaves out may be found among the known ones. A
+    text that says something wrong is a ValueError, whatever is wrong with it.
     """
     if not isinstance(text, str):
-        raise TypeError(f"a pipeline is written as text, got a {type(text).__name__}")
+        raise TypeError(f"{form!r} is written as text, got a {type(text).__name__}")
     if len(text) > LONGEST:
         raise ValueError(f"{text[:40]!r}... is {len(text)} characters long, more than {LONGEST}")
+    if ">>" in text and form != PIPELINE:
+        raise ValueError(f"{text!r} is not of the form {form!r}")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = _tree(text)
         return _build(tree, text, known, known_arguments or {})
     except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(
-            f"{text!r} is not of the form 'Mixing(name=value) >> Rule(name=value)'"
-        ) from error
+        raise ValueError(f"{text!r} is not of the form {form!r}") from error
+    except TypeError as error:  # a value of the wrong kind, or steps in the wrong order
+        raise ValueError(str(error)) from error
+
+
+def _tree(text: str) -> ast.expr:
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except ValueError as error:  # null bytes, and halves of characters
+        raise SyntaxError(str(error)) from error
 
 
 def _build(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str, Any]) -> Any:

@@ -28,6 +28,10 @@ class Mean(Weighting):
         return geometry.uniform_over(np.arange(geometry.n))
 
 
+# What numbers from 1 to 4 can be raised to, and summed, within the range of float64.
+LARGEST_POWER = 1000
+
+
 @dataclass(frozen=True, repr=False)
 class Krum(Weighting):
     r"""The mean of the m vectors whose n - f - 2 nearest others are closest.
@@ -51,6 +55,8 @@ class Krum(Weighting):
         super().__post_init__()
         self._count("m", least=1)
         self._measure("power", positive=True)
+        if self.power > LARGEST_POWER:
+            raise ValueError(f"Krum needs power <= {LARGEST_POWER}, got power={self.power}")
 
     def least(self) -> tuple[int, str]:
         return 2 * self.f + 3, "2f + 3"
@@ -63,7 +69,12 @@ class Krum(Weighting):
     def weights(self, geometry: Geometry) -> Array:
         neighbours = geometry.n - self.f - 2
         nearest = np.sort(geometry.squared_distances, axis=1)[:, 1 : neighbours + 1]
-        with np.errstate(over="ignore"):  # of rows so far away, infinite will do
+        # In units in which the m-th smallest of the rows' largest squares is from 1 to 4, the m-th
+        # score is at least 1 and finite: one that underflows is among the m, one that overflows is
+        # not. An even power of two changes no bit of the others.
+        _, exponent = np.frexp(np.partition(nearest[:, -1], self.m - 1)[self.m - 1])
+        with np.errstate(over="ignore", under="ignore"):
+            nearest = np.ldexp(nearest, -2 * ((exponent - 1) // 2))
             scores = (nearest ** (self.power / 2)).sum(axis=1)
         return geometry.uniform_over(scores.argsort(kind="stable")[: self.m])
 
@@ -137,7 +148,7 @@ class CenteredClipping(Weighting):
     steps: int = 1
 
     def __post_init__(self) -> None:
-        self._measure("radius", positive=True)
+        self._measure("radius", positive=True, finite=False)
         self._count("steps", least=1)
         self.reset()
 

@@ -8,7 +8,7 @@ import click
 import torch
 
 from byzantium.cli.main import main
-from byzantium.cli.options import FAILED, complete, data_option, out
+from byzantium.cli.options import FAILED, Place, complete, data_option, out
 from byzantium.learning import data as data_sets
 from byzantium.learning import partition as partitions
 
@@ -26,7 +26,7 @@ name_argument = click.argument("name", shell_complete=complete(data_sets.NAMES))
 @data_option
 def fetch(name: str) -> None:
     """Find the files of a data set or fetch them, into the user's cache."""
-    out.print(str(data_sets.load(name)), markup=False)
+    out.print(str(data_sets.load(name)))
 
 
 @data.command()
@@ -49,8 +49,8 @@ def verify(name: str) -> None:
 @data_option
 @click.option("--partition", default="by_label()", show_default=True, help="How it is dealt.")
 @click.option("--workers", default=20, show_default=True, help="Honest workers.")
-@click.option("--seed", default=0, show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), default="partition.png", show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True)
+@click.option("--out", type=Place(), default="partition.png", show_default=True)
 def picture(name: str, partition: str, workers: int, seed: int, out: Path) -> None:
     """A picture of who holds what: workers by classes."""
     loaded, way = data_sets.load(name), partitions.read(partition)

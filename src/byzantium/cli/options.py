@@ -25,9 +25,25 @@ from byzantium.experiments.sweep import execute
 from byzantium.learning import data as data_sets
 
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
+MOST_JOBS = 1024
 
-out, err = Console(), Console(stderr=True)
+# What is printed may come from outside, a path above all: a bracket in it is a bracket.
+out = Console(markup=False, emoji=False)
+err = Console(stderr=True, markup=False, emoji=False)
 Command = Callable[..., Any]
+
+
+class Place(click.Path):
+    """A path that can be opened, printed, and written into a report."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(path_type=Path, **options)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        text = os.fsdecode(value)
+        if "\0" in text or text != text.encode(errors="replace").decode():
+            self.fail(f"{text!r} must be UTF-8, and without null bytes.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def _set_data_folder(ctx: click.Context, _: click.Parameter, folder: Path | None) -> None:
@@ -38,21 +54,21 @@ def _set_data_folder(ctx: click.Context, _: click.Parameter, folder: Path | None
 results_option = click.option(
     "--out",
     "results",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=Place(file_okay=False),
     default="results",
     show_default=True,
     help="The folder of results; each run has a folder of its own in it.",
 )
 jobs_option = click.option(
     "--jobs",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=MOST_JOBS),
     default=1,
     show_default=True,
     help="Processes at a time; the cores are divided among them.",
 )
 data_option = click.option(
     "--data-dir",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=Place(exists=True, file_okay=False),
     expose_value=False,
     callback=_set_data_folder,
     help="Where the files of data sets are (or set BYZANTIUM_DATA).",
@@ -145,6 +161,6 @@ def carry_out(jobs: Sequence[Job], store: Store, processes: int) -> None:
         err.print(f"Stopped with {board.done} of {len(jobs)} done; the same command goes on.")
         raise SystemExit(INTERRUPTED)
     for event in board.failed + board.busy:
-        err.print(f"{event.kind}: {described(event.job)}: {event.note}", markup=False)
+        err.print(f"{event.kind}: {described(event.job)}: {event.note}")
     if board.failed or board.busy:
         raise SystemExit(FAILED)

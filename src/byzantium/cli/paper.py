@@ -11,6 +11,7 @@ import click
 
 from byzantium.cli.main import main
 from byzantium.cli.options import (
+    Place,
     carry_out,
     complete,
     data_option,
@@ -53,21 +54,28 @@ def plan(target: str, results: Path, jobs: int, probe: bool, **version: Any) -> 
     if len(found) <= 60:
         for result in found:
             text = f"{result.status:>10}  {described(result.job)}"
-            out.print(text, highlight=False, markup=False, soft_wrap=True)
+            out.print(text, highlight=False, soft_wrap=True)
     done = sum(result.done for result in found)
     out.print(f"{len(found)} jobs, {done} done, {len(found) - done} to do")
     if probe and done < len(found):
         with err.status("trying a few rounds of each kind"):
-            seconds = estimate(todo, store)
-        out.print(f"about {duration(seconds / jobs)} with --jobs {jobs}, from a short probe")
+            seconds = _tried(todo, store) / min(jobs, len(found) - done)
+        out.print(f"about {duration(seconds)} with --jobs {jobs}, from a short probe")
+
+
+def _tried(jobs: Sequence[Job], store: Store) -> float:
+    try:
+        return estimate(jobs, store)
+    except (RuntimeError, MemoryError) as error:  # of a model beyond all memory
+        raise click.ClickException(f"{type(error).__name__}: {error}") from error
 
 
 def _header(made: Artifact) -> None:
-    out.print(f"[bold]{made.title}[/bold]")
+    out.print(made.title, style="bold")
     said = [f"fixed: {made.fixed}", f"varies: {made.varies}"]
     if made.cheaper:
         said.append(f"a cheaper version: {', '.join(made.cheaper)}")
-    out.print("\n".join(said), highlight=False, markup=False, soft_wrap=True)
+    out.print("\n".join(said), highlight=False, soft_wrap=True)
 
 
 @main.command()
@@ -100,17 +108,15 @@ def reproduce(names: tuple[str, ...], results: Path, jobs: int, **version: Any) 
 
 
 @main.command()
-@click.argument(
-    "results", type=click.Path(path_type=Path, exists=True, file_okay=False), default="results"
-)
+@click.argument("results", type=Place(exists=True, file_okay=False), default="results")
 @click.option(
     "--markdown",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=Place(dir_okay=False),
     help="Also write published | ours | difference as Markdown.",
 )
 @click.option(
     "--csv",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=Place(dir_okay=False),
     help="Also write all results as a table, one row a run.",
 )
 def report(results: Path, markdown: Path | None, csv: Path | None) -> None:

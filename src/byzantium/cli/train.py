@@ -13,6 +13,8 @@ from rich.table import Table
 import byzantium as bz
 from byzantium.cli.main import main
 from byzantium.cli.options import (
+    MOST_JOBS,
+    Place,
     carry_out,
     data_option,
     jobs_option,
@@ -35,7 +37,7 @@ from byzantium.learning import data as data_sets
 @main.command()
 @click.option(
     "--config",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=Place(exists=True, dir_okay=False),
     help="A TOML or JSON file with these options by name; the command line goes first.",
 )
 @results_option
@@ -68,7 +70,7 @@ def run(config: Path | None, results: Path, **options: Any) -> None:
 
 
 @main.command()
-@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("file", type=Place(exists=True, dir_okay=False))
 @results_option
 @jobs_option
 @data_option
@@ -128,13 +130,13 @@ def _first_sentence(member: object) -> str:
 @click.option(
     "--out",
     "results",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=Place(file_okay=False),
     default="demo",
     show_default=True,
     help="The folder of results.",
 )
 @click.option("--rounds", type=click.IntRange(min=1), default=300, show_default=True)
-@click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True)
+@click.option("--jobs", type=click.IntRange(1, MOST_JOBS), default=2, show_default=True)
 def demo(results: Path, rounds: int, jobs: int) -> None:
     """Why the mean is not enough, and neither are robust rules.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rich.console import RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from byzantium.experiments.paper import behind
 from byzantium.experiments.run import Run
@@ -57,7 +58,7 @@ def told(runs: Runs, store: Store) -> Iterator[RenderableType]:
     for rule in RULES:
         pairs = [(value[rule, attack, 1], value[rule, attack, 2]) for attack in ATTACKS]
         pairs.append((worst[rule, 1], worst[rule, 2]))
-        table.add_row(rule, *(f"{_shaded(alone)} → {_shaded(mixed)}" for alone, mixed in pairs))
+        table.add_row(rule, *(_shaded(*pair) for pair in pairs))
     yield table
     gained = max(RULES, key=lambda rule: worst[rule, 2] - worst[rule, 1])
     yield (
@@ -69,6 +70,10 @@ def told(runs: Runs, store: Store) -> Iterator[RenderableType]:
     )
 
 
-def _shaded(accuracy: float) -> str:
+def _shaded(alone: float, mixed: float) -> Text:
+    return Text.assemble(_coloured(alone), " → ", _coloured(mixed))
+
+
+def _coloured(accuracy: float) -> tuple[str, str]:
     colour = "red" if accuracy < 60 else "yellow" if accuracy < 85 else "green"
-    return f"[{colour}]{accuracy:.0f}[/{colour}]"
+    return f"{accuracy:.0f}", colour

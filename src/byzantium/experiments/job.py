@@ -24,10 +24,13 @@ import torch
 from filelock import FileLock, Timeout
 
 from byzantium.aggregation import notation
+from byzantium.aggregation.formula import SEED_BITS
 
 logger = logging.getLogger("byzantium")
 
-# Raised whenever the same configuration would give other numbers than before.
+# Raised when a definition changes, so that the same configuration means something else than before:
+# a formula, a default, the order of random draws. Rounding may change without it; what a run was
+# made with stands in its summary.
 NUMERICS = 1
 CONFIGURATION, METRICS, SUMMARY, LOG = "config.toml", "metrics.jsonl", "summary.json", "run.log"
 
@@ -105,7 +108,7 @@ def parsed(path: Path) -> Any:
     try:
         text = path.read_text()
         return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
 
 
@@ -128,6 +131,8 @@ def _fitting(name: str, value: Any, kind: Any) -> Any:
     if value is None and types.NoneType in options:
         return None
     kind = options[0]
+    if isinstance(value, int) and (bits := value.bit_length()) > SEED_BITS:
+        raise ValueError(f"{name} must have at most {SEED_BITS} bits, got {bits} bits")
     if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     if kind is int and isinstance(value, int) and not isinstance(value, bool):

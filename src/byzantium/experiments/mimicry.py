@@ -37,6 +37,8 @@ class Mimicry(Job):
         for name in ("n", "d", "draws"):
             if getattr(self, name) < 1:
                 raise ValueError(f"a demonstration needs {name} >= 1, got {getattr(self, name)}")
+        if self.seed < 0:
+            raise ValueError(f"a demonstration needs seed >= 0, got {self.seed}")
         if not 0 <= self.q < self.n:
             raise ValueError(f"a demonstration needs 0 <= q < n, got q={self.q} of {self.n}")
         rule = self.aggregator()

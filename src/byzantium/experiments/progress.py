@@ -40,7 +40,7 @@ class Board:
         self.busy: list[Event] = []
         self.bars: dict[Job, TaskID] = {}
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from byzantium.aggregation import Aggregator, notation, parse
+from byzantium.aggregation.formula import number, whole
 from byzantium.aggregation.pipeline import check_sizes
 from byzantium.experiments.job import (
     METRICS,
@@ -116,12 +117,11 @@ class Run(Job):
     def check(self) -> None:
         if self.data not in NAMES:
             raise ValueError(f"there is no data set {self.data!r}{notation.hint(self.data, NAMES)}")
-        if self.f < 0:
-            raise ValueError(f"a run needs f >= 0, got f={self.f}")
+        for name in ("f", "attackers"):
+            if (getattr(self, name) or 0) < 0:
+                raise ValueError(f"a run needs {name} >= 0, got {name}={getattr(self, name)}")
         if not 1 <= self.long_tail < math.inf:
             raise ValueError(f"a run needs a finite long_tail >= 1, got {self.long_tail}")
-        if self.seed < 0:
-            raise ValueError(f"a run needs seed >= 0, got {self.seed}")
         settings, rule = self.settings(), self.aggregator()
         for stage in rule.stages:
             if getattr(stage, "f", self.f) != self.f:
@@ -263,11 +263,19 @@ def _spelled(
 ) -> tuple[str, Callable[..., Any]]:
     """How `name(argument=value)` is written, and the function with these arguments.
 
-    The first `given` parameters are not of the notation.
+    The first `given` parameters are not of the notation. The default of a parameter tells its kind.
     """
 
     def note(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
         def noted(**arguments: Any) -> tuple[str, dict[str, Any]]:
+            for argument, value in arguments.items():
+                if isinstance(signature.parameters[argument].default, int):
+                    if whole(name, argument, value) < 1:
+                        raise ValueError(f"{name} needs {argument} >= 1, got {argument}={value}")
+                elif not 0 <= number(name, argument, value) < math.inf:
+                    raise ValueError(
+                        f"{name} needs a finite {argument} >= 0, got {argument}={value}"
+                    )
             return name, arguments
 
         signature = inspect.signature(make)
@@ -276,19 +284,8 @@ def _spelled(
         return noted
 
     noting = {name: note(name, make) for name, make in known.items()}
-    try:
-        name, arguments = notation.read(_called(text), noting)
-    except ValueError as error:
-        if isinstance(error.__cause__, SyntaxError):
-            raise ValueError(f"{text!r} is not of the form 'name(argument=value)'") from error
-        raise
+    name, arguments = notation.read(_called(text), noting)
     defaults = inspect.signature(known[name]).parameters
-    for argument, value in arguments.items():
-        default = defaults[argument].default
-        if isinstance(default, int) and (not isinstance(value, int) or value < 1):
-            raise ValueError(f"{name} needs a whole number >= 1 for {argument}, got {value!r}")
-        if isinstance(default, float) and not (isinstance(value, (int, float)) and value >= 0):
-            raise ValueError(f"{name} needs a number >= 0 for {argument}, got {value!r}")
     given_ones = {k: v for k, v in arguments.items() if v != defaults[k].default}
     listed = ", ".join(f"{argument}={value}" for argument, value in given_ones.items())
     return f"{name}({listed})" if listed else name, functools.partial(known[name], **arguments)

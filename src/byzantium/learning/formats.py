@@ -73,8 +73,10 @@ def _cifar(file: File) -> Samples:
 
 
 def _samples(images: Pixels, labels: Pixels, path: str) -> Samples:
-    if len(images) != len(labels) or not images.size:
+    if len(images) != len(labels) or not len(images):
         raise ValueError(f"{path} has {len(labels)} label(s) for {len(images)} image(s)")
+    if not images.size:
+        raise ValueError(f"{path} has labels for images of {images.shape[2:]} pixels")
     if labels.max() >= CLASSES:
         raise ValueError(f"{path} has the label {labels.max()}, where {CLASSES - 1} is the largest")
     return Samples(images, labels)

@@ -8,6 +8,8 @@ import math
 import torch
 from torch import nn
 
+from byzantium.aggregation.formula import whole
+
 
 def cnn(scale: int = 1, classes: int = 10) -> nn.Sequential:
     """The convolutional network of the bucketing paper, for 28 x 28 images of one channel.
@@ -20,6 +22,7 @@ def cnn(scale: int = 1, classes: int = 10) -> nn.Sequential:
     >>> sum(p.numel() for p in cnn().parameters())
     1199882
     """
+    _check_sizes("cnn", scale=scale, classes=classes)
     model = nn.Sequential(
         nn.Conv2d(1, 32 * scale, 3),
         nn.ReLU(),
@@ -48,6 +51,12 @@ def mlp(
       (3): Linear(in_features=32, out_features=10, bias=True)
     )
     """
+    for name, sides in (("shape", shape), ("hidden", hidden)):
+        if not isinstance(sides, (tuple, list)):
+            raise TypeError(f"mlp needs whole numbers for {name}, got {name}={sides!r}")
+        for side in sides:
+            _check_sizes("mlp", **{name: side})
+    _check_sizes("mlp", classes=classes)
     sizes = (math.prod(shape), *hidden)
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in itertools.pairwise(sizes):
@@ -58,6 +67,12 @@ def mlp(
 def linear(shape: tuple[int, ...], classes: int = 10) -> nn.Sequential:
     """Multinomial logistic regression."""
     return mlp(shape, hidden=(), classes=classes)
+
+
+def _check_sizes(model: str, **sizes: int) -> None:
+    for name, size in sizes.items():
+        if whole(model, name, size) < 1:
+            raise ValueError(f"{model} needs {name} >= 1, got {name}={size}")
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:

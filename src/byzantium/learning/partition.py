@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.aggregation import notation
+from byzantium.aggregation.formula import number, whole
 from byzantium.learning.data import Dataset, ranks
 
 Indices = NDArray[np.int64]
@@ -37,8 +38,7 @@ class Partition:
                 f"{self} needs one whole number a sample as labels, "
                 f"got {labels.dtype} of shape {tuple(labels.shape)}"
             )
-        if isinstance(workers, bool) or not hasattr(workers, "__index__"):
-            raise TypeError(f"{self} needs a whole number of workers, got workers={workers!r}")
+        whole(str(self), "workers", workers)
         if not 1 <= workers <= len(labels):
             raise ValueError(
                 f"{self} needs from 1 to {len(labels)} workers for {len(labels)} samples, "
@@ -95,7 +95,7 @@ def dirichlet(alpha: float) -> Partition:
     >>> dirichlet(0.1)
     dirichlet(alpha=0.1)
     """
-    value = _number("dirichlet", "alpha", alpha)
+    value = number("dirichlet", "alpha", alpha)
     if not 0 < value < math.inf:
         raise ValueError(f"dirichlet needs a finite alpha > 0, got alpha={alpha}")
     return Partition(
@@ -109,12 +109,20 @@ def mixed(fraction: float) -> Partition:
     >>> mixed(fraction=0.5)
     mixed(fraction=0.5)
     """
-    value = _number("mixed", "fraction", fraction)
+    value = number("mixed", "fraction", fraction)
     if not 0 <= value <= 1:
         raise ValueError(f"mixed needs 0 <= fraction <= 1, got fraction={fraction}")
     return Partition(
         f"mixed(fraction={_written(value)})", functools.partial(_mixed, fraction=value)
     )
+
+
+PARTITIONS: dict[str, Callable[..., Partition]] = {
+    "iid": iid,
+    "by_label": by_label,
+    "dirichlet": dirichlet,
+    "mixed": mixed,
+}
 
 
 def read(text: str) -> Partition:
@@ -126,23 +134,9 @@ def read(text: str) -> Partition:
     Traceback (most recent call last):
     ValueError: 'by_lable()' names 'by_lable', which does not exist; did you mean 'by_label'?
     """
-    known: dict[str, Callable[..., Partition]] = {
-        "iid": iid,
-        "by_label": by_label,
-        "dirichlet": dirichlet,
-        "mixed": mixed,
-    }
     if isinstance(text, str) and text.strip().isidentifier():
         text = f"{text.strip()}()"
-    form = f"{text!r} is not of the form 'name(argument=value)'"
-    if isinstance(text, str) and ">>" in text:
-        raise ValueError(form)
-    try:
-        result = notation.read(text, known)
-    except ValueError as error:
-        if isinstance(error.__cause__, SyntaxError):
-            raise ValueError(form) from error  # notation's own sentence speaks of pipelines
-        raise
+    result = notation.read(text, PARTITIONS)
     assert isinstance(result, Partition)
     return result
 
@@ -175,7 +169,7 @@ def tail(labels: Tensor, gamma: float) -> Tensor:
     >>> tail(labels, gamma=4)
     tensor([0, 1, 2, 4, 6])
     """
-    if not 1 <= _number("long_tail", "gamma", gamma) < math.inf:
+    if not 1 <= number("long_tail", "gamma", gamma) < math.inf:
         raise ValueError(f"long_tail needs a finite gamma >= 1, got gamma={gamma}")
     y = labels.cpu().numpy()
     count = np.bincount(y)
@@ -217,12 +211,6 @@ def picture(parts: Sequence[Tensor], labels: Tensor, path: str | os.PathLike[str
             axes.text(label, worker, str(held), ha="center", va="center", color=shade, fontsize=7)
     figure.colorbar(image, label="samples")
     figure.savefig(path, dpi=150)
-
-
-def _number(owner: str, name: str, value: object) -> float:
-    if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
-        raise TypeError(f"{owner} needs a number for {name}, got {name}={value!r}")
-    return float(value)
 
 
 def _written(value: float) -> str:

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from byzantium.aggregation.formula import SEED_BITS, number, truth, whole
+
 RECORDS = ("distance", "spread", "norm", "weights", "rejected", "heterogeneity")
 
 
@@ -63,14 +65,18 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         for name in ("n", "rounds", "batch", "local_steps", "evaluate_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"a simulation needs {name} >= 1, got {getattr(self, name)}")
         for name in ("learning_rate", "local_rate"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"a simulation needs {name} > 0, got {getattr(self, name)}")
-        if self.q < 0:
-            raise ValueError(f"a simulation needs q >= 0, got {self.q}")
+            if getattr(self, name) == math.inf:
+                raise ValueError(f"a simulation needs a finite {name}, got inf")
+        for name in ("q", "seed"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"a simulation needs {name} >= 0, got {getattr(self, name)}")
         if self.q >= self.n:
             raise ValueError(f"a simulation needs honest workers: q < n, got {self.q} of {self.n}")
         if not 0 <= self.momentum < 1:
@@ -79,7 +85,23 @@ class Settings:
             raise ValueError(
                 f"a simulation needs 1 <= participants <= n, got {self.participants} of {self.n}"
             )
+        if self.reshuffle_every is not None and self.reshuffle_every < 1:
+            raise ValueError(f"a simulation needs reshuffle_every >= 1, got {self.reshuffle_every}")
         if unknown := set(self.record) - set(RECORDS):
             raise ValueError(
                 f"a simulation can record {', '.join(RECORDS)}, got {', '.join(sorted(unknown))}"
             )
+
+    def _check_kinds(self) -> None:
+        for name in ("n", "rounds", "q", "batch", "local_steps", "evaluate_every"):
+            whole("a simulation", name, getattr(self, name))
+        whole("a simulation", "seed", self.seed, SEED_BITS)
+        for name in ("participants", "reshuffle_every"):
+            if getattr(self, name) is not None:
+                whole("a simulation", name, getattr(self, name))
+        for name in ("momentum", "learning_rate", "local_rate"):
+            number("a simulation", name, getattr(self, name))
+        truth("a simulation", "heavy_ball", self.heavy_ball)
+        listed = isinstance(self.record, (tuple, list))
+        if not listed or not all(isinstance(word, str) for word in self.record):
+            raise TypeError(f"a simulation needs words for record, got record={self.record!r}")

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import ClassVar, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from byzantium.aggregation.geometry import Array, GivenPoints
+from byzantium.aggregation.plain import column_blocks
 from byzantium.threats.attack import Attack, Scene
+
+# What an attack that must not be noticed may owe to the rounding of its vector to the dtype.
+ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, repr=False)
@@ -164,26 +166,56 @@ class _Unnoticed(Attack):
     r"""The honest mean, moved against the deviations as far as the distances allow.
 
     .. math:: \bar x - \gamma \sigma
+
+    All is measured from the first honest vector, in float64, so that a large common part costs no
+    digits; and again from the vector as it is sent, whose own digits may be as few as the spread
+    has. If its rounding carries it beyond the bound, gamma is made smaller.
     """
 
     @abstractmethod
-    def step(self, pairs: Array, to_mean: Array, along: Array, square: float) -> float:
-        """The largest gamma, from squared distances between honest vectors and to their mean.
+    def conditions(self, squares: Tensor) -> Tensor:
+        """What is bounded, of the squared distances (..., h) to the honest vectors: (..., k).
 
-        ||mean - gamma sigma - x_i||^2 = to_mean_i + 2 gamma along_i + gamma^2 square.
+        No condition may exceed the largest of any honest vector. They are linear in the squares.
         """
 
     def vectors(self, scene: Scene) -> Tensor:
-        h = len(scene.honest)
-        geometry = GivenPoints(scene.honest).geometry()
-        to_mean = geometry.distances_to(geometry.uniform_over(np.arange(h))) ** 2
-        direction = -scene.deviation
-        square = float(direction.double().square().sum())
-        if not square:
-            return scene.mean
-        along = scene.mean @ direction - scene.honest.to(direction) @ direction
-        step = self.step(geometry.squared_distances, to_mean, along.double().cpu().numpy(), square)
-        return scene.mean + step * direction
+        honest, (h, d) = scene.honest, scene.honest.shape
+        first = honest[0].double()
+        mean, deviation = torch.empty_like(first), torch.empty_like(first)
+        products, along = first.new_zeros(h, h), first.new_zeros(h)
+        for columns in column_blocks(h, d, torch.float64):
+            block = honest[:, columns].double() - first[columns]
+            mean[columns] = block.mean(dim=0)
+            deviation[columns] = block.std(dim=0, correction=min(1, h - 1))
+            block = block - mean[columns]
+            products += block @ block.T
+            along += block @ deviation[columns]
+        square = deviation.square().sum()
+        if not square > 0:
+            return first + mean
+        to_mean = products.diagonal()
+        bound = self.conditions(to_mean[:, None] + to_mean - 2 * products).max()
+        # ||mean - gamma sigma - x_i||^2 = to_mean_i + 2 gamma along_i + gamma^2 square: a quadratic
+        # for each condition, in units of the length of sigma, whose own square may underflow.
+        slope, constant = self.conditions(along) / square, self.conditions(to_mean)
+        less = torch.zeros_like(bound)
+        while True:
+            room = ((bound - less - constant) / square).clip(min=0)
+            step = ((slope.square() + room).sqrt() - slope).min()
+            sent = (first + (mean - step * deviation)).to(honest.dtype)
+            excess = self.conditions(_squared_distances(honest, sent)).max() - bound
+            if not (step > 0 and excess > ROUNDING * bound):
+                return sent
+            less = torch.maximum(excess, 2 * less)
+
+
+def _squared_distances(rows: Tensor, point: Tensor) -> Tensor:
+    """(n,), in float64, by differences, which are exact where the two are close."""
+    total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+    for columns in column_blocks(len(rows), rows.shape[1], torch.float64):
+        total += (rows[:, columns].double() - point[columns].double()).square().sum(dim=1)
+    return total
 
 
 @dataclass(frozen=True, repr=False)
@@ -201,9 +233,8 @@ class MinMax(_Unnoticed):
     tensor([[-1.]])
     """
 
-    def step(self, pairs: Array, to_mean: Array, along: Array, square: float) -> float:
-        room = (pairs.max() - to_mean).clip(min=0)
-        return float(((np.sqrt(along**2 + square * room) - along) / square).min())
+    def conditions(self, squares: Tensor) -> Tensor:
+        return squares
 
 
 @dataclass(frozen=True, repr=False)
@@ -213,7 +244,7 @@ class MinSum(_Unnoticed):
     .. math:: \bar x - \gamma \sigma, \quad
         \sum_i \|\bar x - \gamma \sigma - x_i\|^2 = \max_j \sum_i \|x_j - x_i\|^2
 
-    The paper searches gamma by bisection; around the mean the condition is solved by a root.
+    The paper searches gamma by bisection; the condition is a quadratic, solved here.
 
     Shejwalkar, Houmansadr: Manipulating the Byzantine, NDSS 2021.
 
@@ -221,6 +252,5 @@ class MinSum(_Unnoticed):
     tensor([[-1.]])
     """
 
-    def step(self, pairs: Array, to_mean: Array, along: Array, square: float) -> float:
-        room = pairs.sum(axis=1).max() - to_mean.sum()
-        return math.sqrt(max(0.0, room) / (len(pairs) * square))
+    def conditions(self, squares: Tensor) -> Tensor:
+        return squares.mean(dim=-1, keepdim=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from byzantium.aggregation.formula import truth
 from byzantium.threats.attack import Attack, Scene
 
 
@@ -41,6 +42,7 @@ class Mimic(Attack):
     def __post_init__(self) -> None:
         if self.warmup is not None:
             self._count("warmup", least=1)
+        truth("Mimic", "retarget", self.retarget)
         if self.target is not None:
             self._count("target", least=0)
             if self.warmup is not None or self.retarget:
