@@ -53,9 +53,9 @@ BUILDING: list[tuple[Callable[[], object], type[Exception], str]] = [
 
 CALLING: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
-        lambda: bz.Mean()([torch.ones(3)]),  # type: ignore[arg-type]
+        lambda: bz.Mean()("abc"),
         TypeError,
-        "got a list; torch.stack turns a list of vectors into one",
+        "updates must be one matrix (n, d), or n vectors, mappings or lists of arrays, got a str",
     ),
     (lambda: bz.Mean()(torch.ones(3)), ValueError, "one row a worker, got (3,)"),
     (lambda: bz.Mean()(torch.ones(3, 2, 2)), ValueError, "one row a worker, got (3, 2, 2)"),
@@ -99,7 +99,7 @@ CALLING: list[tuple[Callable[[], object], type[Exception], str]] = [
         "Bucketing(s=6) needs at least s = 6 vectors, got 5",
     ),
     (
-        lambda: bz.Median()(torch.ones(4, 2), 7),  # type: ignore[arg-type]
+        lambda: bz.Median()(torch.ones(4, 2), 7),  # type: ignore[call-overload]
         TypeError,
         "generator must be a torch.Generator or None, got a int",
     ),

@@ -70,7 +70,7 @@ def test_more_than_f_raises_and_names_them(member: members.Rule) -> None:
     stages = member.rule.stages
     allowed = min((stage.f for stage in stages if hasattr(stage, "f")), default=N // 2)
     bad = list(range(allowed + 1))
-    with pytest.raises(ValueError, match=f"but {allowed + 1} are not finite") as error:
+    with pytest.raises(ValueError, match=f"but {allowed + 1} are unusable") as error:
         member.fresh()(spoiled(bad, "nan"))
     assert repr(member.rule) in str(error.value)
     assert "workers 0, 1" in str(error.value)
@@ -108,7 +108,7 @@ def test_rejection_is_logged_once_a_call(caplog: pytest.LogCaptureFixture) -> No
     with caplog.at_level(logging.WARNING, logger="byzantium"):
         bz.Krum(f=F)(spoiled([3, 8], "nan"))
     assert [record.getMessage() for record in caplog.records] == [
-        f"rejected workers 3, 8 of {N}: not finite, or of norm above 1e+18"
+        f"rejected 2 of {N} vectors: workers 3, 8 (not finite, or of norm above 1e+18)"
     ]
 
 

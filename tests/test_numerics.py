@@ -12,6 +12,7 @@ from torch import Tensor
 import byzantium as bz
 from byzantium.aggregation import geometry, plain
 from byzantium.aggregation.geometry import GivenPoints, Points
+from byzantium.aggregation.sources import Matrix
 
 
 def seeded() -> torch.Generator:
@@ -19,7 +20,7 @@ def seeded() -> torch.Generator:
 
 
 def gram_distances(X: Tensor) -> Tensor:
-    points = GivenPoints(X)
+    points = GivenPoints(Matrix(X))
     return torch.from_numpy(points.geometry().squared_distances)
 
 

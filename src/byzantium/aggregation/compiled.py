@@ -43,15 +43,15 @@ def mixed(matrix: Tensor, rows: Tensor, mixing: Array) -> Tensor:
     return torch.from_numpy(result)
 
 
-def squared_norms(matrix: Tensor) -> Array:
-    flat, offsets = _flat(matrix, torch.arange(len(matrix)))
+def squared_norms(matrix: Tensor, rows: Tensor) -> Array:
+    flat, offsets = _flat(matrix, rows)
 
     def part(first: int, last: int) -> Array:
         total = np.zeros(len(offsets))
         kernels.squared_norms(flat, offsets, total, first, last)
         return total
 
-    return np.sum(_over_columns(part, len(matrix), matrix.shape[1]), axis=0)
+    return np.sum(_over_columns(part, len(rows), matrix.shape[1]), axis=0)
 
 
 def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], reference: int) -> Array:

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from byzantium.aggregation import plain
 from byzantium.aggregation.plain import column_blocks
+from byzantium.aggregation.sources import Matrix, Source
 
 Array = NDArray[np.float64]
 
@@ -226,12 +227,19 @@ class Points(ABC):
     """
 
     n: int
-    d: int
+    source: Source
     dtype: torch.dtype  # what the passes compute in and combine to
-    device: torch.device
     anchors: tuple[Tensor | None, ...]
     norms: Array | None
     _gram: Array | None = None
+
+    @property
+    def d(self) -> int:
+        return self.source.d
+
+    @property
+    def device(self) -> torch.device:
+        return self.source.device
 
     @abstractmethod
     def pieces(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
@@ -291,53 +299,39 @@ class Points(ABC):
         for columns, matrix, rows in self.pieces():
             anchors = self._anchors(matrix, columns)
             total += backend(matrix).gram(matrix, rows, anchors, reference)
-        return total
+        return self.source.total(total)
 
     def _anchors(self, matrix: Tensor, columns: slice) -> list[Tensor | None]:
         return [None if anchor is None else anchor.to(matrix)[columns] for anchor in self.anchors]
 
 
 class GivenPoints(Points):
-    """Rows of a matrix that is read and never copied.
+    """Rows of a source.
 
-    rows: the rows of `updates` that take part, in order; all of them unless it is said.
+    rows: those that take part, in order; all of them unless it is said.
     """
 
     def __init__(
         self,
-        updates: Tensor,
-        rows: Tensor | None = None,
+        source: Source,
+        rows: NDArray[np.int64] | None = None,
         norms: Array | None = None,
         anchors: tuple[Tensor | None, ...] = (),
     ) -> None:
-        self.updates = updates
-        self.rows = torch.arange(len(updates)) if rows is None else rows
+        self.source = source
+        self.rows = np.arange(source.n) if rows is None else rows
         self.norms = norms
         self.anchors = anchors
-        self.n, self.d = len(self.rows), updates.shape[1]
-        self.device = updates.device
-        # The input's own, but never less than float32.
-        self.dtype = torch.float64 if updates.dtype == torch.float64 else torch.float32
-
-    @property
-    def native(self) -> bool:
-        """Whether the passes can read the input as it is."""
-        return self.updates.dtype == self.dtype and self.updates.stride(1) == 1
+        self.n, self.dtype = len(self.rows), source.working
 
     @property
     def first_reference(self) -> int:
         """A row of median norm is not huge, and seldom far from the honest rows."""
-        norms = row_norms(self.updates)[self.rows] if self.norms is None else self.norms
+        norms = row_norms(self.source, self.rows) if self.norms is None else self.norms
         return int(norms.argsort(kind="stable")[(self.n - 1) // 2])
 
     def pieces(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """The input itself, whole, or where it must be converted, copies of some columns."""
-        if self.native:
-            yield slice(0, self.d), self.updates, self.rows
-        else:
-            for columns in column_blocks(self.n, self.d, self.dtype):
-                block = self.updates[:, columns].index_select(0, self.rows.to(self.device))
-                yield columns, block.to(self.dtype).contiguous(), torch.arange(self.n)
+        return self.source.pieces(self.rows)
 
 
 class MixedPoints(Points):
@@ -352,7 +346,7 @@ class MixedPoints(Points):
     def __init__(self, basis: Points, matrix: Array, reference: int) -> None:
         self.basis = basis
         self.n = len(matrix) - len(basis.anchors)
-        self.d, self.device, self.anchors = basis.d, basis.device, basis.anchors
+        self.source, self.anchors = basis.source, basis.anchors
         self.matrix = matrix[: self.n, : basis.n]
         self.reference = reference
 
@@ -377,21 +371,22 @@ def backend(matrix: Tensor) -> ModuleType:
     return compiled
 
 
-def row_norms(updates: Tensor) -> Array:
-    """(n,); NaN or infinite where a row is."""
-    total = np.zeros(len(updates))
-    for _, matrix, _ in GivenPoints(updates).pieces():
-        total += backend(matrix).squared_norms(matrix)
-    norms: Array = np.sqrt(total)
+def row_norms(source: Source, rows: NDArray[np.int64] | None = None) -> Array:
+    """Of some rows, or of all; NaN or infinite where a row is."""
+    rows = np.arange(source.n) if rows is None else rows
+    total = np.zeros(len(rows))
+    for _, matrix, which in source.pieces(rows):
+        total += backend(matrix).squared_norms(matrix, which)
+    norms: Array = np.sqrt(source.total(total))
     return norms
 
 
 def moments(updates: Tensor) -> tuple[Tensor, Tensor]:
     """The mean and the unbiased standard deviation of each column (d,), in one reading."""
-    points = GivenPoints(updates)
+    source = Matrix(updates)
     mean, deviation = (
-        torch.empty(points.d, dtype=points.dtype, device=updates.device) for _ in range(2)
+        torch.empty(source.d, dtype=source.working, device=source.device) for _ in range(2)
     )
-    for columns, matrix, rows in points.pieces():
+    for columns, matrix, rows in GivenPoints(source).pieces():
         backend(matrix).moments(matrix, rows, mean[columns], deviation[columns])
     return mean, deviation

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, overload
 
 import numpy as np
@@ -20,11 +20,11 @@ from byzantium.aggregation.formula import Stateful
 from byzantium.aggregation.geometry import Array, Geometry, GivenPoints, backend, row_norms
 from byzantium.aggregation.order import shares
 from byzantium.aggregation.plain import mixed_blocks
+from byzantium.aggregation.sources import Source, as_source
 from byzantium.aggregation.stage import Stage
 
 logger = logging.getLogger("byzantium")
 
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # A larger norm is nonsense rather than an update, and its square would leave the dtype's range.
 LARGEST_NORM = {torch.float64: 1e150}
 LARGEST_NORM_NARROW = 1e18
@@ -34,19 +34,21 @@ LARGEST_NORM_NARROW = 1e18
 class Report:
     """What one aggregation did.
 
-    aggregate: (d,), what the call returns.
+    aggregate: what the call returns.
     weights:   (n,), how much each worker counted; zero for the rejected.
     remainder: what lies on the origin or on a centre; weights.sum() + remainder = 1.
-    rejected:  the workers whose vectors were not finite, or absurdly large.
+    rejected:  the workers whose vectors were not finite, absurdly large, or could not be read.
     mixing:    (m, n), of which workers' vectors the m vectors were made that the rule saw.
+    reasons:   for each that was rejected, why.
     notes:     what else one should know, in sentences.
     """
 
-    aggregate: Tensor
+    aggregate: Any
     weights: Tensor
     remainder: float
     rejected: tuple[int, ...]
     mixing: Tensor
+    reasons: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
@@ -57,50 +59,50 @@ class Report:
 
 def admit(
     stages: Sequence[Stage],
-    updates: Tensor,
+    source: Source,
     centre: Tensor | None = None,
     norms: Array | None = None,
-) -> tuple[GivenPoints, tuple[Stage, ...], tuple[int, ...]]:
-    """Check a matrix against a pipeline and set unusable rows aside.
+) -> tuple[GivenPoints, tuple[Stage, ...], dict[int, str]]:
+    """Check vectors against a pipeline and set unusable ones aside.
 
-    Returns the points, the steps to take with what remains, and the rejected rows. Sizes are judged
-    before anything is rejected: no worker can make a pipeline fail by being rejected, within f.
+    Returns the points, the steps to take with what remains, and the rejected rows, each with its
+    reason. Sizes are judged before anything is rejected: no worker can make a pipeline fail by
+    being rejected, within f. The norms, where they are known already, are of the readable rows.
     """
-    _check_matrix(updates)
-    n = len(updates)
+    n = source.n
     check_sizes(stages, n)
     name = " >> ".join(map(repr, stages))
-    updates = updates.detach()
-    norms = row_norms(updates) if norms is None else norms
-    largest = LARGEST_NORM.get(updates.dtype, LARGEST_NORM_NARROW)
+    readable = source.readable
+    norms = row_norms(source, readable) if norms is None else norms
+    largest = LARGEST_NORM.get(source.dtype, LARGEST_NORM_NARROW)
     usable = norms <= largest  # false for NaN
-    rejected = tuple(np.flatnonzero(~usable).tolist())
-    if rejected:
+    nonsense = f"not finite, or of norm above {largest:g}"
+    reasons = {**source.unreadable, **dict.fromkeys(readable[~usable].tolist(), nonsense)}
+    if reasons:
         bounds = [stage.f for stage in stages if hasattr(stage, "f")]
         allowed = min(bounds, default=n // 2)
-        reason = f"not finite, or of norm above {largest:g}"
-        if len(rejected) > allowed:
-            source = f"its f = {allowed}" if bounds else f"half of them, {allowed}"
+        told = _told(reasons)
+        if len(reasons) > allowed:
+            bound = f"its f = {allowed}" if bounds else f"half of them, {allowed}"
             raise ValueError(
-                f"{name} can do without {source} of {n} vectors, but {len(rejected)} are {reason}: "
-                f"workers {_listed(rejected)}"
+                f"{name} can do without {bound} of {n} vectors, but {len(reasons)} are unusable: "
+                f"{told}"
             )
-        logger.warning("rejected workers %s of %d: %s", _listed(rejected), n, reason)
-        stages = [stage.without(len(rejected)) for stage in stages]
+        logger.warning("rejected %d of %d vectors: %s", len(reasons), n, told)
+        stages = [stage.without(len(reasons)) for stage in stages]
     steps = tuple(step for stage in stages for step in stage.expansion)
 
     anchors: list[Tensor | None] = []
     if any(step.needs_origin for step in steps):
         anchors.append(None)
     if centre is not None:
-        if centre.shape != updates.shape[1:]:
+        if centre.shape != (source.dimension,):
             raise ValueError(
                 f"{name} holds a centre of dimension {centre.numel()}, got vectors of dimension "
-                f"{updates.shape[1]}; reset() forgets it"
+                f"{source.dimension}; reset() forgets it"
             )
-        anchors.append(centre)
-    rows = torch.from_numpy(np.flatnonzero(usable))
-    return GivenPoints(updates, rows, norms[usable], tuple(anchors)), steps, rejected
+        anchors.append(source.part(centre))
+    return GivenPoints(source, readable[usable], norms[usable], tuple(anchors)), steps, reasons
 
 
 def check_sizes(stages: Sequence[Stage], n: int) -> None:
@@ -112,29 +114,15 @@ def check_sizes(stages: Sequence[Stage], n: int) -> None:
         left = stage.rows(left) if isinstance(stage, Mixing) else 1
 
 
-def _check_matrix(updates: Tensor) -> None:
-    if not isinstance(updates, Tensor):
-        raise TypeError(
-            "updates must be one floating-point tensor of shape (n, d), "
-            f"got a {type(updates).__name__}; torch.stack turns a list of vectors into one"
-        )
-    if updates.layout != torch.strided:
-        raise TypeError(f"updates must be a dense tensor, got layout {updates.layout}")
-    if updates.dtype not in DTYPES:
-        raise TypeError(
-            f"updates must be float16, bfloat16, float32 or float64, got {updates.dtype}"
-        )
-    if updates.ndim != 2:
-        raise ValueError(
-            f"updates must have shape (n, d), one row a worker, got {tuple(updates.shape)}"
-        )
-    if not len(updates):
-        raise ValueError("updates must hold at least one vector, got n = 0")
-
-
-def _listed(workers: Sequence[int], most: int = 10) -> str:
-    more = f" and {len(workers) - most} more" if len(workers) > most else ""
-    return ", ".join(map(str, workers[:most])) + more
+def _told(reasons: Mapping[int, str], most: int = 10) -> str:
+    """Who was rejected and why, workers with the same reason together."""
+    sentences = []
+    for reason in dict.fromkeys(reasons.values()):
+        workers = sorted(worker for worker, other in reasons.items() if other == reason)
+        more = f" and {len(workers) - most} more" if len(workers) > most else ""
+        listed = ", ".join(map(str, workers[:most])) + more
+        sentences.append(f"worker{'s' * (len(workers) > 1)} {listed} ({reason})")
+    return ", ".join(sentences)
 
 
 # -- mixings -----------------------------------------------------------------------------------
@@ -151,11 +139,12 @@ class Mixing(Stage, ABC):
         """m, for n vectors."""
         return n
 
-    def __call__(self, updates: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def __call__(self, updates: Any, generator: torch.Generator | None = None) -> Tensor:
         """The mixed vectors (m, d). Pipelines never build them; this is to look at them."""
-        points, steps, _ = admit(self.stages, updates)
+        source = as_source(updates)
+        points, steps, _ = admit(self.stages, source)
         geometry = _through(steps, points.geometry(), generator)
-        mixed = torch.empty(geometry.n, points.d, dtype=updates.dtype, device=updates.device)
+        mixed = torch.empty(geometry.n, source.d, dtype=source.dtype, device=source.device)
         for columns, matrix, rows in geometry.basis.pieces():
             for inner, block in mixed_blocks(matrix, rows, geometry.matrix()):
                 mixed[:, columns][:, inner] = block
@@ -206,7 +195,8 @@ def _through(
         raise TypeError(f"generator must be a torch.Generator or None, got a {kind}")
     for step in steps:
         if isinstance(step, Mixing):
-            geometry = geometry.mixed(step.matrix(geometry, generator))
+            matrix = step.matrix(geometry, generator)
+            geometry = geometry.mixed(geometry.basis.source.agreed(matrix))
     return geometry
 
 
@@ -216,29 +206,72 @@ def _through(
 class Aggregator(Stage, Stateful):
     """(n, d) -> (d,): a rule, or a pipeline that ends in one."""
 
-    def __call__(self, updates: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Aggregate the rows of a matrix (n, d) into a vector (d,) of its dtype and device.
+    @overload
+    def __call__(
+        self,
+        updates: Tensor,
+        generator: torch.Generator | None = None,
+        *,
+        base: Any = None,
+        strict: bool = True,
+    ) -> Tensor: ...
+    @overload
+    def __call__(
+        self,
+        updates: Any,
+        generator: torch.Generator | None = None,
+        *,
+        base: Any = None,
+        strict: bool = True,
+    ) -> Any: ...
+    def __call__(
+        self,
+        updates: Any,
+        generator: torch.Generator | None = None,
+        *,
+        base: Any = None,
+        strict: bool = True,
+    ) -> Any:
+        """Aggregate n vectors into one.
 
-        Random mixings draw from `generator`; None means fresh entropy of the operating system.
+        They may be one matrix (n, d) of torch or NumPy, or a sequence of n vectors, of n mappings
+        of named arrays (state dicts) or of n lists of arrays. What goes in comes out: the result
+        has the form, the dtypes and the device of one of them. Entries of whole numbers take no
+        part in distances; their result is their median, rounded down.
+
+        generator: random mixings draw from it; None means fresh entropy of the operating system.
+        base:      a vector (a model) that is subtracted first and added to the result.
+        strict:    vectors that differ in keys, shapes or dtypes are an error; otherwise, those that
+                   differ from most are rejected, as those that are not finite.
         """
-        aggregate, *_ = self._run(updates, generator, explain=False)
-        return aggregate
+        source = as_source(updates, base=base, strict=strict)
+        aggregate, _, points, *_ = self._run(source, generator, explain=False)
+        return source.result(aggregate, points.rows)
 
-    def explain(self, updates: Tensor, generator: torch.Generator | None = None) -> Report:
+    def explain(
+        self,
+        updates: Any,
+        generator: torch.Generator | None = None,
+        *,
+        base: Any = None,
+        strict: bool = True,
+    ) -> Report:
         """Aggregate, and say how much each worker counted. State advances as in a call."""
-        aggregate, weights, points, geometry, rejected = self._run(updates, generator, explain=True)
+        source = as_source(updates, base=base, strict=strict)
+        aggregate, weights, points, geometry, reasons = self._run(source, generator, explain=True)
         assert weights is not None
-        n, rows = len(updates), points.rows.numpy()
+        n, rows = source.n, points.rows
         original = weights @ geometry.mixing
         worker_weights, mixing = np.zeros(n), np.zeros((geometry.n, n))
         worker_weights[rows] = original[: points.n]
         mixing[:, rows] = geometry.mixing[: geometry.n, : points.n]
         return Report(
-            aggregate,
+            source.result(aggregate, rows),
             torch.from_numpy(worker_weights),
             float(original[points.n :].sum()),
-            rejected,
+            tuple(sorted(reasons)),
             torch.from_numpy(mixing),
+            reasons,
             tuple(geometry.notes),
         )
 
@@ -248,23 +281,24 @@ class Aggregator(Stage, Stateful):
         return isinstance(self.stages[-1].expansion[-1], Weighting)
 
     def _run(
-        self, updates: Tensor, generator: torch.Generator | None, explain: bool
-    ) -> tuple[Tensor, Array | None, GivenPoints, Geometry, tuple[int, ...]]:
-        hasty, norms = (None, None) if explain else self.hasten(updates)
-        points, steps, rejected = admit(self.stages, updates, self.centre, norms)
+        self, source: Source, generator: torch.Generator | None, explain: bool
+    ) -> tuple[Tensor, Array | None, GivenPoints, Geometry, dict[int, str]]:
+        hasty, norms = (None, None) if explain else self.one_pass(source)
+        points, steps, reasons = admit(self.stages, source, self.centre, norms)
         geometry = _through(steps, points.geometry(), generator)
-        if hasty is not None and not rejected:
-            return hasty, None, points, geometry, rejected
+        if hasty is not None and not reasons:
+            return source.whole(hasty), None, points, geometry, reasons
         rule = steps[-1]
         assert isinstance(rule, Rule)
         aggregate, weights = rule.finish(geometry, explain)
+        aggregate = source.whole(aggregate)
         self.remember(aggregate)
-        return aggregate.to(updates.dtype), weights, points, geometry, rejected
+        return aggregate, weights, points, geometry, reasons
 
-    def hasten(self, updates: Tensor) -> tuple[Tensor | None, Array | None]:
-        """The aggregate and the norms of the rows in one reading, where that is possible.
+    def one_pass(self, source: Source) -> tuple[Tensor | None, Array | None]:
+        """The aggregate and the norms of the readable rows in one reading, where that is possible.
 
-        The aggregate counts only if the norms then show that every row may take part.
+        The aggregate counts only if all rows were readable and the norms allow each to take part.
         """
         return None, None
 
@@ -322,7 +356,7 @@ class Weighting(Rule):
         """(points,), summing to one."""
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
-        weights = self.weights(geometry)
+        weights = geometry.basis.source.agreed(self.weights(geometry))
         return geometry.combine(weights), weights
 
 
@@ -335,18 +369,18 @@ class CoordinateWise(Rule):
     def kept(self, n: int) -> int:
         """How many of n values are averaged."""
 
-    def hasten(self, updates: Tensor) -> tuple[Tensor | None, Array | None]:
-        _check_matrix(updates)
-        n, d = updates.shape
-        self.check(n)
-        points = GivenPoints(updates.detach())
-        if not points.native:
+    def one_pass(self, source: Source) -> tuple[Tensor | None, Array | None]:
+        rows = source.readable
+        if len(rows) < source.n:
             return None, None
-        matrix, out = points.updates, torch.empty(d, dtype=points.dtype, device=updates.device)
-        squares = backend(matrix).central_mean(
-            matrix, points.rows, None, self.kept(n), self.nearest, out
-        )
-        return out, np.sqrt(squares)
+        self.check(source.n)
+        out = torch.empty(source.d, dtype=source.working, device=source.device)
+        squares = np.zeros(source.n)
+        for columns, matrix, which in source.pieces(rows):
+            squares += backend(matrix).central_mean(
+                matrix, which, None, self.kept(source.n), self.nearest, out[columns]
+            )
+        return out, np.sqrt(source.total(squares))
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
         points, kept, mixing = geometry.basis, self.kept(geometry.n), geometry.matrix()
@@ -359,6 +393,7 @@ class CoordinateWise(Rule):
             if explain:
                 for _, block in mixed_blocks(matrix, rows, mixing):
                     share[: geometry.n] += shares(block, kept, nearest=self.nearest).numpy()
-        if not points.d:  # no coordinate to supply: all alike
+        share = points.source.total(share)
+        if not points.source.dimension:  # no coordinate to supply: all alike
             share[: geometry.n] = 1
         return aggregate, share / share.sum() if explain else None

@@ -43,11 +43,11 @@ def mixed(matrix: Tensor, rows: Tensor, mixing: Array) -> Tensor:
     return torch.from_numpy(mixing).to(matrix.device) @ matrix[rows.to(matrix.device)].double()
 
 
-def squared_norms(matrix: Tensor) -> Array:
+def squared_norms(matrix: Tensor, rows: Tensor) -> Array:
     """(n,)."""
-    total = torch.zeros(len(matrix), dtype=torch.float64, device=matrix.device)
-    for columns in column_blocks(len(matrix), matrix.shape[1], torch.float64):
-        total += matrix[:, columns].double().square().sum(dim=1)
+    total = torch.zeros(len(rows), dtype=torch.float64, device=matrix.device)
+    for _, block in mixed_blocks(matrix, rows, None):
+        total += block.double().square().sum(dim=1)
     return total.cpu().numpy()
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from byzantium.aggregation import Aggregator
 from byzantium.aggregation.geometry import GivenPoints, moments, row_norms
 from byzantium.aggregation.pipeline import LARGEST_NORM_NARROW
+from byzantium.aggregation.sources import Matrix
 from byzantium.learning import checkpoint
 from byzantium.learning.batches import Batches
 from byzantium.learning.data import Dataset
@@ -140,7 +141,7 @@ class Simulation:
         try:
             aggregate = self._aggregate(sent, h, workers, record)
         except ValueError:
-            if (row_norms(sent[:h]) <= LARGEST_NORM_NARROW).all():
+            if (row_norms(Matrix(sent[:h])) <= LARGEST_NORM_NARROW).all():
                 raise
             return self._diverged(record)
         self._step(aggregate)
@@ -215,7 +216,7 @@ class Simulation:
         if "spread" in wanted:
             record["spread"] = spread(honest)
         if "norm" in wanted:
-            record["norm"] = float(row_norms(honest).mean())
+            record["norm"] = float(row_norms(Matrix(honest)).mean())
         return aggregate
 
     def _step(self, aggregate: Tensor) -> None:
@@ -327,7 +328,7 @@ class Simulation:
 def spread(rows: Tensor) -> float:
     """The mean squared distance of rows to their mean."""
     n = len(rows)
-    geometry = GivenPoints(rows).geometry()
+    geometry = GivenPoints(Matrix(rows)).geometry()
     return float((geometry.distances_to(geometry.uniform_over(np.arange(n))) ** 2).mean())
 
 

@@ -1,0 +1,392 @@
+"""Where the vectors are: columns from anywhere.
+
+A rule reads its n vectors in blocks of columns and nothing else, so they may lie in one matrix, in
+n mappings of named arrays, in n files or on several machines. A `Source` knows where; the passes
+over the columns, and the rules, do not.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from byzantium.aggregation.plain import column_blocks
+
+Array = NDArray[np.float64]
+Rows = NDArray[np.int64]
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+class Source(ABC):
+    """n vectors of d numbers.
+
+    dtype:      of the vectors; they are computed with in `working`, never less than float32.
+    unreadable: the rows that cannot be read, and why; they count as Byzantine.
+    """
+
+    n: int
+    d: int
+    dtype: torch.dtype
+    device: torch.device
+    unreadable: Mapping[int, str]
+
+    @property
+    def readable(self) -> Rows:
+        """The other rows."""
+        return np.delete(np.arange(self.n), list(self.unreadable))
+
+    @property
+    def working(self) -> torch.dtype:
+        return torch.float64 if self.dtype == torch.float64 else torch.float32
+
+    @abstractmethod
+    def block(self, columns: slice, rows: Rows) -> Tensor:
+        """Some columns of some rows, in the working dtype."""
+
+    @abstractmethod
+    def result(self, vector: Tensor, rows: Rows) -> Any:
+        """The aggregate of some rows in the form in which the vectors came."""
+
+    def pieces(self, rows: Rows) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """All columns: which, a matrix that the passes can read, and which of its rows count."""
+        for columns in column_blocks(len(rows), self.d, self.working):
+            yield columns, self.block(columns, rows), torch.arange(len(rows))
+
+    # A shard of the columns on one of several machines overrides these; all others are whole.
+
+    @property
+    def dimension(self) -> int:
+        """Of the whole vectors."""
+        return self.d
+
+    def total(self, sums: Array) -> Array:
+        """Sums over the columns here, to sums over all columns."""
+        return sums
+
+    def agreed(self, decision: Array) -> Array:
+        """A decision that all machines must take alike."""
+        return decision
+
+    def part(self, vector: Tensor) -> Tensor:
+        """The columns here of a whole vector."""
+        return vector
+
+    def whole(self, vector: Tensor) -> Tensor:
+        """The whole vector of which these are the columns here."""
+        return vector
+
+
+class Matrix(Source):
+    """The rows of one dense tensor, which is read and never copied."""
+
+    def __init__(self, updates: Tensor) -> None:
+        if updates.layout != torch.strided:
+            raise TypeError(f"updates must be a dense tensor, got layout {updates.layout}")
+        if updates.dtype not in FLOATS:
+            raise TypeError(
+                f"updates must be float16, bfloat16, float32 or float64, got {updates.dtype}"
+            )
+        if updates.ndim != 2:
+            raise ValueError(
+                f"updates must have shape (n, d), one row a worker, got {tuple(updates.shape)}"
+            )
+        self.updates = updates.detach()
+        self.n, self.d = updates.shape
+        self.dtype, self.device = updates.dtype, updates.device
+        self.unreadable = {}
+
+    def block(self, columns: slice, rows: Rows) -> Tensor:
+        block = self.updates[:, columns].index_select(0, torch.from_numpy(rows).to(self.device))
+        return block.to(self.working).contiguous()
+
+    def pieces(self, rows: Rows) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """The tensor itself, whole, unless it must be converted."""
+        if self.dtype == self.working and self.updates.stride(1) == 1:
+            yield slice(0, self.d), self.updates, torch.from_numpy(rows)
+        else:
+            yield from super().pieces(rows)
+
+    def result(self, vector: Tensor, rows: Rows) -> Tensor:
+        return vector.to(self.dtype)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One of the named arrays that make up a vector; `start` is its first column."""
+
+    key: Any
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    of_numpy: bool
+    start: int
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+class Vectors(Source):
+    """n mappings, sequences or single arrays, of NumPy or torch, which are read where they are.
+
+    like:   a row of which the keys, shapes and dtypes are right; by default, those of most rows.
+    strict: a row that differs from them is an error; otherwise it is unreadable.
+
+    Columns are the floating-point entries, one after the other. Entries of whole numbers and truth
+    values, such as counters, are no part of any distance: their result is the coordinate-wise
+    median of the rows that were usable, rounded down.
+    """
+
+    def __init__(self, rows: Sequence[Any], like: Any = None, strict: bool = True) -> None:
+        self.n = len(rows)
+        found = [_Row.of(row) for row in rows]
+        pattern = _Row.of(like) if like is not None else _commonest(found)
+        if pattern.fault:
+            raise TypeError(f"updates must hold arrays of numbers, but {pattern.fault}")
+        self.pattern = pattern
+        self.floats, self.counters, self.d = _columns(pattern)
+        self.unreadable = {}
+        for i, row in enumerate(found):
+            if reason := row.differs_from(pattern):
+                if strict:
+                    raise ValueError(f"vector {i} {reason}")
+                self.unreadable[i] = reason
+        self.rows = [row.arrays for row in found]
+        kinds = [entry.dtype for entry in self.floats]
+        wide = torch.float64 in kinds
+        self.dtype = torch.float64 if wide else kinds[0] if len(set(kinds)) == 1 else torch.float32
+        places = {array.device for array in pattern.arrays.values() if isinstance(array, Tensor)}
+        self.device = next(iter(places), torch.device("cpu"))
+
+    def block(self, columns: slice, rows: Rows) -> Tensor:
+        width = columns.stop - columns.start
+        block = torch.empty(len(rows), width, dtype=self.working, device=self.device)
+        entries = [
+            entry
+            for entry in self.floats
+            if entry.start < columns.stop and columns.start < entry.start + entry.size
+        ]
+
+        def fill(k: int) -> None:
+            arrays = self.rows[rows[k]]
+            for entry in entries:
+                first = max(entry.start, columns.start)
+                last = min(entry.start + entry.size, columns.stop)
+                values = _flat(arrays[entry.key])[first - entry.start : last - entry.start]
+                _copy(values, block[k, first - columns.start : last - columns.start])
+
+        for k in range(len(rows)):
+            fill(k)
+        return block
+
+    def result(self, vector: Tensor, rows: Rows) -> Any:
+        arrays = {}
+        for entry in self.floats:
+            values = vector[entry.start : entry.start + entry.size]
+            array = values.to(entry.dtype).reshape(entry.shape)
+            arrays[entry.key] = array.cpu().numpy() if entry.of_numpy else array
+        for entry in self.counters:
+            arrays[entry.key] = _middle([self.rows[row][entry.key] for row in rows])
+        return self.pattern.rebuilt(arrays)
+
+
+class Relative(Source):
+    """The vectors of another source minus a base, which is added to the result again."""
+
+    def __init__(self, source: Source, base: Source) -> None:
+        self.source, self.base = source, base
+        self.n, self.d, self.dtype = source.n, source.d, source.dtype
+        self.device, self.unreadable = source.device, source.unreadable
+
+    def _based(self, columns: slice) -> Tensor:
+        return self.base.block(columns, np.zeros(1, dtype=np.int64))[0].to(self.device)
+
+    def block(self, columns: slice, rows: Rows) -> Tensor:
+        return self.source.block(columns, rows) - self._based(columns)
+
+    def result(self, vector: Tensor, rows: Rows) -> Any:
+        return self.source.result(vector.double() + self._based(slice(0, self.d)), rows)
+
+
+def as_source(updates: Any, *, base: Any = None, like: Any = None, strict: bool = True) -> Source:
+    """A source for vectors in any form that people have them in.
+
+    One matrix (n, d) of torch or NumPy; or n vectors, n mappings of named arrays (state dicts), or
+    n lists of arrays. A base has the form of one vector. See `Vectors` for like and strict.
+    """
+    source = _source(updates, like, strict)
+    if not source.n:
+        raise ValueError("updates must hold at least one vector, got n = 0")
+    if base is None:
+        return source
+    like = source.pattern.rebuilt(source.pattern.arrays) if isinstance(source, Vectors) else None
+    based = Vectors([base], like)
+    if based.d != source.d:
+        raise ValueError(f"the base has {based.d} numbers and the vectors {source.d}")
+    return Relative(source, based)
+
+
+def _source(updates: Any, like: Any, strict: bool) -> Source:
+    if isinstance(updates, Source):
+        return updates
+    if isinstance(updates, Tensor):
+        return Matrix(updates)
+    if isinstance(updates, np.ndarray):
+        if updates.ndim != 2:
+            raise ValueError(
+                f"updates must have shape (n, d), one row a worker, got {updates.shape}"
+            )
+        return Vectors(list(updates), like, strict)
+    if isinstance(updates, Sequence) and not isinstance(updates, str | bytes):
+        if not len(updates):
+            raise ValueError("updates must hold at least one vector, got n = 0")
+        return Vectors(updates, like, strict)
+    raise TypeError(
+        "updates must be one matrix (n, d), or n vectors, mappings or lists of arrays, "
+        f"got a {type(updates).__name__}"
+    )
+
+
+# -- rows of named arrays ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Row:
+    """The named arrays of one row.
+
+    form:  what they came as: a mapping or a sequence; None for a single array.
+    fault: why there are none, as the end of a sentence.
+    """
+
+    arrays: Mapping[Any, Any]
+    form: type | None
+    fault: str = ""
+
+    @classmethod
+    def of(cls, row: Any) -> _Row:
+        form: type | None = type(row)
+        if _is_array(row):
+            arrays, form = {0: row}, None
+        elif isinstance(row, Mapping):
+            arrays = dict(row)
+        elif isinstance(row, list | tuple):
+            arrays = dict(enumerate(row))
+        else:
+            return cls({}, None, f"is a {type(row).__name__}")
+        for key, array in arrays.items():
+            if not _is_array(array):
+                return cls({}, None, f"holds a {type(array).__name__} at {key!r}")
+            if _dtype(array) is None:
+                return cls({}, None, f"holds numbers of the kind {array.dtype} at {key!r}")
+        return cls(arrays, form)
+
+    def rebuilt(self, arrays: Mapping[Any, Any]) -> Any:
+        """Other arrays in the form of this row."""
+        ordered = {key: arrays[key] for key in self.arrays}
+        if self.form is None:
+            return ordered[0]
+        if issubclass(self.form, Mapping):
+            return self.form(ordered) if issubclass(self.form, dict) else ordered
+        return tuple(ordered.values()) if issubclass(self.form, tuple) else list(ordered.values())
+
+    @property
+    def signature(self) -> tuple[tuple[Any, tuple[int, ...], torch.dtype | None], ...]:
+        return tuple((key, tuple(a.shape), _dtype(a)) for key, a in self.arrays.items())
+
+    def differs_from(self, pattern: _Row) -> str:
+        """In what, as the end of a sentence; empty where it does not."""
+        if self.fault:
+            return self.fault
+        for key in pattern.arrays.keys() - self.arrays.keys():
+            return f"lacks the entry {key!r}"
+        for key in self.arrays.keys() - pattern.arrays.keys():
+            return f"has an entry {key!r} that the others lack"
+        for key, array in pattern.arrays.items():
+            other = self.arrays[key]
+            if tuple(other.shape) != tuple(array.shape):
+                shapes = f"{tuple(other.shape)} instead of {tuple(array.shape)}"
+                return f"has the shape {shapes} at {key!r}"
+            if _dtype(other) != _dtype(array):
+                return f"has the dtype {other.dtype} instead of {array.dtype} at {key!r}"
+        return ""
+
+
+def _commonest(rows: Sequence[_Row]) -> _Row:
+    """The row whose keys, shapes and dtypes most have; of several, the first."""
+    signatures = [frozenset(row.signature) if not row.fault else None for row in rows]
+    counts = [signatures.count(s) if s is not None else 0 for s in signatures]
+    return rows[counts.index(max(counts))]
+
+
+def _columns(pattern: _Row) -> tuple[list[Entry], list[Entry], int]:
+    """The floating-point entries, the others, and the number of columns."""
+    floats, counters, start = [], [], 0
+    for key, array in pattern.arrays.items():
+        dtype = _dtype(array)
+        assert dtype is not None
+        of_numpy = not isinstance(array, Tensor)
+        entry = Entry(key, tuple(array.shape), dtype, of_numpy, start)
+        if dtype in FLOATS:
+            floats.append(entry)
+            start += entry.size
+        else:
+            counters.append(entry)
+    if not floats:
+        raise TypeError("updates must hold floating-point numbers, got none")
+    return floats, counters, start
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, Tensor | np.ndarray | np.generic)
+
+
+def _dtype(array: Any) -> torch.dtype | None:
+    """As torch calls it; None for what is no number: texts, objects, complex ones."""
+    if isinstance(array, Tensor):
+        dtype = array.dtype
+        counts = not (dtype.is_floating_point or dtype.is_complex)
+        return dtype if counts or dtype in FLOATS else None
+    if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
+        return None
+    return getattr(torch, array.dtype.newbyteorder("=").name, None)
+
+
+def _flat(array: Any) -> Any:
+    return array.detach().reshape(-1) if isinstance(array, Tensor) else np.reshape(array, -1)
+
+
+def _copy(values: Any, target: Tensor) -> None:
+    """Into a working dtype. In NumPy where that can be: torch's threads would compete with ours."""
+    if isinstance(values, Tensor):
+        if values.device.type != "cpu":
+            target.copy_(values)
+            return
+        if values.dtype == torch.bfloat16:
+            bits = values.view(torch.int16).numpy().view(np.uint16).astype(np.uint32) << 16
+            values = bits.view(np.float32)
+        else:
+            values = values.numpy()
+    if target.device.type != "cpu":
+        target.copy_(torch.from_numpy(np.ascontiguousarray(values)))
+    else:
+        np.copyto(target.numpy(), values, casting="same_kind")
+
+
+def _middle(arrays: Sequence[Any]) -> Any:
+    """The coordinate-wise median of whole numbers or truth values, rounded down."""
+    stacked = np.stack([a.cpu().numpy() if isinstance(a, Tensor) else a for a in arrays])
+    ordered = np.sort(stacked, axis=0)
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    # The floor of (low + high) / 2, which the sum itself might overflow.
+    middle = low & high if stacked.dtype == bool else (low & high) + ((low ^ high) >> 1)
+    if isinstance(arrays[0], Tensor):
+        return torch.from_numpy(np.asarray(middle, dtype=stacked.dtype)).to(arrays[0].device)
+    return np.asarray(middle, dtype=stacked.dtype)
