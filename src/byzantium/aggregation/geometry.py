@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from types import ModuleType
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.aggregation import plain
+from byzantium.aggregation.lazy import cached_property
 from byzantium.aggregation.plain import column_blocks
 
 Array = NDArray[np.float64]

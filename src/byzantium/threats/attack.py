@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 from byzantium.aggregation import Aggregator
 from byzantium.aggregation.formula import Formula, Stateful
 from byzantium.aggregation.geometry import moments
+from byzantium.aggregation.lazy import cached_property
 
 
 @dataclass(frozen=True)
