@@ -223,6 +223,11 @@ def backend(matrix: Tensor) -> ModuleType:
     """Where the passes over a matrix are to be found: `compiled` for the CPU, else `plain`."""
     if matrix.device.type != "cpu":
         return plain
+    return _compiled()
+
+
+@cache  # while the interpreter exits, nothing can be imported any more
+def _compiled() -> ModuleType:
     from byzantium.aggregation import compiled  # imports numba: only when it is needed
 
     return compiled
