@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.aggregation import plain
+from byzantium.aggregation.forks import fork_safe
 from byzantium.aggregation.lazy import cached_property
 from byzantium.aggregation.plain import column_blocks
 
@@ -227,6 +228,7 @@ def backend(matrix: Tensor) -> ModuleType:
 
 
 @cache  # while the interpreter exits, nothing can be imported any more
+@fork_safe
 def _compiled() -> ModuleType:
     from byzantium.aggregation import compiled  # imports numba: only when it is needed
 

@@ -11,7 +11,10 @@ from typing import Any
 
 import numba
 import numpy as np
+from numba.core.compiler_lock import global_compiler_lock
 from numpy.typing import NDArray
+
+from byzantium.aggregation.forks import held_during_forks
 
 Array = NDArray[Any]
 
@@ -39,6 +42,10 @@ def _compiled(function: Callable[..., None], **options: Any) -> Callable[..., No
             compiled(*arguments)
 
     return call
+
+
+# Whoever compiles holds this lock.
+held_during_forks(global_compiler_lock)
 
 
 @numba.njit(fastmath=SUMS)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from byzantium.aggregation import Aggregator
+from byzantium.aggregation.forks import fork_safe
 from byzantium.aggregation.formula import Formula, Stateful
 from byzantium.aggregation.geometry import moments
 from byzantium.aggregation.lazy import cached_property
@@ -64,6 +65,7 @@ class Attack(Formula, Stateful, ABC):
         """The labels the attackers train on."""
         return y
 
+    @fork_safe
     def __call__(
         self,
         honest: Tensor,
