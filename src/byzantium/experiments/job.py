@@ -25,6 +25,7 @@ from filelock import FileLock, Timeout
 
 from byzantium.aggregation import notation
 from byzantium.aggregation.formula import SEED_BITS
+from byzantium.aggregation.lazy import cached_property
 
 logger = logging.getLogger("byzantium")
 
@@ -92,7 +93,7 @@ class Job(ABC):
                 raise ValueError(f"a {cls.__name__} has no {name!r}{notation.hint(name, known)}")
         return cls(**values)
 
-    @functools.cached_property
+    @cached_property
     def identity(self) -> str:
         """A hash of every field and of the version of the numerics."""
         text = json.dumps({**self.configuration(), "numerics": NUMERICS}, sort_keys=True)
