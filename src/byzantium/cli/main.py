@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 import byzantium as bz
-from byzantium.cli.options import WRONG
-from byzantium.experiments.job import BusyError
+from byzantium.cli.options import INTERRUPTED, WRONG, err
+from byzantium.core.claims import BusyError
 
 CITATION = """\
 @inproceedings{karimireddy2022byzantine,
@@ -31,6 +31,9 @@ class Teaching(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            err.print("Interrupted.")
+            raise SystemExit(INTERRUPTED) from None
         except (ValueError, OSError) as error:
             raise WrongUsage(str(error)) from error
         except (BusyError, ImportError) as error:
