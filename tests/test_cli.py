@@ -276,6 +276,30 @@ def test_what_is_started_with_nohup_survives_the_terminal(tmp_path: Path) -> Non
     assert process.returncode == 0, told
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_an_interrupt_while_nothing_is_trained_is_a_word_and_an_exit_code(
+    number: signal.Signals,
+) -> None:
+    """The program waits for its file, which is a pipe."""
+    os.mkfifo("sweep.toml")
+    process = subprocess.Popen(
+        program("plan", "sweep.toml"), stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    with Path("sweep.toml").open("w"):
+        process.send_signal(number)
+        _, told = process.communicate()
+    assert process.returncode == 130
+    assert told == "Interrupted.\n"
+
+
+def test_a_configuration_may_come_through_a_pipe() -> None:
+    os.mkfifo("run.toml")
+    with subprocess.Popen(["sh", "-c", "echo 'rounds = 3' > run.toml"]):
+        byzantium("run", "--config", "run.toml", "--n", "7", "--f", "1")
+    (result,) = Store("results")
+    assert result.job.configuration()["rounds"] == 3
+
+
 def test_a_second_interrupt_ends_at_once_without_a_traceback() -> None:
     process = subprocess.Popen(program("run", *LONG), stderr=subprocess.PIPE, text=True)
     wait_for_metrics(process, Path("results"), 1)

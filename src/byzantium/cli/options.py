@@ -118,27 +118,38 @@ def members(base: type) -> list[str]:
 
 
 @contextmanager
-def _interruptible() -> Iterator[threading.Event]:
+def interruptible() -> Iterator[threading.Event]:
     """Ctrl-C, SIGTERM or SIGHUP sets an event; a second one ends the program at once."""
     stopped = threading.Event()
 
-    def handle(number: int, frame: object) -> None:
-        if number == signal.SIGHUP:
-            without_terminal()
+    def stop() -> None:
         if stopped.is_set():
             raise KeyboardInterrupt
         stopped.set()
         err.print("Stopping when the rounds under way are done; Ctrl-C again stops at once.")
 
-    before = {number: heed(number, handle) for number in INTERRUPTS}
-    try:
+    with interrupts(stop):
         yield stopped
+
+
+@contextmanager
+def interrupts(handle: Callable[[], None]) -> Iterator[None]:
+    """What is done at Ctrl-C, SIGTERM or SIGHUP meanwhile."""
+
+    def interrupted(number: int, frame: object) -> None:
+        if number == signal.SIGHUP:
+            _without_terminal()
+        handle()
+
+    before = {number: heed(number, interrupted) for number in INTERRUPTS}
+    try:
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def without_terminal() -> None:
+def _without_terminal() -> None:
     """Where the terminal is gone, what is said from here on goes nowhere instead of failing."""
     for descriptor in (1, 2):
         with suppress(OSError):
@@ -152,7 +163,7 @@ def carry_out(jobs: Sequence[Job], store: Store, processes: int) -> None:
     """Carry out what is not done; exits with 1 where something failed, 130 where it was stopped."""
     jobs = list(dict.fromkeys(jobs))
     done = sum(result.done for result in store.results(jobs))
-    with _interruptible() as stopped, Board(len(jobs), done, err) as board:
+    with interruptible() as stopped, Board(len(jobs), done, err) as board:
         execute(jobs, store, processes, board.hear, stopped.is_set)
     if stopped.is_set():
         err.print(f"Stopped with {board.done} of {len(jobs)} done; the same command goes on.")

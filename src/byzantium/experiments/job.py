@@ -15,7 +15,7 @@ import types
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -100,7 +100,10 @@ class Job(ABC):
     @functools.cached_property
     def identity(self) -> str:
         """A hash of every field and of the version of the numerics."""
-        text = json.dumps({**self.configuration(), "numerics": NUMERICS}, sort_keys=True)
+        return self.identity_in(NUMERICS)
+
+    def identity_in(self, numerics: int) -> str:
+        text = json.dumps({**self.configuration(), "numerics": numerics}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def varied(self, **changes: Any) -> Self:
@@ -172,12 +175,14 @@ def perform(
             result = job.work(folder, watch, stop)
             seconds = time.monotonic() - start + _seconds_before(folder)
             if result is None:
-                files.write(folder / SECONDS, f"{seconds:.1f}")
+                with suppress(OSError):  # only a time is lost
+                    files.write(folder / SECONDS, f"{seconds:.1f}")
                 logger.info("stopped; it goes on from here when started again")
                 return None
             result |= {"seconds": round(seconds, 1), **surroundings()}
             files.write(folder / SUMMARY, json.dumps(result, indent=1) + "\n")
-            (folder / SECONDS).unlink(missing_ok=True)
+            with suppress(OSError):
+                (folder / SECONDS).unlink()
             logger.info("%s", result["status"])
             return result
 

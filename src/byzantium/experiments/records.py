@@ -24,17 +24,16 @@ Metrics = dict[str, Any]
 LARGEST = 1e100
 # Up to here whole numbers are the same in every program.
 LARGEST_ROUND = 2**53
-# A sentence, or a text in a summary, has no more characters.
-LONGEST = 300
-LONGEST_CONFIGURATION = 16000
+# So many characters have a text in a summary, a sentence about an error, a configuration at most.
+LONGEST_TEXT, LONGEST_SENTENCE, LONGEST_CONFIGURATION = 300, 600, 16000
 STATUS = re.compile(r"completed|diverged in round [0-9]{1,15}")
 TEXTS, COUNTS = ("byzantium", "python", "torch", "machine"), ("numerics", "threads")
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The names and values in a TOML or JSON file."""
+    """The names and values in a TOML or JSON file of the user's own, which may be a pipe."""
     with _reading(path):
-        return _mapping(_parsed(path))
+        return _mapping(_parsed(path, path.read_bytes().decode()))
 
 
 def configuration(path: Path) -> dict[str, Any]:
@@ -53,7 +52,7 @@ def summary(path: Path, measure: str) -> dict[str, Any] | None:
     """
     with _reading(path):
         try:
-            values = _mapping(_parsed(path))
+            values = _mapping(_parsed(path, _text(path)))
         except FileNotFoundError:
             return None
         status = values.get("status")
@@ -100,7 +99,7 @@ def entries(path: Path) -> list[Any]:
     """What is listed in a JSON file; empty if there is none."""
     with _reading(path):
         try:
-            values = _parsed(path)
+            values = _parsed(path, _text(path))
         except FileNotFoundError:
             return []
         if not isinstance(values, list):
@@ -143,15 +142,14 @@ def why(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    return text if len(text) <= LONGEST_SENTENCE else f"{text[:LONGEST_SENTENCE]}..."
 
 
 def _text(path: Path) -> str:
     return files.read(path).decode()
 
 
-def _parsed(path: Path) -> Any:
-    text = _text(path)
+def _parsed(path: Path, text: str) -> Any:
     return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
 
 
@@ -179,7 +177,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and value.isprintable() and len(value) <= LONGEST
+    return isinstance(value, str) and value.isprintable() and len(value) <= LONGEST_TEXT
 
 
 def _is_measured(name: str, value: Any, workers: int) -> bool:

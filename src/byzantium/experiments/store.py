@@ -15,7 +15,7 @@ from byzantium.core import files
 from byzantium.core.claims import at_work
 from byzantium.experiments import records
 from byzantium.experiments.artifact import Version
-from byzantium.experiments.job import CONFIGURATION, METRICS, Job, Metrics, finished
+from byzantium.experiments.job import CONFIGURATION, METRICS, NUMERICS, Job, Metrics, finished
 from byzantium.experiments.mimicry import Mimicry
 from byzantium.experiments.paper import artifact
 from byzantium.experiments.run import Run
@@ -106,13 +106,16 @@ class Store:
                 continue
             try:
                 job = job_of(records.configuration(folder / CONFIGURATION))
-                result = self.result(job) if job.identity == folder.name else None
+                if job.identity != folder.name:
+                    if any(job.identity_in(older) == folder.name for older in range(NUMERICS)):
+                        continue
+                    raise ValueError(f"its {CONFIGURATION} is that of another job")
+                result = self.result(job)
             except FileNotFoundError:  # nothing was begun
                 continue
             except Exception as error:  # whatever it is that a stranger made it trip over
                 self._pass_over(str(folder), error)
-                continue
-            if result is not None:  # an older version of the numerics is not ours
+            else:
                 yield result
 
     def _pass_over(self, what: str, error: Exception) -> None:
@@ -136,8 +139,11 @@ class Store:
             for entry, asked in noted
             if asked is None or asked[0] != name or not wanted.covers(asked[1])
         ]
-        entries = [(name, dataclasses.asdict(wanted)), *others]
-        files.write(self.root / ARTIFACTS, json.dumps(entries, indent=1) + "\n")
+        entries, path = [(name, dataclasses.asdict(wanted)), *others], self.root / ARTIFACTS
+        try:
+            files.write(path, json.dumps(entries, indent=1) + "\n")
+        except RecursionError as error:  # what could just be read may be too deep to be written
+            self._pass_over(str(path), error)
 
     def requests(self) -> list[tuple[str, Version]]:
         """The artifacts that were asked for, the last one first."""
