@@ -96,17 +96,26 @@ print(sorted(result.status for result in store))
 """
 
 
-def test_a_folder_that_cannot_be_written_is_read(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_read_and_what_cannot_be_read_is_named() -> None:
     with tempfile.TemporaryDirectory() as name:
-        store, unfinished = filled(Path(name)), JOB.varied(seed=2)
+        store, (unfinished, *closed) = filled(Path(name)), [JOB.varied(seed=k) for k in (2, 3, 4)]
         folders.write(store, unfinished, folders.evaluations(unfinished, [40.0]))
+        for job in closed:
+            folders.write(store, job, (), folders.completed(50.0))
         for path in [store.root, *store.root.rglob("*")]:
             path.chmod(0o555 if path.is_dir() else 0o444)
+        places = [store.folder(closed[0]), store.folder(closed[1]) / "summary.json"]
+        for path in places:
+            path.chmod(0)
         command = [sys.executable, "-c", READER, name]
         said = subprocess.run(command, capture_output=True, text=True, check=False)
         for path in [store.root, *store.root.rglob("*")]:
             path.chmod(0o755)
     assert said.stdout == "['completed', 'completed', 'unfinished']\n", said.stderr
+    assert said.stderr.count("\n") == 2
+    for path, file in zip(places, ("config.toml", "summary.json"), strict=True):
+        folder = path if path.name != file else path.parent
+        assert f"{folder / file} cannot be read: Permission denied\n" in said.stderr
 
 
 def test_a_run_that_is_killed_is_not_running_a_moment_later(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def estimate(
     total = 0.0
     for run, kind in kinds.items():
         metrics = found[run].metrics
-        left = run.rounds - (metrics[-1]["round"] if metrics else 0)
+        left = max(0, run.rounds - (metrics[-1]["round"] if metrics else 0))
         of_round, of_evaluation = costs[kind]
         total += left * of_round + left / run.evaluate_every * of_evaluation
     return total
