@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -194,7 +195,9 @@ class _Crew:
         ours, theirs = self.context.Pipe()
         arguments = (theirs, self.store.root, self.threads)
         process = self.context.Process(target=_member, args=arguments, daemon=True)
-        # Until it can save itself and leave, signals to it wait; those to us, for a moment.
+        # Until it can save itself and leave, signals to it wait; those to us, for a moment. The
+        # tracker of multiprocessing is started before: it lets signals through when it has begun.
+        resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
         try:
             process.start()
@@ -226,7 +229,7 @@ class _Crew:
         """What is to be said of the job of a process that is gone."""
         process, job = self.members.pop(pipe), self.busy[pipe]
         process.join()
-        if process.exitcode == 0:  # it was told to stop before the job came
+        if -process.exitcode in (0, *INTERRUPTS):  # it was told to stop before the job came
             return Event(job, "stopped")
         how = "was killed" if process.exitcode < 0 else f"ended with code {process.exitcode}"
         return Event(job, "failed", note=f"its process {how}")
