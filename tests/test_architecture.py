@@ -17,11 +17,12 @@ from byzantium.aggregation.formula import Formula
 PACKAGE = Path(bz.__file__).parent
 # Each room may import itself and the rooms named here.
 ROOMS = {
+    "core": set[str](),
     "aggregation": set[str](),
     "threats": {"aggregation"},
-    "learning": {"aggregation", "threats"},
-    "experiments": {"aggregation", "threats", "learning"},
-    "cli": {"experiments", "learning"},
+    "learning": {"core", "aggregation", "threats"},
+    "experiments": {"core", "aggregation", "threats", "learning"},
+    "cli": {"core", "experiments", "learning"},
 }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
@@ -271,15 +273,18 @@ def wait_for_metrics(process: subprocess.Popen[str], folder: Path, count: int) -
         time.sleep(0.02)
 
 
-def test_a_polite_kill_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+# As the scheduler of a cluster does, and as the end of a terminal does.
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_polite_kill_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
     process = subprocess.Popen(
         program("run", *LONG), stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     wait_for_metrics(process, tmp_path / "results", 1)
-    os.kill(process.pid, signal.SIGTERM)  # as the scheduler of a cluster does
+    os.kill(process.pid, number)
     _, told = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "Stopped with 0 of 1 done; the same command goes on." in told.replace("\n", " ")
+    assert "Traceback" not in told
     (result,) = Store("results")
     assert result.status == "unfinished"
     assert list(result.folder.glob("checkpoint-*.pt"))
@@ -306,6 +311,76 @@ def test_ctrl_c_on_a_sweep_stops_every_process_and_the_same_command_goes_on(tmp_
     assert [result.status for result in again] == ["completed"] * 2
     for result, count in zip(again, far, strict=True):
         assert 0 < count < len(result.metrics) == 60
+
+
+def test_a_terminal_that_is_closed_stops_a_sweep_which_saves_itself(tmp_path: Path) -> None:
+    """Nothing can be said any more, and the exit code is right."""
+    Path("sweep.toml").write_text(
+        "[fixed]\nn = 7\nf = 1\nrounds = 100000\nevaluate_every = 50\nbatch = 8\n"
+        '[varies]\nrule = ["Mean()", "Median()"]\n'
+    )
+    process, terminal = pty.fork()
+    if process == 0:
+        command = program("sweep", "sweep.toml", "--jobs", "2")
+        os.execv(command[0], command)
+    while sum(len(lines(path)) > 0 for path in tmp_path.glob("results/*/metrics.jsonl")) < 2:
+        if select.select([terminal], [], [], 0.1)[0]:
+            os.read(terminal, 10**6)
+    os.close(terminal)
+    _, status = os.waitpid(process, 0)
+    assert os.waitstatus_to_exitcode(status) == 130
+    found = list(Store("results"))
+    assert [result.status for result in found] == ["unfinished"] * 2
+    for result in found:
+        assert "stopped; it goes on from here" in (result.folder / "run.log").read_text()
+
+
+def test_what_is_started_with_nohup_survives_the_terminal(tmp_path: Path) -> None:
+    ignoring = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); "
+    command = program("run", *SMALL, "--rounds", "100", "--evaluate-every", "20")
+    command[2] = ignoring + command[2]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    wait_for_metrics(process, tmp_path / "results", 1)
+    os.kill(process.pid, signal.SIGHUP)
+    _, told = process.communicate()
+    assert process.returncode == 0, told
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_an_interrupt_while_nothing_is_trained_is_a_word_and_an_exit_code(
+    number: signal.Signals,
+) -> None:
+    """The program waits for its file, which is a pipe."""
+    os.mkfifo("sweep.toml")
+    process = subprocess.Popen(
+        program("plan", "sweep.toml"), stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    with Path("sweep.toml").open("w"):
+        process.send_signal(number)
+        _, told = process.communicate()
+    assert process.returncode == 130
+    assert told == "Interrupted.\n"
+
+
+def test_a_configuration_may_come_through_a_pipe() -> None:
+    os.mkfifo("run.toml")
+    with subprocess.Popen(["sh", "-c", "echo 'rounds = 3' > run.toml"]):
+        byzantium("run", "--config", "run.toml", "--n", "7", "--f", "1")
+    (result,) = Store("results")
+    assert result.job.configuration()["rounds"] == 3
+
+
+def test_a_second_interrupt_ends_at_once_without_a_traceback() -> None:
+    process = subprocess.Popen(program("run", *LONG), stderr=subprocess.PIPE, text=True)
+    wait_for_metrics(process, Path("results"), 1)
+    process.send_signal(signal.SIGSTOP)  # so that both are there when it goes on
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGCONT)
+    _, told = process.communicate()
+    assert process.returncode == 130
+    assert "Traceback" not in told
+    assert "Interrupted." in told
 
 
 def test_the_demonstration_makes_the_papers_point(tmp_path: Path) -> None:

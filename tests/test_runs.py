@@ -20,7 +20,7 @@ import torch
 from hypothesis import given
 
 from byzantium.experiments import Mimicry, Run, Store, perform
-from byzantium.experiments.job import BusyError, lines, read
+from byzantium.experiments.job import NUMERICS, BusyError, lines, read
 from byzantium.experiments.store import job_of
 from byzantium.learning import checkpoint
 
@@ -173,10 +173,7 @@ def test_a_finished_run_is_only_read(tmp_path: Path) -> None:
     first = perform(SHORT, tmp_path)
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     assert perform(SHORT, tmp_path) == first
-    after = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    assert {k: v for k, v in after.items() if k != ".lock"} == {
-        k: v for k, v in before.items() if k != ".lock"
-    }
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
 
 
 def test_a_run_that_is_stopped_goes_on_and_ends_the_same(tmp_path: Path) -> None:
@@ -272,10 +269,19 @@ def test_the_store_is_a_table(tmp_path: Path) -> None:
     assert (tmp_path / "table.csv").read_text().count("\n") == 4
 
 
-def test_results_of_other_numerics_are_not_ours(tmp_path: Path) -> None:
+def test_results_of_older_numerics_are_not_ours_and_those_of_another_job_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     store = Store(tmp_path)
-    perform(SHORT, tmp_path / "0123456789abcdef")
+    perform(SHORT, tmp_path / SHORT.identity_in(NUMERICS - 1))
+    caplog.clear()
     assert list(store) == []
+    assert caplog.messages == []
+    perform(SHORT, tmp_path / "0123456789abcdef")
+    caplog.clear()
+    assert list(store) == []
+    (line,) = caplog.messages
+    assert line.endswith("0123456789abcdef is passed over: its config.toml is that of another job")
 
 
 @pytest.mark.parametrize("name", ["config.toml", "metrics.jsonl", "summary.json"])

@@ -331,7 +331,7 @@ def test_code_in_a_checkpoint_is_not_executed(tmp_path: Path) -> None:
             return os.system, (f"touch {tmp_path / 'exploded'}",)
 
     path = checkpoint.save(tmp_path, 1, {"bomb": Bomb()})
-    with pytest.raises(Exception, match=r"weights_only|[Uu]nsupported"):
+    with pytest.raises(checkpoint.CheckpointError, match=r"weights_only|[Uu]nsupported"):
         checkpoint.load(path)
     assert not (tmp_path / "exploded").exists()
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import multiprocessing
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +42,8 @@ def test_a_sweep_is_a_product_and_equal_runs_are_one(tmp_path: Path) -> None:
     ("text", "sentence"),
     [
         ("[fixd]\nrounds = 5", "a sweep has [fixed] and [varies]"),
+        ("fixed = 5", "[fixed] must hold names and values, got 5"),
+        ("varies = [1]", "[varies] must hold names and values, got [1]"),
         ("[varies]\nseed = 3", "what varies must be a list of values, got seed = 3"),
         ("[varies]\nseed = []", "what varies must be a list of values"),
         ("[fixed]\nseed = 1\n[varies]\nseed = [1]", "seed is both fixed and varied"),
@@ -92,6 +99,78 @@ def holder(path: Path) -> int:
             except OSError:
                 continue
     raise AssertionError(f"nobody has {path} open")
+
+
+def test_the_job_of_a_process_that_is_told_to_stop_is_given_to_another(tmp_path: Path) -> None:
+    """All are told when just started, one amid its job, and all when one has done its."""
+    jobs = product(FIXED, {"seed": [0, 1, 2, 3]})
+    jobs[0] = jobs[0].varied(rounds=500, evaluate_every=100)
+    store, events, told = Store(tmp_path / "crew"), list[Event](), list[int]()
+
+    def listen(event: Event) -> None:
+        events.append(event)
+        if event.kind == "progress" and event.job == jobs[0] and not told:
+            told.append(json.loads((store.folder(jobs[0]) / ".working").read_text())["process"])
+            os.kill(told[0], signal.SIGTERM)
+        if event.kind == "done" and len(told) == 1:
+            told.extend(process.pid or 0 for process in multiprocessing.active_children())
+            for process in told[1:]:
+                os.kill(process, signal.SIGHUP)
+
+    def look() -> bool:
+        """Told by the leader, which asks whether to stop: the second time all have been started."""
+        looks.append(None)
+        for process in multiprocessing.active_children() if len(looks) == 2 else ():
+            os.kill(process.pid or 0, signal.SIGTERM)
+        return False
+
+    looks: list[None] = []
+    execute(jobs, store, processes=2, listen=listen, stop=look)
+    assert len(told) >= 2
+    kinds = [event.kind for event in events]
+    assert "failed" not in kinds
+    assert kinds.count("done") == len(jobs)
+    stopped = [event for event in events if event.kind == "stopped"]
+    assert {event.note for event in stopped} == {"another process goes on with it"}
+    assert [event.job for event in stopped].count(jobs[0]) >= 2
+    begun = [event.job for event in events if event.kind == "begun"]
+    assert begun.count(jobs[0]) >= 2
+    assert [store.result(job).status for job in jobs] == ["completed"] * len(jobs)
+    assert multiprocessing.active_children() == []
+
+    alone, threads = Store(tmp_path / "alone"), torch.get_num_threads()
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
+    try:
+        execute(jobs[:1], alone)
+    finally:
+        torch.set_num_threads(threads)
+    assert store.result(jobs[0]).metrics == alone.result(jobs[0]).metrics
+
+
+def test_processes_whose_leader_is_killed_save_themselves_and_leave_without_a_word(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import sys; from byzantium.experiments import Store, execute, product\n"
+        "if __name__ == '__main__':\n"
+        "    jobs = product(dict(rounds=10**6, n=7, f=1, batch=8), dict(seed=[0, 1]))\n"
+        "    execute(jobs, Store(sys.argv[1]), processes=2)\n"
+    )
+    (tmp_path / "leader.py").write_text(code)
+    jobs = product({"rounds": 10**6, "n": 7, "f": 1, "batch": 8}, {"seed": [0, 1]})
+    store = Store(tmp_path / "results")
+    command = [sys.executable, str(tmp_path / "leader.py"), str(store.root)]
+    with (tmp_path / "said").open("w") as said, subprocess.Popen(command, stderr=said) as leader:
+        while not all(store.result(job).metrics for job in jobs):
+            assert leader.poll() is None
+            time.sleep(0.05)
+        leader.kill()
+    while any(store.result(job).status == "running" for job in jobs):
+        time.sleep(0.05)
+    for job in jobs:
+        log = (store.folder(job) / "run.log").read_text()
+        assert "stopped; it goes on from here when started again" in log
+    assert (tmp_path / "said").read_text() == ""
 
 
 def test_what_is_done_is_not_done_again_and_failures_do_not_stop_the_rest(tmp_path: Path) -> None:

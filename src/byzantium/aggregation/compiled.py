@@ -6,10 +6,8 @@ numba die in a forked child and abort under several callers, those of torch are 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,6 +17,7 @@ from torch import Tensor
 
 from byzantium.aggregation import kernels
 from byzantium.aggregation.network import network
+from byzantium.aggregation.threads import spread
 
 Array = NDArray[np.float64]
 Result = TypeVar("Result")
@@ -148,11 +147,5 @@ def _over_columns(kernel: Callable[[int, int], Result], n: int, d: int) -> list[
     if threads == 1 or n * d < SMALL:
         return [kernel(0, d)]
     step = kernels.BLOCK * -(-d // (kernels.BLOCK * threads * PIECES_PER_THREAD))
-    pool = _pool(os.getpid(), threads)
-    pieces = [pool.submit(kernel, first, min(first + step, d)) for first in range(0, d, step)]
-    return [piece.result() for piece in pieces]
-
-
-@lru_cache(maxsize=1)
-def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="byzantium")
+    pieces = [(first, min(first + step, d)) for first in range(0, d, step)]
+    return spread(kernel, pieces, threads)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import cache
 from types import ModuleType
 
 import numpy as np
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.aggregation import plain
+from byzantium.aggregation.forks import fork_safe
 from byzantium.aggregation.plain import column_blocks
 from byzantium.aggregation.sources import Matrix, Source
 
@@ -366,6 +368,12 @@ def backend(matrix: Tensor) -> ModuleType:
     """Where the passes over a matrix are to be found: `compiled` for the CPU, else `plain`."""
     if matrix.device.type != "cpu":
         return plain
+    return _compiled()
+
+
+@cache  # while the interpreter exits, nothing can be imported any more
+@fork_safe
+def _compiled() -> ModuleType:
     from byzantium.aggregation import compiled  # imports numba: only when it is needed
 
     return compiled

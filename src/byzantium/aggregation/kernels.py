@@ -6,12 +6,19 @@ first <= c < last, in blocks that stay in the cache.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import numba
 import numpy as np
+from numba.core.compiler_lock import global_compiler_lock
 from numpy.typing import NDArray
+
+from byzantium.aggregation.cache import CheckedCache
+from byzantium.aggregation.forks import held_during_forks
+
+logger = logging.getLogger("byzantium")
 
 Array = NDArray[Any]
 
@@ -25,20 +32,22 @@ ORIGIN, CENTRE = -1, -2
 SUMS = {"reassoc", "contract", "nsz"}
 
 
-def _compiled(function: Callable[..., None], **options: Any) -> Callable[..., None]:
+def _compiled(function: Callable[..., None]) -> Callable[..., None]:
     """Compiled on first use and kept on disk, where there is a folder that can be written."""
+    compiled: Any = numba.njit(function, nogil=True)
     try:
-        compiled = numba.njit(function, nogil=True, cache=True, **options)
-    except RuntimeError:  # no such folder: each process compiles for itself
-        compiled = numba.njit(function, nogil=True, **options)
+        compiled._cache = CheckedCache(function)
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # no such folder: each process compiles for itself
+        logger.info("compiled code is not kept: %s", error)
+    return compiled
 
-    def call(*arguments: Any) -> None:
-        try:
-            compiled(*arguments)
-        except OSError:  # compiled, but could not be written down; now it is in memory
-            compiled(*arguments)
 
-    return call
+# Whoever compiles holds this lock.
+held_during_forks(global_compiler_lock)
 
 
 @numba.njit(fastmath=SUMS)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from byzantium.aggregation.forks import fork_safe
 from byzantium.aggregation.formula import Stateful
 from byzantium.aggregation.geometry import Array, Geometry, GivenPoints, backend, row_norms
 from byzantium.aggregation.order import shares
@@ -139,6 +140,7 @@ class Mixing(Stage, ABC):
         """m, for n vectors."""
         return n
 
+    @fork_safe
     def __call__(self, updates: Any, generator: torch.Generator | None = None) -> Tensor:
         """The mixed vectors (m, d). Pipelines never build them; this is to look at them."""
         source = as_source(updates)
@@ -280,6 +282,7 @@ class Aggregator(Stage, Stateful):
         """Whether it ends in a weighting, which knows its weights; others must sort again."""
         return isinstance(self.stages[-1].expansion[-1], Weighting)
 
+    @fork_safe
     def _run(
         self, source: Source, generator: torch.Generator | None, explain: bool
     ) -> tuple[Tensor, Array | None, GivenPoints, Geometry, dict[int, str]]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.aggregation.plain import column_blocks
+from byzantium.aggregation.threads import spread
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -175,16 +176,17 @@ class Vectors(Source):
             if entry.start < columns.stop and columns.start < entry.start + entry.size
         ]
 
-        def fill(k: int) -> None:
-            arrays = self.rows[rows[k]]
-            for entry in entries:
-                first = max(entry.start, columns.start)
-                last = min(entry.start + entry.size, columns.stop)
-                values = _flat(arrays[entry.key])[first - entry.start : last - entry.start]
-                _copy(values, block[k, first - columns.start : last - columns.start])
+        def fill(first_row: int, last_row: int) -> None:
+            for k in range(first_row, last_row):
+                arrays = self.rows[rows[k]]
+                for entry in entries:
+                    first = max(entry.start, columns.start)
+                    last = min(entry.start + entry.size, columns.stop)
+                    values = _flat(arrays[entry.key])[first - entry.start : last - entry.start]
+                    _copy(values, block[k, first - columns.start : last - columns.start])
 
-        for k in range(len(rows)):
-            fill(k)
+        # Threads of torch would go on spinning and compete with ours for some milliseconds.
+        spread(fill, [(k, k + 1) for k in range(len(rows))], torch.get_num_threads())
         return block
 
     def result(self, vector: Tensor, rows: Rows) -> Any:
@@ -364,7 +366,7 @@ def _flat(array: Any) -> Any:
 
 
 def _copy(values: Any, target: Tensor) -> None:
-    """Into a working dtype. In NumPy where that can be: torch's threads would compete with ours."""
+    """Into a working dtype; in NumPy where that can be."""
     if isinstance(values, Tensor):
         if values.device.type != "cpu":
             target.copy_(values)

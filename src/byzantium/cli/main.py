@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 import byzantium as bz
-from byzantium.cli.options import WRONG
-from byzantium.experiments.job import BusyError
+from byzantium.cli.options import INTERRUPTED, WRONG, err, interrupts
+from byzantium.core.claims import BusyError
 
 CITATION = """\
 @inproceedings{karimireddy2022byzantine,
@@ -30,11 +30,19 @@ class Teaching(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with interrupts(_leave):
+                return super().invoke(ctx)
+        except KeyboardInterrupt:
+            err.print("Interrupted.")
+            raise SystemExit(INTERRUPTED) from None
         except (ValueError, OSError) as error:
             raise WrongUsage(str(error)) from error
         except (BusyError, ImportError) as error:
             raise click.ClickException(str(error)) from error
+
+
+def _leave() -> None:
+    raise KeyboardInterrupt
 
 
 def _cite(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

@@ -6,10 +6,11 @@ import dataclasses
 import inspect
 import os
 import signal
+import stat
 import threading
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from byzantium.experiments.job import Job
 from byzantium.experiments.progress import Board, described
 from byzantium.experiments.run import Run
 from byzantium.experiments.store import Store
-from byzantium.experiments.sweep import execute
+from byzantium.experiments.sweep import INTERRUPTS, execute, heed
 from byzantium.learning import data as data_sets
 
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
@@ -133,29 +134,52 @@ def members(base: type) -> list[str]:
 
 
 @contextmanager
-def _interruptible() -> Iterator[threading.Event]:
-    """Ctrl-C, or SIGTERM, sets an event; a second one ends the program at once."""
+def interruptible() -> Iterator[threading.Event]:
+    """Ctrl-C, SIGTERM or SIGHUP sets an event; a second one ends the program at once."""
     stopped = threading.Event()
 
-    def handle(number: int, frame: object) -> None:
+    def stop() -> None:
         if stopped.is_set():
             raise KeyboardInterrupt
         stopped.set()
         err.print("Stopping when the rounds under way are done; Ctrl-C again stops at once.")
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with interrupts(stop):
         yield stopped
+
+
+@contextmanager
+def interrupts(handle: Callable[[], None]) -> Iterator[None]:
+    """What is done at Ctrl-C, SIGTERM or SIGHUP meanwhile."""
+
+    def interrupted(number: int, frame: object) -> None:
+        if number == signal.SIGHUP:
+            _without_terminal()
+        handle()
+
+    before = {number: heed(number, interrupted) for number in INTERRUPTS}
+    try:
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
+def _without_terminal() -> None:
+    """Where the terminal is gone, what is said from here on goes nowhere instead of failing."""
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)
+
+
 def carry_out(jobs: Sequence[Job], store: Store, processes: int) -> None:
     """Carry out what is not done; exits with 1 where something failed, 130 where it was stopped."""
     jobs = list(dict.fromkeys(jobs))
-    done = sum(store.result(job).done for job in jobs)
-    with _interruptible() as stopped, Board(len(jobs), done, err) as board:
+    done = sum(result.done for result in store.results(jobs))
+    with interruptible() as stopped, Board(len(jobs), done, err) as board:
         execute(jobs, store, processes, board.hear, stopped.is_set)
     if stopped.is_set():
         err.print(f"Stopped with {board.done} of {len(jobs)} done; the same command goes on.")

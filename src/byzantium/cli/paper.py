@@ -50,7 +50,7 @@ def plan(target: str, results: Path, jobs: int, probe: bool, **version: Any) -> 
         if not Path(target).exists():
             artifact(target)  # says what is near
         todo = load(Path(target))
-    found = [store.result(job) for job in todo]
+    found = store.results(todo)
     if len(found) <= 60:
         for result in found:
             text = f"{result.status:>10}  {described(result.job)}"
@@ -145,6 +145,6 @@ def written(store: Store, markdown: Path | None) -> tuple[Path, list[Path]]:
         path = page.write(store, comparisons, store.root / "report.html")
     if markdown is not None:
         shown = {stem: os.path.relpath(paths[0], markdown.parent) for stem, paths in drawn.items()}
-        markdown.write_text(reproduction.markdown(comparisons, store, shown))
+        markdown.write_text(reproduction.markdown(comparisons, store, shown), encoding="utf-8")
         out.print(f"the text: {markdown}", soft_wrap=True)
     return path, [picture for paths in drawn.values() for picture in paths]

@@ -58,7 +58,7 @@ def run(config: Path | None, results: Path, **options: Any) -> None:
     values = read(config) if config else {}
     values.pop("kind", None)
     job, store = Run.of({**values, **given}), Store(results)
-    already = store.result(job).done
+    already = store.results([job])[0].done
     if not already:
         carry_out([job], store, 1)
     result = store.result(job)
@@ -88,10 +88,9 @@ def sweep(file: Path, results: Path, jobs: int) -> None:
     store, runs = Store(results), load(file)
     carry_out(runs, store, jobs)
     table = Table("run", "status", "accuracy (%)")
-    for run in runs:
-        result = store.result(run)
+    for result in store.results(runs):
         accuracy = "" if result.accuracy is None else f"{result.accuracy:.2f}"
-        table.add_row(described(run), result.status, accuracy)
+        table.add_row(described(result.job), result.status, accuracy)
     out.print(table)
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Self
 
-from byzantium.experiments.job import Job
+from byzantium.experiments.job import Job, check_kinds, check_names
 from byzantium.experiments.run import Run
 
-# As many as were published.
-SEEDS = 3
+# As many as were published, and as can be asked for.
+SEEDS, MOST_SEEDS = 3, 100
+MOST_ROUNDS = 10**9
+# Of the flags that make a version; its files are named after them.
+LONGEST = 160
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,20 @@ class Version:
     model: str | None = None
     data: str | None = None
     only: str | None = None
+
+    def __post_init__(self) -> None:
+        check_kinds(self)
+        for name, most in (("seeds", MOST_SEEDS), ("rounds", MOST_ROUNDS)):
+            if (getattr(self, name) or 0) > most:
+                raise ValueError(f"{name} must be at most {most}, got {getattr(self, name)}")
+        if len(" ".join(self.flags())) > LONGEST:
+            raise ValueError(f"a version must be told in at most {LONGEST} characters")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """From names and values."""
+        check_names(cls, values)
+        return cls(**values)
 
     def words(self) -> tuple[str, ...]:
         return tuple(self._words())

@@ -10,7 +10,6 @@ from statistics import fmean, stdev
 from byzantium.experiments import published
 from byzantium.experiments.artifact import Artifact, Cell
 from byzantium.experiments.published import Published
-from byzantium.experiments.run import Run
 from byzantium.experiments.store import Result, Store
 
 # A cell agrees within two published standard deviations, or so many points.
@@ -31,8 +30,7 @@ class Compared:
 
     @property
     def values(self) -> list[float]:
-        measure = "accuracy" if isinstance(self.cell.jobs[0], Run) else "error"
-        found = (result.summary.get(measure) for result in self.results)
+        found = (result.summary.get(result.job.measure) for result in self.results)
         return [value for value in found if value is not None]
 
     @property
@@ -134,7 +132,7 @@ def compare(artifact: Artifact, store: Store) -> Comparison:
         Compared(
             cell,
             published.cell(artifact.name, cell.labels),
-            tuple(store.result(job) for job in cell.jobs),
+            tuple(store.results(cell.jobs)),
         )
         for cell in artifact.cells
     )

@@ -32,7 +32,8 @@ def estimate(
 
     Runs that differ in their seed, attack, momentum or number of rounds alone are probed once.
     """
-    runs = [job for job in jobs if isinstance(job, Run) and not store.result(job).done]
+    found = {result.job: result for result in store.results(jobs) if not result.done}
+    runs = [job for job in found if isinstance(job, Run)]
     kinds = {run: run.varied(seed=0, attack="NoAttack()", momentum=0.0, rounds=1) for run in runs}
     different = list(dict.fromkeys(kinds.values()))
     costs = {}
@@ -41,8 +42,8 @@ def estimate(
         costs[kind] = probe(kind)
     total = 0.0
     for run, kind in kinds.items():
-        metrics = store.result(run).metrics
-        left = run.rounds - (metrics[-1]["round"] if metrics else 0)
+        metrics = found[run].metrics
+        left = max(0, run.rounds - (metrics[-1]["round"] if metrics else 0))
         of_round, of_evaluation = costs[kind]
         total += left * of_round + left / run.evaluate_every * of_evaluation
     return total

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
+from byzantium.core import files
 from byzantium.experiments import published, tables
 from byzantium.experiments.comparison import Compared, Comparison
 from byzantium.experiments.run import Run
@@ -49,11 +51,14 @@ def draw(comparison: Comparison, folder: Path, dpi: int = 150) -> list[Path]:
     except ImportError as error:
         raise ImportError("figures need matplotlib: pip install 'byzantium[report]'") from error
     figure = KINDS[comparison.artifact.picture.kind](comparison)
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{comparison.artifact.stem}.{ending}" for ending in ("png", "pdf")]
     # Without the time of day, equal results are equal files.
-    figure.savefig(paths[0], dpi=dpi, facecolor="white")
-    figure.savefig(paths[1], facecolor="white", metadata={"CreationDate": None})
+    saved: dict[str, Look] = {"png": {"dpi": dpi}, "pdf": {"metadata": {"CreationDate": None}}}
+    paths = []
+    for ending, options in saved.items():
+        paths.append(folder / f"{comparison.artifact.stem}.{ending}")
+        content = io.BytesIO()
+        figure.savefig(content, format=ending, facecolor="white", **options)
+        files.write(paths[-1], content.getvalue())
     return paths
 
 
@@ -335,7 +340,7 @@ def _bars(comparison: Comparison) -> Figure:
                 **kinds[kind],
             )
         told = f" ({_told(compared)})" if _told(compared) else ""
-        share = sum(means[first:]) / sum(means)
+        share = tables.share(means, job)
         axis.set_title(f"{title}: {share:.0%} on attackers{told}", fontsize=USUAL, pad=5)
     axes[0][0].set_ylim(bottom=0)
     axes[0][0].set_ylabel(picture.title, fontsize=USUAL)
@@ -391,8 +396,7 @@ def _errors(axis: Axes, name: str, cells: Sequence[Compared], label: str, x: str
     there = [c for c in cells if c.cell.labels[label] == name and c.value is not None]
     # Over seeds, variances are averaged: each is of as many draws.
     spread = [
-        math.sqrt(fmean(r.metrics[-1]["deviation"] ** 2 for r in c.results if r.done))
-        for c in there
+        math.sqrt(fmean(tables.deviation(r) ** 2 for r in c.results if r.done)) for c in there
     ]
     if there:
         axis.errorbar(

@@ -11,20 +11,29 @@ import os
 import platform
 import sys
 import time
-import tomllib
 import types
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
-from filelock import FileLock, Timeout
 
 from byzantium.aggregation import notation
 from byzantium.aggregation.formula import SEED_BITS
+from byzantium.aggregation.lazy import cached_property
+from byzantium.core import files
+from byzantium.core.claims import BusyError as BusyError
+from byzantium.core.claims import held
+from byzantium.experiments import records
+from byzantium.experiments.records import Metrics as Metrics
+from byzantium.experiments.records import lines as lines
+from byzantium.experiments.records import read as read
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 logger = logging.getLogger("byzantium")
 
@@ -33,14 +42,10 @@ logger = logging.getLogger("byzantium")
 # made with stands in its summary.
 NUMERICS = 1
 CONFIGURATION, METRICS, SUMMARY, LOG = "config.toml", "metrics.jsonl", "summary.json", "run.log"
+SECONDS = ".seconds"
 
 Watch = Callable[[int, int, str], None]
 Stop = Callable[[], bool]
-Metrics = dict[str, Any]
-
-
-class BusyError(RuntimeError):
-    """Another process works on this job."""
 
 
 def told(default: Any, text: str) -> Any:
@@ -50,21 +55,28 @@ def told(default: Any, text: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Job(ABC):
-    """A frozen dataclass of numbers and words; what it does depends on these alone."""
+    """A frozen dataclass of numbers and words; what it does depends on these alone.
+
+    measure: what its summary says of it when it is completed.
+    """
+
+    measure: ClassVar[str] = "accuracy"
 
     @abstractmethod
     def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:
         """Do it, and return the summary; None when it was stopped, to be gone on with."""
+
+    @property
+    @abstractmethod
+    def workers(self) -> int:
+        """How many there are; its metrics may hold a weight for each."""
 
     @abstractmethod
     def check(self) -> None:
         """Raise a sentence unless it can be done: sizes, names, combinations."""
 
     def __post_init__(self) -> None:
-        kinds = _kinds(type(self))
-        for field in dataclasses.fields(self):
-            value = _fitting(field.name, getattr(self, field.name), kinds[field.name])
-            object.__setattr__(self, field.name, value)
+        check_kinds(self)
         self.check()
 
     # -- text ------------------------------------------------------------------------------------
@@ -86,16 +98,16 @@ class Job(ABC):
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """From names and values; an unknown name is refused with the nearest known one."""
-        known = [field.name for field in dataclasses.fields(cls)]
-        for name in values:
-            if name not in known:
-                raise ValueError(f"a {cls.__name__} has no {name!r}{notation.hint(name, known)}")
+        check_names(cls, values)
         return cls(**values)
 
-    @functools.cached_property
+    @cached_property
     def identity(self) -> str:
         """A hash of every field and of the version of the numerics."""
-        text = json.dumps({**self.configuration(), "numerics": NUMERICS}, sort_keys=True)
+        return self.identity_in(NUMERICS)
+
+    def identity_in(self, numerics: int) -> str:
+        text = json.dumps({**self.configuration(), "numerics": numerics}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def varied(self, **changes: Any) -> Self:
@@ -103,25 +115,24 @@ class Job(ABC):
         return dataclasses.replace(self, **changes)
 
 
-def parsed(path: Path) -> Any:
-    """What is in a TOML or JSON file."""
-    try:
-        text = path.read_text()
-        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
+def check_names(kind: type[DataclassInstance], values: Mapping[str, Any]) -> None:
+    """Raise a sentence about a name that is none of a field."""
+    known = [field.name for field in dataclasses.fields(kind)]
+    for name in values:
+        if name not in known:
+            raise ValueError(f"a {kind.__name__} has no {name!r}{notation.hint(name, known)}")
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The names and values in a TOML or JSON file."""
-    values = parsed(path)
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} must hold names and values, got a {type(values).__name__}")
-    return values
+def check_kinds(self: DataclassInstance) -> None:
+    """Raise a sentence about a value that does not fit its field; 1 becomes 1.0 where it does."""
+    kinds = _kinds(type(self))
+    for field in dataclasses.fields(self):
+        value = _fitting(field.name, getattr(self, field.name), kinds[field.name])
+        object.__setattr__(self, field.name, value)
 
 
 @functools.cache
-def _kinds(kind: type[Job]) -> dict[str, Any]:
+def _kinds(kind: type[DataclassInstance]) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
@@ -159,38 +170,41 @@ def perform(
     A finished job is only read. Two processes never work on one: the lock is the operating
     system's, and dies with its holder.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(folder / ".lock", timeout=0):
-            if (done := summary(folder)) is not None:
-                return done
-            with _logged(folder):
-                write_atomically(folder / CONFIGURATION, job.toml())
-                start = time.monotonic()
-                result = job.work(folder, watch, stop)
-                seconds = time.monotonic() - start + _seconds_before(folder)
-                if result is None:
-                    write_atomically(folder / ".seconds", f"{seconds:.1f}")
-                    logger.info("stopped; it goes on from here when started again")
-                    return None
-                result |= {"seconds": round(seconds, 1), **surroundings()}
-                write_atomically(folder / SUMMARY, json.dumps(result, indent=1) + "\n")
-                (folder / ".seconds").unlink(missing_ok=True)
-                logger.info("%s", result["status"])
-                return result
-    except Timeout:
-        raise BusyError(f"another process works on {folder}") from None
+    if (done := finished(job, folder)) is not None:
+        return done[0]
+    with held(folder):
+        if (done := finished(job, folder)) is not None:  # by another process, a moment ago
+            return done[0]
+        with _logged(folder):
+            files.write(folder / CONFIGURATION, job.toml())
+            start = time.monotonic()
+            result = job.work(folder, watch, stop)
+            seconds = time.monotonic() - start + _seconds_before(folder)
+            if result is None:
+                with suppress(OSError):  # only a time is lost
+                    files.write(folder / SECONDS, f"{seconds:.1f}")
+                logger.info("stopped; it goes on from here when started again")
+                return None
+            result |= {"seconds": round(seconds, 1), **surroundings()}
+            files.write(folder / SUMMARY, json.dumps(result, indent=1) + "\n")
+            with suppress(OSError):
+                (folder / SECONDS).unlink()
+            logger.info("%s", result["status"])
+            return result
+
+
+def finished(job: Job, folder: Path) -> tuple[dict[str, Any], list[Metrics]] | None:
+    """The summary and the metrics of a job that is done; None otherwise."""
+    done = records.summary(folder / SUMMARY, job.measure)
+    return None if done is None else (done, records.metrics(folder / METRICS, job.workers))
 
 
 def _seconds_before(folder: Path) -> float:
-    path = folder / ".seconds"
-    return float(path.read_text()) if path.exists() else 0.0
-
-
-def summary(folder: Path) -> dict[str, Any] | None:
-    """Of a job that is done; None otherwise."""
-    path = folder / SUMMARY
-    return read(path) if path.exists() else None
+    try:
+        return records.seconds(folder / SECONDS)
+    except ValueError as error:
+        logger.warning("%s; the time before is not counted", error)
+        return 0.0
 
 
 def surroundings() -> dict[str, Any]:
@@ -207,39 +221,16 @@ def surroundings() -> dict[str, Any]:
     }
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Whatever happens meanwhile, a file of this name is whole."""
-    beside = path.with_name(path.name + ".writing")
-    with beside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-
-
 def append(path: Path, line: Metrics) -> None:
     """One line of JSON, whole on the disk when this returns."""
-    with path.open("a") as file:
-        file.write(json.dumps(line) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def lines(path: Path) -> list[Metrics]:
-    """The whole lines of a file that may be growing; a torn last one is left out."""
-    if not path.exists():
-        return []
-    whole = [line for line in path.read_text().splitlines(True) if line.endswith("\n")]
-    try:
-        return [json.loads(line) for line in whole]
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
+    files.append(path, json.dumps(line) + "\n")
 
 
 @contextmanager
 def _logged(folder: Path) -> Iterator[None]:
     """What the library says meanwhile goes to the log of the job as well."""
-    handler = logging.FileHandler(folder / LOG)
+    stream = files.appending(folder / LOG)
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     level = logger.level
     logger.addHandler(handler)
@@ -254,3 +245,4 @@ def _logged(folder: Path) -> Iterator[None]:
         logger.setLevel(level)
         logger.removeHandler(handler)
         handler.close()
+        stream.close()

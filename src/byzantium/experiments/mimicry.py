@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from byzantium.aggregation import Aggregator
 from byzantium.aggregation.pipeline import check_sizes
-from byzantium.experiments.job import METRICS, Job, Stop, Watch, append, write_atomically
+from byzantium.core import files
+from byzantium.experiments.job import METRICS, Job, Stop, Watch, append
 from byzantium.experiments.run import rule_of
 
 
@@ -25,6 +26,8 @@ class Mimicry(Job):
     >>> Mimicry(rule="Median", n=10, q=2).rule
     'Median()'
     """
+
+    measure: ClassVar[str] = "error"
 
     rule: str = "Mean()"
     n: int = 50
@@ -45,6 +48,10 @@ class Mimicry(Job):
         check_sizes(rule.stages, self.n)
         object.__setattr__(self, "rule", repr(rule))
 
+    @property
+    def workers(self) -> int:
+        return self.n
+
     def aggregator(self) -> Aggregator:
         return rule_of(self.rule, self.q)
 
@@ -62,6 +69,6 @@ class Mimicry(Job):
             watch(draw + 1, self.draws, "")
         mean = sum(errors) / self.draws
         deviation = math.sqrt(sum((error - mean) ** 2 for error in errors) / self.draws)
-        write_atomically(folder / METRICS, "")
+        files.write(folder / METRICS, "")
         append(folder / METRICS, {"round": self.draws, "error": mean, "deviation": deviation})
         return {"status": "completed", "error": mean}

@@ -80,7 +80,7 @@ class Board:
                 self.progress.update(self.whole, completed=self.done)
             self.failed += [event] * (event.kind == "failed")
             self.busy += [event] * (event.kind == "busy")
-            if event.kind != "stopped":
+            if event.kind != "stopped" or event.note:
                 text = f"{self.done}/{self.total} {event.kind}: {name}"
                 text += f" ({event.note})" if event.note not in ("", "completed") else ""
                 self.console.print(text, markup=False, highlight=False, soft_wrap=True)

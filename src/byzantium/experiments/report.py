@@ -21,9 +21,10 @@ from typing import Any
 
 from byzantium import __version__
 from byzantium.aggregation import parse
+from byzantium.core import files
 from byzantium.experiments import published, tables
 from byzantium.experiments.comparison import Compared, Comparison
-from byzantium.experiments.job import Job, Metrics, write_atomically
+from byzantium.experiments.job import Job, Metrics
 from byzantium.experiments.mimicry import Mimicry
 from byzantium.experiments.run import Run
 from byzantium.experiments.store import Result, Store
@@ -56,8 +57,7 @@ def write(
     }
     # In one pass: what is filled in is never searched for places to fill.
     page = re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _file("report.html"))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, page)
+    files.write(path, page)
     return path
 
 
@@ -110,7 +110,8 @@ def contents(store: Store, comparisons: Sequence[Comparison]) -> dict[str, Any]:
     """All that the page shows, as JSON has it."""
     now = datetime.now().astimezone()
     results = {result.job: result for result in store}
-    results |= {r.job: r for r in tables.results(comparisons) if r.status != "missing"}
+    absent = ("missing", "damaged")
+    results |= {r.job: r for r in tables.results(comparisons) if r.status not in absent}
     trained = [result for job, result in results.items() if isinstance(job, Run)]
     trained.sort(key=_place)
     settings = _settings([result.job for result in trained])
@@ -332,7 +333,7 @@ def _numbers(comparison: Comparison, compared: Compared) -> list[float]:
     if comparison.artifact.picture.kind != "bars" or not isinstance(job, Run):
         return tables.measured(comparison, compared)
     found = tables.weights(compared, done=True)
-    return [sum(row[job.n - job.q :]) / sum(row) for row in found if sum(row)]
+    return [tables.share(row, job) for row in found]
 
 
 def _mean_curve(curves: Sequence[dict[int, float]], compared: Compared) -> list[list[float]]:

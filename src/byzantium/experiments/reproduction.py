@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from byzantium.experiments import tables
 from byzantium.experiments.artifact import Artifact
 from byzantium.experiments.comparison import POINTS, Comparison
-from byzantium.experiments.job import SUMMARY
 from byzantium.experiments.paper import MAKERS, artifact
 from byzantium.experiments.store import Store
 from byzantium.experiments.tables import Entry, Table
@@ -211,7 +210,7 @@ def _as_published(name: str) -> tuple[Artifact, frozenset[str]]:
 def _not_run(names: Sequence[str], store: Store) -> Iterator[str]:
     if not names:
         return
-    there = {path.parent.name for path in store.root.glob(f"*/{SUMMARY}")}
+    there = {result.job.identity for result in store if result.done}
     rows = []
     for name in names:
         made, identities = _as_published(name)

@@ -17,6 +17,7 @@ from torch import nn
 from byzantium.aggregation import Aggregator, notation, parse
 from byzantium.aggregation.formula import number, whole
 from byzantium.aggregation.pipeline import check_sizes
+from byzantium.core import files
 from byzantium.experiments.job import (
     METRICS,
     Job,
@@ -25,12 +26,11 @@ from byzantium.experiments.job import (
     Watch,
     append,
     told,
-    write_atomically,
 )
 from byzantium.learning import Dataset, Settings, Simulation, load, long_tail, models, partition
 from byzantium.learning.data import NAMES
+from byzantium.learning.keeping import kept, resume
 from byzantium.learning.settings import RECORDS
-from byzantium.learning.simulation import kept, resume
 from byzantium.threats import parse_attack
 
 # The accuracy of a run is the mean of its last five evaluations, as in the paper.
@@ -143,6 +143,10 @@ class Run(Job):
     # -- parts -----------------------------------------------------------------------------------
 
     @property
+    def workers(self) -> int:
+        return self.n
+
+    @property
     def q(self) -> int:
         """How many attack: unless it is said, as many as declared; none without an attack."""
         if self.attackers is not None:
@@ -191,7 +195,7 @@ class Run(Job):
         resume(training, folder)
         history, path = training.history, folder / METRICS
         blocks = _blocks(history.evaluations, history.rounds)
-        write_atomically(path, "".join(json.dumps(block) + "\n" for block in blocks))
+        files.write(path, "".join(json.dumps(block) + "\n" for block in blocks))
         written = len(blocks)
         for record in kept(training, folder, stop=stop):
             if len(history.evaluations) > written:

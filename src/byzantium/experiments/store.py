@@ -5,26 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
-
+from byzantium.core import files
+from byzantium.core.claims import at_work
+from byzantium.experiments import records
 from byzantium.experiments.artifact import Version
-from byzantium.experiments.job import (
-    CONFIGURATION,
-    METRICS,
-    Job,
-    Metrics,
-    lines,
-    parsed,
-    read,
-    summary,
-    write_atomically,
-)
+from byzantium.experiments.job import CONFIGURATION, METRICS, NUMERICS, Job, Metrics, finished
 from byzantium.experiments.mimicry import Mimicry
+from byzantium.experiments.paper import artifact
 from byzantium.experiments.run import Run
 
 if TYPE_CHECKING:
@@ -40,7 +33,8 @@ KINDS: dict[str, type[Job]] = {kind.__name__: kind for kind in (Run, Mimicry)}
 class Result:
     """What there is of a job.
 
-    status:  "missing", "unfinished", "running", "completed", or "diverged in round ...".
+    status:  "missing", "unfinished", "running", "completed", "diverged in round ...", or, of what
+             cannot be read, "damaged".
     metrics: one mapping for each evaluation.
     summary: of a job that is done: its accuracy, how long it took, on what; empty otherwise.
     """
@@ -72,49 +66,106 @@ class Store:
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
+        self._named: set[str] = set()
 
     def folder(self, job: Job) -> Path:
         return self.root / job.identity
 
+    # -- looking: it takes no lock and writes nothing --------------------------------------------
+
     def result(self, job: Job) -> Result:
+        """What there is of a job; a sentence where it cannot be read."""
         folder = self.folder(job)
-        done = summary(folder)
-        if done is not None:
-            status = str(done["status"])
-        elif not (folder / CONFIGURATION).exists():
+        # Asked first: of a job that is finished just now it must not be said that it was left.
+        working = at_work(folder)
+        if (done := finished(job, folder)) is not None:
+            return Result(job, folder, done[0]["status"], done[1], done[0])
+        metrics = records.metrics(folder / METRICS, job.workers)
+        if not (folder / CONFIGURATION).exists():
             status = "missing"
         else:
-            status = "running" if _held(folder) else "unfinished"
-        return Result(job, folder, status, lines(folder / METRICS), done or {})
+            status = "running" if working else "unfinished"
+        return Result(job, folder, status, metrics, {})
+
+    def results(self, jobs: Iterable[Job]) -> list[Result]:
+        """What there is of each job; what cannot be read is named in the log, and "damaged"."""
+        return [self._result(job) for job in jobs]
+
+    def _result(self, job: Job) -> Result:
+        try:
+            return self.result(job)
+        except ValueError as error:
+            self._pass_over(str(self.folder(job)), error)
+            return Result(job, self.folder(job), "damaged", [], {})
 
     def __iter__(self) -> Iterator[Result]:
         """All results, by their place on disk; what cannot be read is named in the log."""
-        for path in sorted(self.root.glob(f"*/{CONFIGURATION}")):
+        places = self.root.iterdir() if self.root.exists() else ()
+        for folder in sorted(places):
+            if not re.fullmatch(r"[0-9a-f]{16}", folder.name):
+                continue
             try:
-                job = job_of(read(path))
-                if job.identity != path.parent.name:  # an older version of the numerics is not ours
-                    continue
+                job = job_of(records.configuration(folder / CONFIGURATION))
+                if job.identity != folder.name:
+                    if any(job.identity_in(older) == folder.name for older in range(NUMERICS)):
+                        continue
+                    raise ValueError(f"its {CONFIGURATION} is that of another job")
                 result = self.result(job)
-            except ValueError as error:
-                logger.warning("%s is passed over: %s", path.parent, error)
+            except FileNotFoundError:  # nothing was begun
+                continue
+            except Exception as error:  # whatever it is that a stranger made it trip over
+                self._pass_over(str(folder), error)
             else:
                 yield result
 
+    def _pass_over(self, what: str, error: Exception) -> None:
+        """Say, once, what cannot be read; it stays as it is."""
+        if what not in self._named:
+            self._named.add(what)
+            logger.warning("%s is passed over: %s", what, records.why(error))
+
+    # -- what was asked for -----------------------------------------------------------------------
+
     def request(self, name: str, version: Version) -> None:
         """Note that an artifact was asked for, so that reports show it; a part is in its whole."""
-        before = self.requests()
-        wider = (known for other, known in before if other == name and known.covers(version))
-        wanted = next(wider, version)
-        noted = [(name, wanted)]
-        noted += [(n, v) for n, v in before if n != name or not wanted.covers(v)]
-        entries = [(n, dataclasses.asdict(v)) for n, v in noted]
-        self.root.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.root / ARTIFACTS, json.dumps(entries, indent=1) + "\n")
+        noted = self._noted()
+        if noted is None:
+            return
+        known = [asked[1] for _, asked in noted if asked is not None and asked[0] == name]
+        wanted = next((other for other in known if other.covers(version)), version)
+        # What cannot be read is kept: it may be of a later version of this program.
+        others = [
+            entry
+            for entry, asked in noted
+            if asked is None or asked[0] != name or not wanted.covers(asked[1])
+        ]
+        entries, path = [(name, dataclasses.asdict(wanted)), *others], self.root / ARTIFACTS
+        try:
+            files.write(path, json.dumps(entries, indent=1) + "\n")
+        except RecursionError as error:  # what could just be read may be too deep to be written
+            self._pass_over(str(path), error)
 
     def requests(self) -> list[tuple[str, Version]]:
         """The artifacts that were asked for, the last one first."""
-        path = self.root / ARTIFACTS
-        return [(n, Version(**v)) for n, v in parsed(path)] if path.exists() else []
+        return [asked for _, asked in self._noted() or () if asked is not None]
+
+    def _noted(self) -> list[tuple[Any, tuple[str, Version] | None]] | None:
+        """Each entry and what it asks for; None for one, or for all, that cannot be read."""
+        path, noted = self.root / ARTIFACTS, list[tuple[Any, tuple[str, Version] | None]]()
+        try:
+            entries = records.entries(path)
+        except ValueError as error:
+            self._pass_over(str(path), error)
+            return None
+        for number, entry in enumerate(entries, 1):
+            try:
+                noted.append((entry, _asked(entry)))
+            except Exception as error:  # as above
+                self._pass_over(f"entry {number} of {path}", error)
+                noted.append((entry, None))
+        return noted
+
+    # -- all of it --------------------------------------------------------------------------------
 
     def table(self) -> pandas.DataFrame:
         """One row a job: its fields, status, accuracy and how long it took."""
@@ -132,6 +183,16 @@ def job_of(values: dict[str, Any]) -> Job:
     return KINDS[kind].of(values)
 
 
+def _asked(entry: Any) -> tuple[str, Version]:
+    """An artifact and its version, which can be made."""
+    match entry:
+        case [str(name), dict(values)]:
+            version = Version.of(values)
+            artifact(name, version)
+            return name, version
+    raise ValueError("it is not the name of an artifact and its version")
+
+
 def _row(result: Result) -> dict[str, Any]:
     configuration = result.job.configuration()
     plain = {
@@ -144,11 +205,3 @@ def _row(result: Result) -> dict[str, Any]:
         "accuracy": result.accuracy,
         "seconds": result.summary.get("seconds"),
     }
-
-
-def _held(folder: Path) -> bool:
-    try:
-        with FileLock(folder / ".lock", timeout=0):
-            return False
-    except Timeout:
-        return True

@@ -10,6 +10,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -24,13 +26,16 @@ from byzantium.experiments.store import Store
 OFTEN = 0.2
 # How long the processes are given to save themselves when the sweep is stopped.
 PATIENCE = 120
+# Ctrl-C, a polite kill, and the end of the terminal.
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclasses.dataclass(frozen=True)
 class Event:
     """Something happened to a job: "begun", "progress", "done", "stopped", "busy" or "failed".
 
-    done, total, note: of progress, how far it is and its last accuracy; of a failure, why.
+    done, total, note: of progress, how far it is and its last accuracy; of a failure, why; of a job
+                       that was stopped alone, who goes on with it.
     """
 
     job: Job
@@ -69,11 +74,12 @@ def load(path: Path) -> list[Run]:
         raise ValueError(
             f"{path} has a part {sorted(unknown)[0]!r}; a sweep has [fixed] and [varies]"
         )
-    for name, part in values.items():
+    fixed, varies = values.get("fixed", {}), values.get("varies", {})
+    for name, part in (("fixed", fixed), ("varies", varies)):
         if not isinstance(part, dict):
             raise ValueError(f"{path}: [{name}] must hold names and values, got {part!r}")
     try:
-        return product(values.get("fixed", {}), values.get("varies", {}))
+        return product(fixed, varies)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -89,7 +95,7 @@ def execute(
     stop: Stop = lambda: False,
 ) -> None:
     """Carry out the jobs that are not done, several at a time, each with its share of the cores."""
-    waiting = [job for job in dict.fromkeys(jobs) if not store.result(job).done]
+    waiting = [result.job for result in store.results(dict.fromkeys(jobs)) if not result.done]
     processes = min(processes, len(waiting))
     if processes <= 1:
         for job in waiting:
@@ -122,19 +128,37 @@ def _perform(job: Job, root: Path, listen: Listen, stop: Stop) -> None:
 
 
 def _member(pipe: Connection, root: Path, threads: int) -> None:
-    """A process of the crew: jobs come in, events go out."""
+    """A process of the crew: jobs come in, events go out.
+
+    Told to stop, or left alone by the one that leads, it saves itself and leaves.
+    """
     stopped = threading.Event()
+    for number in INTERRUPTS:
+        heed(number, lambda *_: stopped.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that leads
-    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)  # what came meanwhile comes now
+
+    def tell(event: Event) -> None:
+        try:
+            pipe.send(event)
+        except OSError:
+            stopped.set()
+
     torch.set_num_threads(threads)
     while not stopped.is_set():
         try:
             if not pipe.poll(OFTEN):
                 continue
             job = pipe.recv()
-        except EOFError:  # the one that leads is gone
+        except (EOFError, OSError):
             return
-        _perform(job, root, pipe.send, stopped.is_set)
+        _perform(job, root, tell, stopped.is_set)
+
+
+def heed(number: int, handle: Callable[[int, Any], Any]) -> Any:
+    """Handle a signal, unless whoever started us had it ignored, as nohup does; what was before."""
+    before = signal.getsignal(number)
+    return before if before is signal.SIG_IGN else signal.signal(number, handle)
 
 
 class _Crew:
@@ -147,13 +171,15 @@ class _Crew:
         self.context = multiprocessing.get_context("spawn")  # torch does not survive a fork
         self.members: dict[Connection, Any] = {}
         self.busy: dict[Connection, Job] = {}
+        self.waiting: list[Job] = []
+        self.leaving: list[Any] = []
 
     def carry_out(self, jobs: Sequence[Job]) -> None:
-        waiting = list(reversed(jobs))
+        self.waiting = list(reversed(jobs))
         try:
-            while (waiting or self.busy) and not self.stop():
-                while waiting and len(self.busy) < self.size:
-                    self._give(waiting.pop())
+            while (self.waiting or self.busy) and not self.stop():
+                while self.waiting and len(self.busy) < self.size:
+                    self._give(self.waiting.pop())
                 self._hear(OFTEN)
         finally:
             self._dismiss()
@@ -161,14 +187,22 @@ class _Crew:
     def _give(self, job: Job) -> None:
         idle = [pipe for pipe in self.members if pipe not in self.busy]
         pipe = idle[0] if idle else self._hire()
-        pipe.send(job)
+        with suppress(OSError):  # it has left; that is heard, too
+            pipe.send(job)
         self.busy[pipe] = job
 
     def _hire(self) -> Connection:
         ours, theirs = self.context.Pipe()
         arguments = (theirs, self.store.root, self.threads)
         process = self.context.Process(target=_member, args=arguments, daemon=True)
-        process.start()
+        # Until it can save itself and leave, signals to it wait; those to us, for a moment. The
+        # tracker of multiprocessing is started before: it lets signals through when it has begun.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         self.members[ours] = process
         return ours
@@ -178,14 +212,27 @@ class _Crew:
             assert isinstance(pipe, Connection)
             try:
                 event: Event = pipe.recv()
-            except (EOFError, ConnectionError):
-                self.members.pop(pipe).join()
-                job = self.busy.pop(pipe)
-                self.listen(Event(job, "failed", note="its process was killed"))
+            except (EOFError, OSError):
+                event = self._left(pipe)
+            if event.kind in ("begun", "progress"):
+                self.listen(event)
                 continue
-            if event.kind not in ("begun", "progress"):
-                del self.busy[pipe]
+            job = self.busy.pop(pipe)
+            if event.kind == "stopped":
+                self.leaving += [self.members.pop(pipe)] if pipe in self.members else []
+                if not self.stop():  # it alone was told to
+                    self.waiting.append(job)
+                    event = dataclasses.replace(event, note="another process goes on with it")
             self.listen(event)
+
+    def _left(self, pipe: Connection) -> Event:
+        """What is to be said of the job of a process that is gone."""
+        process, job = self.members.pop(pipe), self.busy[pipe]
+        process.join()
+        if -process.exitcode in (0, *INTERRUPTS):  # it was told to stop before the job came
+            return Event(job, "stopped")
+        how = "was killed" if process.exitcode < 0 else f"ended with code {process.exitcode}"
+        return Event(job, "failed", note=f"its process {how}")
 
     def _dismiss(self) -> None:
         """Let everyone save and go."""
@@ -194,6 +241,6 @@ class _Crew:
         patience = time.monotonic() + PATIENCE
         while self.busy and time.monotonic() < patience:
             self._hear(OFTEN)
-        for process in self.members.values():
+        for process in [*self.members.values(), *self.leaving]:
             process.join(OFTEN if self.busy else PATIENCE)
             process.kill()

@@ -9,6 +9,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from byzantium.experiments.comparison import Compared, Comparison
+from byzantium.experiments.records import LARGEST
 from byzantium.experiments.run import LAST, Run
 from byzantium.experiments.store import Result
 
@@ -50,14 +51,17 @@ def curves(comparison: Comparison, compared: Compared) -> list[dict[int, float]]
         return [{} for _ in own]
     below = [_recorded(result, y) for result in plain.results]
     return [
-        {at: value / base[at] for at, value in curve.items() if base.get(at)}
+        _drawn({at: value / base[at] for at, value in curve.items() if base.get(at)})
         for curve, base in zip(own, below, strict=True)
     ]
 
 
 def _recorded(result: Result, y: str) -> dict[int, float]:
-    found = {line["round"]: line.get(y) for line in result.metrics}
-    return {at: value for at, value in found.items() if value is not None and math.isfinite(value)}
+    return _drawn({line["round"]: line[y] for line in result.metrics if y in line})
+
+
+def _drawn(curve: dict[int, float]) -> dict[int, float]:
+    return {at: value for at, value in curve.items() if abs(value) <= LARGEST}
 
 
 def measured(comparison: Comparison, compared: Compared) -> list[float]:
@@ -88,6 +92,18 @@ def _mean_weights(result: Result) -> list[float]:
     lengths = [ends[k + 1] - ends[k] for k in range(len(lines))]
     columns = zip(*(line["weights"] for line in lines), strict=True)
     return [fmean(column, lengths) for column in columns]
+
+
+def share(weights: Sequence[float], job: Run) -> float:
+    """What part of the weight attackers had; none where nobody had any."""
+    total = sum(weights)
+    return sum(weights[job.n - job.q :]) / total if total else 0.0
+
+
+def deviation(result: Result) -> float:
+    """Of the draws of a demonstration; 0 where it is not known."""
+    found = result.metrics[-1].get("deviation", 0.0) if result.metrics else 0.0
+    return float(found) if math.isfinite(found) else 0.0
 
 
 # -- rows ---------------------------------------------------------------------------------------
@@ -159,15 +175,15 @@ def shares(comparison: Comparison) -> Table:
         job = compared.cell.jobs[0]
         assert isinstance(job, Run)
         mean = [fmean(column) for column in zip(*found, strict=True)]
-        total = sum(mean)
+        total, squares = sum(mean), sum(weight**2 for weight in mean)
         largest = max(range(len(mean)), key=mean.__getitem__)
         who = f"worker {largest}" + ", an attacker" * (largest >= job.n - job.q)
-        effective = total**2 / sum(weight**2 for weight in mean)
+        effective = total**2 / squares if squares else 0.0
         rows.append(
             (
                 *labels,
-                Entry(f"{sum(mean[job.n - job.q :]) / total:.3f}"),
-                Entry(f"{mean[largest] / total:.3f} ({who})"),
+                Entry(f"{share(mean, job):.3f}"),
+                Entry(f"{mean[largest] / total if total else 0.0:.3f} ({who})"),
                 Entry(f"{effective:.1f} of {job.n}"),
                 _seeds(compared),
             )

@@ -5,86 +5,106 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
-import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from byzantium.core import files
 
 logger = logging.getLogger("byzantium")
 
 MAGIC = b"byzantium checkpoint 1\n"
 KEPT = 2
 
+State = dict[str, Any]
+
 
 class CheckpointError(ValueError):
     """A file that is no checkpoint, a damaged one, or one of another run."""
 
 
-def save(folder: Path, number: int, state: dict[str, Any]) -> Path:
+class OtherSimulationError(CheckpointError):
+    """A whole one, and somebody else's."""
+
+
+def save(folder: Path, number: int, state: State) -> Path:
     """Write checkpoint `number`, and keep the last two."""
     path = folder / f"checkpoint-{number:09d}.pt"
     write(path, state)
-    for old in checkpoints(folder)[KEPT:]:
+    # A later one was passed over and is no reason to let go of this one.
+    for old in [one for one in checkpoints(folder) if _number(one) <= number][KEPT:]:
         old.unlink(missing_ok=True)
     return path
 
 
-def write(path: Path, state: dict[str, Any]) -> None:
-    """Write state, of tensors and plain values.
-
-    Whatever happens meanwhile, a file of this name is whole: it is written beside, brought to the
-    disk and renamed.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
+def write(path: Path, state: State) -> None:
+    """Write state, of tensors and plain values."""
     payload = io.BytesIO()
     torch.save(state, payload)
     content = payload.getvalue()
-    beside = path.with_suffix(".writing")
-    with beside.open("wb") as file:
-        file.write(MAGIC + hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    files.write(path, MAGIC + hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints in a folder, the newest first."""
     if not folder.is_dir():
         return []
-    named = [path for path in folder.iterdir() if re.fullmatch(r"checkpoint-\d+\.pt", path.name)]
-    return sorted(named, reverse=True)
+    named = [path for path in folder.iterdir() if re.fullmatch(r"checkpoint-[0-9]+\.pt", path.name)]
+    return sorted(filter(Path.is_file, named), key=_number, reverse=True)
 
 
-def load(path: Path) -> dict[str, Any]:
+def _number(path: Path) -> int:
+    return int(path.stem.removeprefix("checkpoint-"))
+
+
+def load(path: Path) -> State:
     """Read a checkpoint; nothing in it is executed."""
-    content = path.read_bytes()
+    try:
+        content = files.read(path)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     head = len(MAGIC) + 65
     if not content.startswith(MAGIC):
         raise CheckpointError(f"{path} is not a checkpoint of this version")
     if hashlib.sha256(content[head:]).hexdigest().encode() != content[len(MAGIC) : head - 1]:
         raise CheckpointError(f"{path} is damaged: its checksum does not match")
-    state: dict[str, Any] = torch.load(io.BytesIO(content[head:]), weights_only=True)
+    try:
+        state = torch.load(io.BytesIO(content[head:]), weights_only=True)
+    except Exception as error:  # torch has no kind of its own for what it refuses
+        why = str(error).strip().partition("\n")[0][:200]
+        raise CheckpointError(f"{path} holds what is not a state: {why}") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path} holds a {type(state).__name__} and not a state")
     return state
 
 
-def newest(folder: Path) -> dict[str, Any] | None:
-    """The newest checkpoint that is whole; damaged ones are named in the log and passed over."""
+def newest(folder: Path, take: Callable[[State], None] = lambda state: None) -> State | None:
+    """The newest checkpoint that is whole, and that can be taken.
+
+    The others are named in the log and passed over. One of another simulation is somebody's, and is
+    not passed over.
+    """
     for path in checkpoints(folder):
         try:
-            return load(path)
+            state = load(path)
         except CheckpointError as error:
             logger.warning("%s; trying the one before", error)
+            continue
+        try:
+            take(state)
+        except OtherSimulationError:
+            raise
+        except CheckpointError as error:
+            logger.warning("%s is damaged: %s; trying the one before", path, error)
+            continue
+        return state
     return None
 
 
 def remove(folder: Path) -> None:
-    """Remove the checkpoints of a finished run, and what was being written."""
-    for path in [*checkpoints(folder), *folder.glob("checkpoint-*.writing")]:
+    """Remove the checkpoints of a finished run."""
+    for path in checkpoints(folder):
         path.unlink(missing_ok=True)

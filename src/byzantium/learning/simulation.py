@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,17 +17,18 @@ from byzantium.aggregation import Aggregator
 from byzantium.aggregation.geometry import GivenPoints, moments, row_norms
 from byzantium.aggregation.pipeline import LARGEST_NORM_NARROW
 from byzantium.aggregation.sources import Matrix
+from byzantium.core.claims import held
 from byzantium.learning import checkpoint
 from byzantium.learning.batches import Batches
 from byzantium.learning.data import Dataset
 from byzantium.learning.gradients import WorkerGradients, shaped
+from byzantium.learning.keeping import finished, kept, resume
 from byzantium.learning.partition import Partition, iid
 from byzantium.learning.settings import History, Settings
+from byzantium.learning.state import check, check_result
 from byzantium.threats import Attack, NoAttack
 
 STREAMS = ("partition", "batches", "own batches", "server", "attack", "participants", "dropout")
-# What stays in the folder of a run that is done.
-FINISHED = "model.pt"
 # Samples looked at together where all of them are.
 CHUNK = 1024
 
@@ -99,13 +99,13 @@ class Simulation:
             self.history.rounds.append(record)
             last = t + 1 == settings.rounds
             if self.history.status == "running":
-                if self._evaluated(t):
+                if self.evaluated(t):
                     self.history.evaluations.append({"round": t + 1, **self._look()})
                 if last:
                     self.history.status = "completed"
             yield record
 
-    def _evaluated(self, t: int) -> bool:
+    def evaluated(self, t: int) -> bool:
         """Whether an evaluation follows on round t."""
         return t + 1 == self.settings.rounds or (t + 1) % self.settings.evaluate_every == 0
 
@@ -197,7 +197,7 @@ class Simulation:
         wanted, generator = set(self.settings.record), self.generators["server"]
         if not wanted:
             return self.rule(sent, generator)
-        if not self.rule.weighs and not self._evaluated(record["round"] - 1):
+        if not self.rule.weighs and not self.evaluated(record["round"] - 1):
             wanted.discard("weights")
         if wanted & {"weights", "rejected"}:
             report = self.rule.explain(sent, generator)
@@ -291,9 +291,14 @@ class Simulation:
         }
 
     def load_result(self, state: dict[str, Any]) -> None:
-        if state.get("fingerprint") != self.fingerprint():
-            raise checkpoint.CheckpointError("this is the state of another simulation")
-        self.model.load_state_dict(state["model"])
+        """Be one that is finished; a `CheckpointError` where that is not what the state is."""
+        check_result(self, state)
+        if state["history"]["status"] == "running":
+            raise checkpoint.CheckpointError("it is not the state of a finished simulation")
+        self._load_result(state)
+
+    def _load_result(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(dict(state["model"]))
         self.history = History(**state["history"])
 
     def state_dict(self) -> dict[str, Any]:
@@ -312,7 +317,9 @@ class Simulation:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.load_result(state)
+        """Go on from there; a `CheckpointError`, and nothing is changed, where one cannot."""
+        check(self, state)
+        self._load_result(state)
         self.optimiser.load_state_dict(state["optimiser"])
         if state["sent"] is not None:
             self.sent.copy_(state["sent"])
@@ -349,53 +356,22 @@ def simulate(
 
     With a folder, the run saves itself there at evaluations and every so many seconds, and goes on
     from where it was killed. When it is done, `model.pt` stays, with the history; started again, it
-    is read from there. A progress bar is shown on a terminal.
+    is read from there. Two never work in one folder. A progress bar is shown on a terminal.
     """
     training = Simulation(settings, data, model, rule, attack, partition, optimiser)
-    if folder is not None:
-        resume(training, folder)
-    rounds = iter(training) if folder is None else kept(training, folder, seconds)
-    for _ in _watched(training, rounds, sys.stderr.isatty() if progress is None else progress):
-        pass
+    shown = sys.stderr.isatty() if progress is None else progress
+    if folder is None:
+        _finish(training, iter(training), shown)
+    elif not finished(training, folder):
+        with held(folder):
+            resume(training, folder)
+            _finish(training, kept(training, folder, seconds), shown)
     return training.history
 
 
-def kept(
-    training: Simulation,
-    folder: Path,
-    seconds: float = 60,
-    stop: Callable[[], bool] = lambda: False,
-) -> Iterator[dict[str, Any]]:
-    """The rounds of a simulation that saves itself in a folder, for `resume` to read.
-
-    It saves at evaluations, every so many seconds, and between two rounds when `stop` says so,
-    which ends it. When it is done, `model.pt` stays.
-    """
-    saved, evaluated = time.monotonic(), len(training.history.evaluations)
-    for record in training:
-        if training.history.status == "running":
-            stopped = stop()
-            due = len(training.history.evaluations) > evaluated
-            if stopped or due or time.monotonic() - saved >= seconds:
-                checkpoint.save(folder, record["round"], training.state_dict())
-                saved, evaluated = time.monotonic(), len(training.history.evaluations)
-            if stopped:
-                return
-        else:
-            checkpoint.write(folder / FINISHED, training.result())
-            checkpoint.remove(folder)
-        yield record
-
-
-def resume(training: Simulation, folder: Path) -> None:
-    """Bring a simulation to where the one that saved itself in the folder was."""
-    try:
-        if (folder / FINISHED).exists():
-            training.load_result(checkpoint.load(folder / FINISHED))
-        elif (state := checkpoint.newest(folder)) is not None:
-            training.load_state_dict(state)
-    except checkpoint.CheckpointError as error:
-        raise checkpoint.CheckpointError(f"cannot go on from {folder}: {error}") from error
+def _finish(training: Simulation, rounds: Iterator[dict[str, Any]], progress: bool) -> None:
+    for _ in _watched(training, rounds, progress):
+        pass
 
 
 def _watched(

@@ -5,15 +5,16 @@ from __future__ import annotations
 import secrets
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from byzantium.aggregation import Aggregator
+from byzantium.aggregation.forks import fork_safe
 from byzantium.aggregation.formula import Formula, Stateful
 from byzantium.aggregation.geometry import moments
+from byzantium.aggregation.lazy import cached_property
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Attack(Formula, Stateful, ABC):
         """The labels the attackers train on."""
         return y
 
+    @fork_safe
     def __call__(
         self,
         honest: Tensor,

@@ -1,0 +1,91 @@
+"""Files that are whole or not there, and that lead nowhere else.
+
+A folder of results may come from a stranger: where we write, a link is never followed, and where we
+read, nothing but a file is, so that no pipe makes us wait and no device is read for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+# How a file is opened for writing at its end; a pipe that nobody reads is not waited for.
+AT_THE_END = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file, and its folder if need be.
+
+    Whatever happens meanwhile, a file of this name is whole, the old one or the new one: it is
+    written beside, under a name that nobody can have taken before, brought to the disk and renamed.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f"{path.name}.{secrets.token_hex(8)}.writing")
+    try:
+        try:
+            # What is there already, a link among it, is never opened.
+            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, str(path)) from error
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Bring the name of a file to the disk, where the system can."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def clear(folder: Path) -> None:
+    """Remove what those who were killed have left half written; for the one who works there."""
+    for path in folder.iterdir():
+        if re.search(r"\.[0-9a-f]{16}\.writing$", path.name):
+            with suppress(OSError):
+                path.unlink()
+
+
+def append(path: Path, text: str) -> None:
+    """Write at the end of a file; on the disk when this returns."""
+    with appending(path) as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def appending(path: Path) -> TextIO:
+    """A file to write on at its end."""
+    descriptor = os.open(path, AT_THE_END, 0o666)
+    _only_a_file(descriptor, path)
+    return os.fdopen(descriptor, "a", encoding="utf-8")
+
+
+def read(path: Path) -> bytes:
+    """What is in a file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    _only_a_file(descriptor, path)
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read()
+
+
+def _only_a_file(descriptor: int, path: Path) -> None:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(0, "it is not a file", str(path))

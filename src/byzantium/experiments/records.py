@@ -1,0 +1,189 @@
+"""What a folder of results holds, checked when it is read; a file that is not so is one sentence.
+
+A folder may be damaged, or come from a stranger. What passes here is used without a further look,
+by tables, figures and the page.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import reprlib
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from byzantium.core import files
+
+Metrics = dict[str, Any]
+
+# Nothing that is measured is larger; the square of this is still a number.
+LARGEST = 1e100
+# Up to here whole numbers are the same in every program.
+LARGEST_ROUND = 2**53
+# So many characters have a text in a summary, a sentence about an error, a configuration at most.
+LONGEST_TEXT, LONGEST_SENTENCE, LONGEST_CONFIGURATION = 300, 600, 16000
+STATUS = re.compile(r"completed|diverged in round [0-9]{1,15}")
+TEXTS, COUNTS = ("byzantium", "python", "torch", "machine"), ("numerics", "threads")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The names and values in a TOML or JSON file of the user's own, which may be a pipe."""
+    with _reading(path):
+        return _mapping(_parsed(path, path.read_bytes().decode()))
+
+
+def configuration(path: Path) -> dict[str, Any]:
+    """The names and values of a job."""
+    with _reading(path):
+        text = _text(path)
+        if len(text) > LONGEST_CONFIGURATION:  # which could take hours to read
+            raise ValueError(f"it has {len(text)} characters")
+        return tomllib.loads(text)
+
+
+def summary(path: Path, measure: str) -> dict[str, Any] | None:
+    """What became of a job that is done; None if there is no such file.
+
+    measure: what was measured, accuracy (percent) or error; a completed job has it.
+    """
+    with _reading(path):
+        try:
+            values = _mapping(_parsed(path, _text(path)))
+        except FileNotFoundError:
+            return None
+        status = values.get("status")
+        if not isinstance(status, str) or not STATUS.fullmatch(status):
+            raise ValueError(f"its status is {reprlib.repr(status)}")
+        measured = values.get(measure)
+        if status == "completed" and not _is_number(measured, 0):
+            raise ValueError(f"its {measure} is {reprlib.repr(measured)}")
+        if status != "completed" and measured is not None:
+            raise ValueError(f"it {status} and has the {measure} {reprlib.repr(measured)}")
+        if not _is_number(values.get("seconds", 0), 0):
+            raise ValueError(f"its seconds are {reprlib.repr(values['seconds'])}")
+        for name in TEXTS:
+            if not _is_text(values.get(name, "")):
+                raise ValueError(f"its {name} is {reprlib.repr(values[name])}")
+        for name in COUNTS:
+            if not _is_whole(values.get(name, 1)):
+                raise ValueError(f"its {name} is {reprlib.repr(values[name])}")
+        return values
+
+
+def metrics(path: Path, workers: int) -> list[Metrics]:
+    """A mapping for each evaluation of so many workers; empty if there is no such file."""
+    with _reading(path):
+        found, last = _lines(path), 1
+        for k, line in enumerate(found, 1):
+            at: Any = line.get("round")
+            if not _is_whole(at) or at < last:
+                raise ValueError(f"line {k} has the round {reprlib.repr(at)}")
+            last = at
+            for name, value in line.items():
+                if not _is_measured(name, value, workers):
+                    raise ValueError(f"line {k} has the {name[:40]} {reprlib.repr(value)}")
+        return found
+
+
+def lines(path: Path) -> list[Metrics]:
+    """The whole lines of a file that may be growing; a torn last one is left out."""
+    with _reading(path):
+        return _lines(path)
+
+
+def entries(path: Path) -> list[Any]:
+    """What is listed in a JSON file; empty if there is none."""
+    with _reading(path):
+        try:
+            values = _parsed(path, _text(path))
+        except FileNotFoundError:
+            return []
+        if not isinstance(values, list):
+            raise ValueError(f"it must hold a list, not a {type(values).__name__}")
+        return values
+
+
+def seconds(path: Path) -> float:
+    """What is written in a file as one number; 0 if there is none."""
+    with _reading(path):
+        try:
+            value = float(_text(path))
+        except FileNotFoundError:
+            return 0.0
+        if not _is_number(value, 0):
+            raise ValueError(f"it says {value}")
+        return value
+
+
+# -- how ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Whatever is wrong with a file is a sentence about it; one that is not there is not wrong."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{path} cannot be read: {why(error)}") from error
+
+
+def why(error: BaseException) -> str:
+    """An error in a few words."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not a text in UTF-8"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= LONGEST_SENTENCE else f"{text[:LONGEST_SENTENCE]}..."
+
+
+def _text(path: Path) -> str:
+    return files.read(path).decode()
+
+
+def _parsed(path: Path, text: str) -> Any:
+    return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"it must hold names and values, not a {type(value).__name__}")
+    return value
+
+
+def _lines(path: Path) -> list[Metrics]:
+    try:
+        text = _text(path)
+    except FileNotFoundError:
+        return []
+    return [_mapping(json.loads(line)) for line in text.split("\n")[:-1]]
+
+
+def _is_number(value: Any, least: float = -LARGEST, most: float = LARGEST) -> bool:
+    known = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return known and least <= value <= most
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and _is_number(value, 0, LARGEST_ROUND)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value.isprintable() and len(value) <= LONGEST_TEXT
+
+
+def _is_measured(name: str, value: Any, workers: int) -> bool:
+    """A number, which need not be finite; weights of workers; how often some were rejected."""
+    if name == "weights":
+        return isinstance(value, list) and len(value) == workers and all(map(_is_number, value))
+    if name == "rejected":
+        return isinstance(value, dict) and all(map(_is_whole, value.values()))
+    return _is_number(value) or (isinstance(value, float) and not math.isfinite(value))
