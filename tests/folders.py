@@ -98,5 +98,5 @@ def fill(store: Store, artifact: Artifact, accuracy: Callable[[Cell, int], float
 
 def published(name: str, file: str = "published_results.csv") -> list[dict[str, str]]:
     """The published rows of an artifact, read without the code that is tested."""
-    path = resources.files("byzantium.experiments").joinpath("reference", file)
+    path = resources.files("byzantium.papers").joinpath("reference", file)
     return [row for row in csv.DictReader(path.read_text().splitlines()) if row["artifact"] == name]

@@ -12,7 +12,7 @@ from pathlib import Path
 import members
 
 import byzantium as bz
-from byzantium.aggregation.formula import Formula
+from byzantium.core.formula import Formula
 
 PACKAGE = Path(bz.__file__).parent
 # Each room may import itself and the rooms named here.

@@ -17,9 +17,11 @@ from click.testing import CliRunner, Result
 
 import byzantium as bz
 from byzantium.cli import main
-from byzantium.experiments import MAKERS, Run, Store, artifact
-from byzantium.experiments.job import lines
+from byzantium.experiments import MAKERS, Run, Store
 from byzantium.learning.data import NAMES
+from byzantium.papers.bucketing import artifact
+from byzantium.papers.requests import Requests
+from byzantium.runs.job import lines
 
 DIGITS = str(10**400)
 SMALL = ["--n", "7", "--f", "1", "--rounds", "6", "--evaluate-every", "3", "--batch", "8"]
@@ -222,13 +224,13 @@ def test_an_artifact_is_reproduced_reported_and_compared() -> None:
     assert "a cheaper version: 1 seed instead of 3, 60 rounds, model mlp" in done.stdout
     assert "37.3" in done.stdout  # published
     assert Path("results/report.html").stat().st_size > 10**6
-    assert [name for name, _ in Store("results").requests()] == ["table4", "table2"]
+    assert [name for name, _ in Requests(Store("results"))] == ["table4", "table2"]
     byzantium("report", "results", "--markdown", "REPRODUCTION.md", "--csv", "results.csv")
     text = Path("REPRODUCTION.md").read_text()
     for result in Store("results"):
         assert f"{result.accuracy:.2f}" in text or f"{result.accuracy:.1f}" in text
     assert Path("results.csv").read_text().count("\n") == 3
-    for name, asked in Store("results").requests():
+    for name, asked in Requests(Store("results")):
         for ending in ("png", "pdf"):
             assert Path(f"results/figures/{artifact(name, asked).stem}.{ending}").exists()
 

@@ -16,9 +16,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from byzantium.cli import main
-from byzantium.experiments import Run, Store, Version, artifact, execute, load, perform
-from byzantium.experiments.progress import described
+from byzantium.experiments import Run, Store, Version, execute, load, perform
 from byzantium.learning import checkpoint
+from byzantium.papers.bucketing import artifact
+from byzantium.papers.requests import Requests
+from byzantium.runs.progress import described
 
 DEEP = 20000
 STRANGE: tuple[Any, ...] = (
@@ -194,7 +196,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = Store(root / "results")
     for name, version in ASKED.items():
         folders.fill(store, artifact(name, version), lambda cell, seed: 50.0 + seed)
-        store.request(name, version)
+        Requests(store).add(name, version)
     return root
 
 

@@ -25,7 +25,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from byzantium.experiments import MAKERS, Comparison, Run, Store, Version
-from byzantium.experiments.figures import KINDS, draw
+from byzantium.reports.figures import KINDS, draw
 
 ONE = Version(seeds=1)
 CHEAP = Version(seeds=2, rounds=60, model="mlp", data="digits")

@@ -18,9 +18,9 @@ import torch
 
 import byzantium as bz
 from byzantium.experiments import Mimicry, Run
-from byzantium.experiments.run import MODELS, OPTIMISERS
 from byzantium.learning import Settings, models
 from byzantium.learning.partition import PARTITIONS
+from byzantium.runs.run import MODELS, OPTIMISERS
 
 HUGE = 10**400
 # What a parameter of a kind is not. No count and no measure here may be negative.

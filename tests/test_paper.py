@@ -18,11 +18,12 @@ from byzantium.experiments import (
     artifact,
     compare,
     perform,
-    published,
 )
-from byzantium.experiments.comparison import Compared
-from byzantium.experiments.published import Published
-from byzantium.experiments.store import Result
+from byzantium.papers import published
+from byzantium.papers.comparison import Compared
+from byzantium.papers.published import Published
+from byzantium.papers.requests import Requests
+from byzantium.runs.store import Result
 
 # Cells and runs with three seeds; equal runs are one.
 COUNTS = {
@@ -43,7 +44,7 @@ COUNTS = {
 
 
 def rows(name: str) -> list[dict[str, str]]:
-    text = resources.files("byzantium.experiments").joinpath("reference", name).read_text()
+    text = resources.files("byzantium.papers").joinpath("reference", name).read_text()
     return list(csv.DictReader(text.splitlines()))
 
 
@@ -162,11 +163,11 @@ def test_a_store_without_results_is_compared_as_missing(tmp_path: Path) -> None:
 
 def test_requests_are_remembered_once(tmp_path: Path) -> None:
     store = Store(tmp_path / "new")
-    assert store.requests() == []
-    store.request("table2", Version(seeds=1))
-    store.request("figure-main", Version(model="mlp"))
-    store.request("table2", Version(seeds=1))
-    assert store.requests() == [
+    assert list(Requests(store)) == []
+    Requests(store).add("table2", Version(seeds=1))
+    Requests(store).add("figure-main", Version(model="mlp"))
+    Requests(store).add("table2", Version(seeds=1))
+    assert list(Requests(store)) == [
         ("table2", Version(seeds=1)),
         ("figure-main", Version(model="mlp")),
     ]
@@ -175,16 +176,16 @@ def test_requests_are_remembered_once(tmp_path: Path) -> None:
 def test_a_part_of_what_was_asked_for_is_shown_within_it(tmp_path: Path) -> None:
     store, whole = Store(tmp_path), Version(seeds=1)
     part = Version(seeds=1, only="krum iid")
-    store.request("table2", part)
-    store.request("table4", part)
-    assert store.requests() == [("table4", part), ("table2", part)]
-    store.request("table2", whole)
-    assert store.requests() == [("table2", whole), ("table4", part)]
-    store.request("table2", part)
-    assert store.requests() == [("table2", whole), ("table4", part)]
-    store.request("table2", Version(only="krum iid"))  # of three seeds
-    assert store.requests()[0] == ("table2", Version(only="krum iid"))
-    assert len(store.requests()) == 3
+    Requests(store).add("table2", part)
+    Requests(store).add("table4", part)
+    assert list(Requests(store)) == [("table4", part), ("table2", part)]
+    Requests(store).add("table2", whole)
+    assert list(Requests(store)) == [("table2", whole), ("table4", part)]
+    Requests(store).add("table2", part)
+    assert list(Requests(store)) == [("table2", whole), ("table4", part)]
+    Requests(store).add("table2", Version(only="krum iid"))  # of three seeds
+    assert next(iter(Requests(store))) == ("table2", Version(only="krum iid"))
+    assert len(list(Requests(store))) == 3
 
 
 def test_mimicry_hurts_krum_and_the_median_more_than_the_mean(tmp_path: Path) -> None:

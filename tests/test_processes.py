@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 import byzantium as bz
-import byzantium.aggregation.forks
-from byzantium.aggregation.forks import fork_safe
-from byzantium.aggregation.lazy import cached_property
-from byzantium.aggregation.threads import spread
+import byzantium.core.forks
+from byzantium.core.forks import fork_safe
+from byzantium.core.lazy import cached_property
+from byzantium.core.threads import spread
 
 WIDE = 30_001  # columns that are worth several threads, ours and those of torch
 LONG = 300  # seconds after which a process hangs
@@ -188,7 +188,7 @@ def test_who_aggregates_may_fork_meanwhile() -> None:
 def test_a_fork_does_not_wait_for_ever_for_who_waits_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(byzantium.aggregation.forks, "PATIENCE", 0.1)
+    monkeypatch.setattr(byzantium.core.forks, "PATIENCE", 0.1)
     X = inputs.gaussian(25, WIDE).float()
     expected, begun, forked = aggregates(X), threading.Event(), threading.Event()
 

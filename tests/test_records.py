@@ -19,8 +19,9 @@ from click.testing import CliRunner
 
 from byzantium.cli import main
 from byzantium.experiments import Mimicry, Run, Store, Version, perform
-from byzantium.experiments.sweep import Event, execute
 from byzantium.learning import checkpoint
+from byzantium.papers.requests import Requests
+from byzantium.runs.sweep import Event, execute
 
 JOB = Run(rounds=60, n=5, f=1, rule="Median()")
 OTHER = JOB.varied(seed=1)
@@ -306,11 +307,11 @@ def test_a_foreign_entry_of_what_was_asked_for_is_named_and_kept(
 ) -> None:
     store, path = Store(tmp_path), tmp_path / "artifacts.json"
     path.write_text(json.dumps([entry, GOOD]))
-    assert store.requests() == [("figure-mimic-demo", Version(seeds=1))]
+    assert list(Requests(store)) == [("figure-mimic-demo", Version(seeds=1))]
     (line,) = caplog.messages
     assert line.startswith(f"entry 1 of {path} is passed over: ")
     assert "\n" not in line
-    store.request("figure-mimic-demo", Version())
+    Requests(store).add("figure-mimic-demo", Version())
     assert json.loads(path.read_text())[1] == entry
     assert json.loads(path.read_text())[2] == GOOD
 
@@ -323,8 +324,8 @@ def test_a_foreign_list_of_what_was_asked_for_is_named_and_stays(
     path.touch()
     ANY.get(name, text(DEEP if name == "deep" else name))(path)
     before = snapshot(tmp_path)
-    assert store.requests() == []
-    store.request("table2", Version())
+    assert list(Requests(store)) == []
+    Requests(store).add("table2", Version())
     (line,) = caplog.messages
     assert f"{path} cannot be read: " in line
     assert snapshot(tmp_path) == before
@@ -355,7 +356,7 @@ def test_links_in_a_strangers_folder_lead_nowhere(tmp_path: Path) -> None:
     ends = [event for event in events if event.kind in ("failed", "done")]
     assert [event.kind for event in ends] == ["failed", "done"]
     assert "run.log" in ends[0].note
-    store.request("figure-mimic-demo", Version(seeds=1))
+    Requests(store).add("figure-mimic-demo", Version(seeds=1))
     said = CliRunner().invoke(main, ["report", str(store.root)])
     assert said.exit_code == 0, said.output
     assert precious.read_text() == "mine"

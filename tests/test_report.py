@@ -21,8 +21,11 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import pytest
 
-from byzantium.experiments import Job, Run, Store, Version, artifact, compare, published, report
-from byzantium.experiments.job import CONFIGURATION, METRICS, SUMMARY
+from byzantium.experiments import Job, Run, Store, Version, compare
+from byzantium.papers import published
+from byzantium.papers.bucketing import artifact
+from byzantium.reports import report
+from byzantium.runs.job import CONFIGURATION, METRICS, SUMMARY
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

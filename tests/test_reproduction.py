@@ -19,7 +19,8 @@ from rich.console import Console
 
 from byzantium.cli.paper import report, reproduce
 from byzantium.experiments import MAKERS, Comparison, Store, Version
-from byzantium.experiments.reproduction import markdown, terminal
+from byzantium.papers.requests import Requests
+from byzantium.reports.markdown import markdown, terminal
 
 ONE = Version(seeds=1)
 CHEAP = Version(seeds=1, rounds=60, model="mlp", data="digits")
@@ -436,7 +437,7 @@ def test_the_text_in_the_repository_is_what_its_results_say(tmp_path: Path) -> N
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(repository / name, tmp_path / name)
     store = Store(tmp_path / "results")
-    comparisons = [comparison(name, store, version) for name, version in store.requests()]
+    comparisons = [comparison(name, store, version) for name, version in Requests(store)]
     stems = [one.artifact.stem for one in comparisons]
     pictures = {stem: f"results/figures/{stem}.png" for stem in stems}
     assert set(pictures.values()) == {name for name in listed if name.endswith(".png")}

@@ -20,9 +20,9 @@ import torch
 from hypothesis import given
 
 from byzantium.experiments import Mimicry, Run, Store, perform
-from byzantium.experiments.job import NUMERICS, BusyError, lines, read
-from byzantium.experiments.store import job_of
 from byzantium.learning import checkpoint
+from byzantium.runs.job import NUMERICS, BusyError, lines, read
+from byzantium.runs.store import job_of
 
 SHORT = Run(rounds=8, evaluate_every=4, n=7, f=1, batch=8, attack="Mimic(warmup=1)")
 
@@ -209,7 +209,7 @@ def started(run: Run, folder: Path) -> subprocess.Popen[bytes]:
     code = (
         "import sys, tomllib, torch; from pathlib import Path; torch.set_num_threads(1); "
         "from byzantium.experiments import Run, perform; "
-        "from byzantium.experiments.store import job_of; "
+        "from byzantium.runs.store import job_of; "
         "perform(job_of(tomllib.loads(sys.argv[1])), Path(sys.argv[2]))"
     )
     process = subprocess.Popen([sys.executable, "-c", code, run.toml(), str(folder)])

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from byzantium.experiments import Job, Run, Store, execute, load, product
-from byzantium.experiments.estimate import estimate, probe
-from byzantium.experiments.sweep import Event
+from byzantium.runs.estimate import estimate, probe
+from byzantium.runs.sweep import Event
 
 FIXED: dict[str, Any] = {"rounds": 6, "evaluate_every": 3, "n": 7, "f": 1, "batch": 8}
 

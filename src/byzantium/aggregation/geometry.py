@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.aggregation import plain
-from byzantium.aggregation.forks import fork_safe
 from byzantium.aggregation.plain import column_blocks
 from byzantium.aggregation.sources import Matrix, Source
+from byzantium.core.forks import fork_safe
 
 Array = NDArray[np.float64]
 

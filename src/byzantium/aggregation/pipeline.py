@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from byzantium.aggregation.forks import fork_safe
-from byzantium.aggregation.formula import Stateful
 from byzantium.aggregation.geometry import Array, Geometry, GivenPoints, backend, row_norms
 from byzantium.aggregation.order import shares
 from byzantium.aggregation.plain import mixed_blocks
 from byzantium.aggregation.sources import Source, as_source
 from byzantium.aggregation.stage import Stage
+from byzantium.core.forks import fork_safe
+from byzantium.core.formula import Stateful
 
 logger = logging.getLogger("byzantium")
 

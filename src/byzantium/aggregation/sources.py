@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.aggregation.plain import column_blocks
-from byzantium.aggregation.threads import spread
+from byzantium.core.threads import spread
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Self
 
-from byzantium.aggregation.formula import Formula
+from byzantium.core.formula import Formula
 
 
 class Stage(Formula):

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
-from byzantium.aggregation.fermat import SumOfDistances
+from byzantium.aggregation.geometric_median import SumOfDistances
 from byzantium.aggregation.geometry import Array, Geometry
 from byzantium.aggregation.pipeline import Weighting
 from byzantium.aggregation.subset import smallest_diameter

@@ -18,12 +18,12 @@ import click
 from rich.console import Console
 
 import byzantium as bz
-from byzantium.experiments.job import Job
-from byzantium.experiments.progress import Board, described
-from byzantium.experiments.run import Run
-from byzantium.experiments.store import Store
-from byzantium.experiments.sweep import INTERRUPTS, execute, heed
 from byzantium.learning import data as data_sets
+from byzantium.runs.job import Job
+from byzantium.runs.progress import Board, described
+from byzantium.runs.run import Run
+from byzantium.runs.store import Store
+from byzantium.runs.sweep import INTERRUPTS, execute, heed
 
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
 MOST_JOBS = 1024

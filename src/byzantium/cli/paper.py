@@ -21,15 +21,16 @@ from byzantium.cli.options import (
     results_option,
     version_options,
 )
-from byzantium.experiments.artifact import Artifact, Version
-from byzantium.experiments.comparison import compare
-from byzantium.experiments.estimate import estimate
-from byzantium.experiments.job import Job
-from byzantium.experiments.paper import MAKERS, artifact
-from byzantium.experiments.progress import described
-from byzantium.experiments.store import Store
-from byzantium.experiments.sweep import load
-from byzantium.experiments.tables import duration
+from byzantium.papers.artifact import Artifact, Version
+from byzantium.papers.bucketing import MAKERS, artifact
+from byzantium.papers.comparison import compare
+from byzantium.papers.requests import Requests
+from byzantium.reports.tables import duration
+from byzantium.runs.estimate import estimate
+from byzantium.runs.job import Job
+from byzantium.runs.progress import described
+from byzantium.runs.store import Store
+from byzantium.runs.sweep import load
 
 
 @main.command()
@@ -93,12 +94,12 @@ def reproduce(names: tuple[str, ...], results: Path, jobs: int, **version: Any) 
     byzantium reproduce table2 table4 --seeds 1
     byzantium reproduce figure-main --model mlp --seeds 1 --jobs 2
     """  # noqa: D301
-    from byzantium.experiments.reproduction import terminal
+    from byzantium.reports.markdown import terminal
 
     store, wanted = Store(results), Version(**version)
     made = [artifact(name, wanted) for name in names]
     for one in made:
-        store.request(one.name, one.version)
+        Requests(store).add(one.name, one.version)
     carry_out([job for one in made for job in one.jobs], store, jobs)
     for one in made:
         _header(one)
@@ -133,10 +134,11 @@ def report(results: Path, markdown: Path | None, csv: Path | None) -> None:
 
 def written(store: Store, markdown: Path | None) -> tuple[Path, list[Path]]:
     """Write the page, and where artifacts were asked for, their figures."""
-    from byzantium.experiments import figures, reproduction
-    from byzantium.experiments import report as page
+    from byzantium.reports import figures
+    from byzantium.reports import markdown as reproduction
+    from byzantium.reports import report as page
 
-    comparisons = [compare(artifact(name, version), store) for name, version in store.requests()]
+    comparisons = [compare(artifact(name, version), store) for name, version in Requests(store)]
     with err.status("drawing"):
         drawn = {
             comparison.artifact.stem: figures.draw(comparison, store.root / "figures")

@@ -24,14 +24,14 @@ from byzantium.cli.options import (
     run_options,
 )
 from byzantium.cli.paper import written
-from byzantium.experiments import demo as demonstration
-from byzantium.experiments.job import read
-from byzantium.experiments.paper import MAKERS
-from byzantium.experiments.progress import described
-from byzantium.experiments.run import Run
-from byzantium.experiments.store import Store
-from byzantium.experiments.sweep import load
 from byzantium.learning import data as data_sets
+from byzantium.papers.bucketing import MAKERS
+from byzantium.reports import demo as demonstration
+from byzantium.runs.job import read
+from byzantium.runs.progress import described
+from byzantium.runs.run import Run
+from byzantium.runs.store import Store
+from byzantium.runs.sweep import load
 
 
 @main.command()

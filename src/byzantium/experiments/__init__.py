@@ -1,13 +1,13 @@
-"""Experiments as data: runs, sweeps, the paper's tables and figures, results on disk, reports."""
+"""What `runs` and `papers` offer, under the name it had before there were two rooms."""
 
-from byzantium.experiments.artifact import Artifact, Cell, Picture, Version
-from byzantium.experiments.comparison import Compared, Comparison, compare
-from byzantium.experiments.job import Job, perform
-from byzantium.experiments.mimicry import Mimicry
-from byzantium.experiments.paper import MAKERS, artifact
-from byzantium.experiments.run import Run
-from byzantium.experiments.store import Result, Store
-from byzantium.experiments.sweep import execute, load, product
+from byzantium.papers.artifact import Artifact, Cell, Picture, Version
+from byzantium.papers.bucketing import MAKERS, artifact
+from byzantium.papers.comparison import Compared, Comparison, compare
+from byzantium.runs.job import Job, perform
+from byzantium.runs.mimicry import Mimicry
+from byzantium.runs.run import Run
+from byzantium.runs.store import Result, Store
+from byzantium.runs.sweep import execute, load, product
 
 __all__ = [
     "MAKERS",

@@ -30,8 +30,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from byzantium.aggregation.notation import hint
 from byzantium.core.files import write
+from byzantium.core.notation import hint
 from byzantium.learning.formats import CLASSES, File, Pixels, Samples, decode_cifar, decode_idx
 
 TIMEOUT = 5  # seconds without a byte from a mirror

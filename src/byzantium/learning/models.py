@@ -8,7 +8,7 @@ import math
 import torch
 from torch import nn
 
-from byzantium.aggregation.formula import whole
+from byzantium.core.formula import whole
 
 
 def cnn(scale: int = 1, classes: int = 10) -> nn.Sequential:

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byzantium.aggregation import notation
-from byzantium.aggregation.formula import number, whole
+from byzantium.core import notation
+from byzantium.core.formula import number, whole
 from byzantium.learning.data import Dataset, ranks
 
 Indices = NDArray[np.int64]

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from byzantium.aggregation.formula import SEED_BITS, number, truth, whole
+from byzantium.core.formula import SEED_BITS, number, truth, whole
 
 RECORDS = ("distance", "spread", "norm", "weights", "rejected", "heterogeneity")
 

@@ -1,6 +1,6 @@
 """Attacks: honest vectors in, Byzantine vectors out; and attacks on labels."""
 
-from byzantium.aggregation.notation import read
+from byzantium.core.notation import read
 from byzantium.threats.attack import Attack
 from byzantium.threats.attacks import (
     ALittleIsEnough,

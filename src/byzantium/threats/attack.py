@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from byzantium.aggregation import Aggregator
-from byzantium.aggregation.forks import fork_safe
-from byzantium.aggregation.formula import Formula, Stateful
 from byzantium.aggregation.geometry import moments
-from byzantium.aggregation.lazy import cached_property
+from byzantium.core.forks import fork_safe
+from byzantium.core.formula import Formula, Stateful
+from byzantium.core.lazy import cached_property
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from byzantium.aggregation.formula import truth
+from byzantium.core.formula import truth
 from byzantium.threats.attack import Attack, Scene
 
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from byzantium.aggregation import notation
-from byzantium.experiments.artifact import SEEDS, Artifact, Cell, Picture, Version
-from byzantium.experiments.job import Job
-from byzantium.experiments.mimicry import Mimicry
-from byzantium.experiments.run import Run
+from byzantium.core import notation
+from byzantium.papers.artifact import SEEDS, Artifact, Cell, Picture, Version
+from byzantium.runs.job import Job
+from byzantium.runs.mimicry import Mimicry
+from byzantium.runs.run import Run
 
 ATTACKS = {
     "bit-flip": "BitFlip()",

@@ -22,12 +22,13 @@ from typing import Any
 from byzantium import __version__
 from byzantium.aggregation import parse
 from byzantium.core import files
-from byzantium.experiments import published, tables
-from byzantium.experiments.comparison import Compared, Comparison
-from byzantium.experiments.job import Job, Metrics
-from byzantium.experiments.mimicry import Mimicry
-from byzantium.experiments.run import Run
-from byzantium.experiments.store import Result, Store
+from byzantium.papers import published
+from byzantium.papers.comparison import Compared, Comparison
+from byzantium.reports import tables
+from byzantium.runs.job import Job, Metrics
+from byzantium.runs.mimicry import Mimicry
+from byzantium.runs.run import Run
+from byzantium.runs.store import Result, Store
 
 # What may be drawn over rounds, in the order it is offered.
 SERIES = ("accuracy", "loss", "train_loss", "distance", "spread", "norm", "zeta2", "b2")
@@ -65,7 +66,7 @@ def write(
 
 
 def _file(name: str) -> str:
-    folder = resources.files("byzantium.experiments").joinpath("page")
+    folder = resources.files("byzantium.reports").joinpath("page")
     return folder.joinpath(name).read_text(encoding="utf-8")
 
 

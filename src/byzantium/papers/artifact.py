@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
-from byzantium.experiments.job import Job, check_kinds, check_names
-from byzantium.experiments.run import Run
+from byzantium.runs.job import Job, check_kinds, check_names
+from byzantium.runs.run import Run
 
 # As many as were published, and as can be asked for.
 SEEDS, MOST_SEEDS = 3, 100
@@ -141,7 +141,7 @@ class Artifact:
     def stem(self) -> str:
         """The name of its files; versions have names of their own.
 
-        >>> from byzantium.experiments.paper import artifact
+        >>> from byzantium.papers.bucketing import artifact
         >>> artifact("table2").stem, artifact("table2", Version(seeds=1, only="krum iid")).stem
         ('table2', 'table2-seeds-1-only-krum-iid')
         """

@@ -12,8 +12,8 @@ import torch
 from byzantium.aggregation import Aggregator
 from byzantium.aggregation.pipeline import check_sizes
 from byzantium.core import files
-from byzantium.experiments.job import METRICS, Job, Stop, Watch, append
-from byzantium.experiments.run import rule_of
+from byzantium.runs.job import METRICS, Job, Stop, Watch, append
+from byzantium.runs.run import rule_of
 
 
 @dataclass(frozen=True)

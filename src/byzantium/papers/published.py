@@ -27,7 +27,7 @@ class Published:
 
 @cache
 def _rows(name: str) -> list[dict[str, str]]:
-    text = resources.files("byzantium.experiments").joinpath("reference", name).read_text()
+    text = resources.files("byzantium.papers").joinpath("reference", name).read_text()
     return list(csv.DictReader(text.splitlines()))
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from byzantium.experiments.comparison import Compared, Comparison
-from byzantium.experiments.records import LARGEST
-from byzantium.experiments.run import LAST, Run
-from byzantium.experiments.store import Result
+from byzantium.papers.comparison import Compared, Comparison
+from byzantium.runs.records import LARGEST
+from byzantium.runs.run import LAST, Run
+from byzantium.runs.store import Result
 
 NONE = "—"
 

@@ -21,16 +21,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 
-from byzantium.aggregation import notation
-from byzantium.aggregation.formula import SEED_BITS
-from byzantium.aggregation.lazy import cached_property
-from byzantium.core import files
+from byzantium.core import files, notation
 from byzantium.core.claims import BusyError as BusyError
 from byzantium.core.claims import held
-from byzantium.experiments import records
-from byzantium.experiments.records import Metrics as Metrics
-from byzantium.experiments.records import lines as lines
-from byzantium.experiments.records import read as read
+from byzantium.core.formula import SEED_BITS
+from byzantium.core.lazy import cached_property
+from byzantium.runs import records
+from byzantium.runs.records import Metrics as Metrics
+from byzantium.runs.records import lines as lines
+from byzantium.runs.records import read as read
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -7,10 +7,10 @@ import math
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from byzantium.experiments import published
-from byzantium.experiments.artifact import Artifact, Cell
-from byzantium.experiments.published import Published
-from byzantium.experiments.store import Result, Store
+from byzantium.papers import published
+from byzantium.papers.artifact import Artifact, Cell
+from byzantium.papers.published import Published
+from byzantium.runs.store import Result, Store
 
 # A cell agrees within two published standard deviations, or so many points.
 POINTS = 1.5

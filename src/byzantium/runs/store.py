@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import re
@@ -11,21 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from byzantium.core import files
 from byzantium.core.claims import at_work
-from byzantium.experiments import records
-from byzantium.experiments.artifact import Version
-from byzantium.experiments.job import CONFIGURATION, METRICS, NUMERICS, Job, Metrics, finished
-from byzantium.experiments.mimicry import Mimicry
-from byzantium.experiments.paper import artifact
-from byzantium.experiments.run import Run
+from byzantium.runs import records
+from byzantium.runs.job import CONFIGURATION, METRICS, NUMERICS, Job, Metrics, finished
+from byzantium.runs.mimicry import Mimicry
+from byzantium.runs.run import Run
 
 if TYPE_CHECKING:
     import pandas
 
 logger = logging.getLogger("byzantium")
 
-ARTIFACTS = "artifacts.json"
 KINDS: dict[str, type[Job]] = {kind.__name__: kind for kind in (Run, Mimicry)}
 
 
@@ -95,7 +90,7 @@ class Store:
         try:
             return self.result(job)
         except ValueError as error:
-            self._pass_over(str(self.folder(job)), error)
+            self.pass_over(str(self.folder(job)), error)
             return Result(job, self.folder(job), "damaged", [], {})
 
     def __iter__(self) -> Iterator[Result]:
@@ -114,56 +109,15 @@ class Store:
             except FileNotFoundError:  # nothing was begun
                 continue
             except Exception as error:  # whatever it is that a stranger made it trip over
-                self._pass_over(str(folder), error)
+                self.pass_over(str(folder), error)
             else:
                 yield result
 
-    def _pass_over(self, what: str, error: Exception) -> None:
+    def pass_over(self, what: str, error: Exception) -> None:
         """Say, once, what cannot be read; it stays as it is."""
         if what not in self._named:
             self._named.add(what)
             logger.warning("%s is passed over: %s", what, records.why(error))
-
-    # -- what was asked for -----------------------------------------------------------------------
-
-    def request(self, name: str, version: Version) -> None:
-        """Note that an artifact was asked for, so that reports show it; a part is in its whole."""
-        noted = self._noted()
-        if noted is None:
-            return
-        known = [asked[1] for _, asked in noted if asked is not None and asked[0] == name]
-        wanted = next((other for other in known if other.covers(version)), version)
-        # What cannot be read is kept: it may be of a later version of this program.
-        others = [
-            entry
-            for entry, asked in noted
-            if asked is None or asked[0] != name or not wanted.covers(asked[1])
-        ]
-        entries, path = [(name, dataclasses.asdict(wanted)), *others], self.root / ARTIFACTS
-        try:
-            files.write(path, json.dumps(entries, indent=1) + "\n")
-        except RecursionError as error:  # what could just be read may be too deep to be written
-            self._pass_over(str(path), error)
-
-    def requests(self) -> list[tuple[str, Version]]:
-        """The artifacts that were asked for, the last one first."""
-        return [asked for _, asked in self._noted() or () if asked is not None]
-
-    def _noted(self) -> list[tuple[Any, tuple[str, Version] | None]] | None:
-        """Each entry and what it asks for; None for one, or for all, that cannot be read."""
-        path, noted = self.root / ARTIFACTS, list[tuple[Any, tuple[str, Version] | None]]()
-        try:
-            entries = records.entries(path)
-        except ValueError as error:
-            self._pass_over(str(path), error)
-            return None
-        for number, entry in enumerate(entries, 1):
-            try:
-                noted.append((entry, _asked(entry)))
-            except Exception as error:  # as above
-                self._pass_over(f"entry {number} of {path}", error)
-                noted.append((entry, None))
-        return noted
 
     # -- all of it --------------------------------------------------------------------------------
 
@@ -181,16 +135,6 @@ def job_of(values: dict[str, Any]) -> Job:
     if kind not in KINDS:
         raise ValueError(f"there is no kind of job {kind!r}; there are {', '.join(KINDS)}")
     return KINDS[kind].of(values)
-
-
-def _asked(entry: Any) -> tuple[str, Version]:
-    """An artifact and its version, which can be made."""
-    match entry:
-        case [str(name), dict(values)]:
-            version = Version.of(values)
-            artifact(name, version)
-            return name, version
-    raise ValueError("it is not the name of an artifact and its version")
 
 
 def _row(result: Result) -> dict[str, Any]:

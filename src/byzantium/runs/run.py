@@ -14,11 +14,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from byzantium.aggregation import Aggregator, notation, parse
-from byzantium.aggregation.formula import number, whole
+from byzantium.aggregation import Aggregator, parse
 from byzantium.aggregation.pipeline import check_sizes
-from byzantium.core import files
-from byzantium.experiments.job import (
+from byzantium.core import files, notation
+from byzantium.core.formula import number, whole
+from byzantium.learning import Dataset, Settings, Simulation, load, long_tail, models, partition
+from byzantium.learning.data import NAMES
+from byzantium.learning.keeping import kept, resume
+from byzantium.learning.settings import RECORDS
+from byzantium.runs.job import (
     METRICS,
     Job,
     Metrics,
@@ -27,10 +31,6 @@ from byzantium.experiments.job import (
     append,
     told,
 )
-from byzantium.learning import Dataset, Settings, Simulation, load, long_tail, models, partition
-from byzantium.learning.data import NAMES
-from byzantium.learning.keeping import kept, resume
-from byzantium.learning.settings import RECORDS
 from byzantium.threats import parse_attack
 
 # The accuracy of a run is the mean of its last five evaluations, as in the paper.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from byzantium.experiments.job import Job
-from byzantium.experiments.run import Run
-from byzantium.experiments.store import Store
+from byzantium.runs.job import Job
+from byzantium.runs.run import Run
+from byzantium.runs.store import Store
 
 ROUNDS = 3
 

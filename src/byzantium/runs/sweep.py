@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from byzantium.experiments.job import BusyError, Job, Stop, perform, read
-from byzantium.experiments.run import Run
-from byzantium.experiments.store import Store
+from byzantium.runs.job import BusyError, Job, Stop, perform, read
+from byzantium.runs.run import Run
+from byzantium.runs.store import Store
 
 # Progress is told at most so often, in seconds.
 OFTEN = 0.2

@@ -10,10 +10,10 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from byzantium.core import files
-from byzantium.experiments import published, tables
-from byzantium.experiments.comparison import Compared, Comparison
-from byzantium.experiments.run import Run
-from byzantium.experiments.sheet import (
+from byzantium.papers import published
+from byzantium.papers.comparison import Compared, Comparison
+from byzantium.reports import tables
+from byzantium.reports.style import (
     BLACK,
     BLUE,
     COLOURS,
@@ -30,6 +30,7 @@ from byzantium.experiments.sheet import (
     sheet,
     words,
 )
+from byzantium.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

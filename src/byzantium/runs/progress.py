@@ -15,10 +15,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from byzantium.experiments.job import Job
-from byzantium.experiments.mimicry import Mimicry
-from byzantium.experiments.run import Run
-from byzantium.experiments.sweep import Event
+from byzantium.runs.job import Job
+from byzantium.runs.mimicry import Mimicry
+from byzantium.runs.run import Run
+from byzantium.runs.sweep import Event
 
 
 def described(job: Job) -> str:

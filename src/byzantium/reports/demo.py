@@ -8,9 +8,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from byzantium.experiments.paper import behind
-from byzantium.experiments.run import Run
-from byzantium.experiments.store import Store
+from byzantium.papers.bucketing import behind
+from byzantium.runs.run import Run
+from byzantium.runs.store import Store
 
 RULES = {
     "mean": "Mean()",

@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from byzantium.experiments import tables
-from byzantium.experiments.artifact import Artifact
-from byzantium.experiments.comparison import POINTS, Comparison
-from byzantium.experiments.paper import MAKERS, artifact
-from byzantium.experiments.store import Store
-from byzantium.experiments.tables import Entry, Table
+from byzantium.papers.artifact import Artifact
+from byzantium.papers.bucketing import MAKERS, artifact
+from byzantium.papers.comparison import POINTS, Comparison
+from byzantium.reports import tables
+from byzantium.reports.tables import Entry, Table
+from byzantium.runs.store import Store
 
 if TYPE_CHECKING:
     import rich.table

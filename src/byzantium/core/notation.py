@@ -1,0 +1,113 @@
+"""Text to objects: `Name(argument=value)`. Read by a whitelist; nothing is ever evaluated."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+# Longer than any pipeline, and short enough for any text to be read at once.
+LONGEST = 2000
+# What a text can look like.
+PIPELINE, SINGLE = "Mixing(name=value) >> Rule(name=value)", "name(argument=value)"
+
+Known = Mapping[str, Callable[..., Any]]
+
+
+def read(
+    text: str,
+    known: Known,
+    known_arguments: Mapping[str, Any] | None = None,
+    form: str = SINGLE,
+) -> Any:
+    """Build `Name(argument=value, ...)` from what is known; of a pipeline several, joined by `>>`.
+
+    An argument without a default that the text leaves out may be found among the known ones. A
+    text that says something wrong is a ValueError, whatever is wrong with it.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"{form!r} is written as text, got a {type(text).__name__}")
+    if len(text) > LONGEST:
+        raise ValueError(f"{text[:40]!r}... is {len(text)} characters long, more than {LONGEST}")
+    if ">>" in text and form != PIPELINE:
+        raise ValueError(f"{text!r} is not of the form {form!r}")
+    try:
+        tree = _tree(text)
+        return _build(tree, text, known, known_arguments or {})
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{text!r} is not of the form {form!r}") from error
+    except TypeError as error:  # a value of the wrong kind, or steps in the wrong order
+        raise ValueError(str(error)) from error
+
+
+def _tree(text: str) -> ast.expr:
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except ValueError as error:  # null bytes, and halves of characters
+        raise SyntaxError(str(error)) from error
+
+
+def _build(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str, Any]) -> Any:
+    match node:
+        case ast.BinOp(left=left, op=ast.RShift(), right=right):
+            parts = [_build(part, text, known, known_arguments) for part in (left, right)]
+            return parts[0] >> parts[1]
+        case ast.Call(func=ast.Name(id=name), args=positional, keywords=keywords):
+            if name not in known:
+                raise ValueError(
+                    f"{text!r} names {name!r}, which does not exist{hint(name, known)}"
+                )
+            signature = inspect.signature(known[name]).parameters
+            parameters = list(signature)
+            if len(positional) > len(parameters):
+                raise ValueError(
+                    f"{text!r} gives {name} {len(positional)} values, it takes {len(parameters)}"
+                )
+            arguments = {
+                parameter: _argument(value, text, known, known_arguments)
+                for parameter, value in zip(parameters, positional, strict=False)
+            }
+            for keyword in keywords:
+                if keyword.arg not in parameters:
+                    nearest = hint(str(keyword.arg), parameters)
+                    raise ValueError(
+                        f"{text!r} gives {name} the argument {keyword.arg!r}, "
+                        f"which it does not have{nearest}"
+                    )
+                if keyword.arg in arguments:
+                    raise ValueError(f"{text!r} gives {name} the argument {keyword.arg!r} twice")
+                arguments[keyword.arg] = _argument(keyword.value, text, known, known_arguments)
+            for parameter in signature.values():
+                if parameter.default is parameter.empty and parameter.name not in arguments:
+                    if parameter.name not in known_arguments:
+                        raise ValueError(
+                            f"{text!r} lacks the argument {parameter.name!r} of {name}"
+                        )
+                    arguments[parameter.name] = known_arguments[parameter.name]
+            return known[name](**arguments)
+    raise ValueError(f"{text!r} has {ast.unparse(node)!r} where 'Name(argument=value)' is expected")
+
+
+def _argument(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str, Any]) -> Any:
+    match node:
+        case ast.Call(func=ast.Name()):
+            return _build(node, text, known, known_arguments)
+        case ast.Constant(value=bool() | int() | float() | str() | None as value):
+            return value
+        case ast.Name(id="inf"):
+            return math.inf
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            value = _argument(operand, text, known, known_arguments)
+            if isinstance(value, (int, float)):
+                return -value
+    raise ValueError(f"{text!r} has {ast.unparse(node)!r} where a number or a word is expected")
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about a name that is not known."""
+    known = list(known)
+    close = get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(sorted(known))}"

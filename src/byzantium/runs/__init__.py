@@ -1,0 +1,1 @@
+"""Training as data: jobs, runs, sweeps of them, and their results on disk."""
