@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pty
 import select
@@ -49,8 +50,8 @@ def test_help_names_every_command_and_every_field_of_a_run() -> None:
         assert command in overview
         assert "Usage" in byzantium(command, "--help").output
     options = byzantium("run", "--help").output
-    for field in Run.__dataclass_fields__:
-        assert "--" + field.replace("_", "-") in options
+    for field in dataclasses.fields(Run):
+        assert "--" + field.name.replace("_", "-") in options
 
 
 def test_cite_and_version() -> None:
