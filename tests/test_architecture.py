@@ -16,13 +16,16 @@ from byzantium.core.formula import Formula
 
 PACKAGE = Path(bz.__file__).parent
 # Each room may import itself and the rooms named here.
-ROOMS = {
-    "core": set[str](),
-    "aggregation": set[str](),
-    "threats": {"aggregation"},
+ROOMS: dict[str, set[str]] = {
+    "core": set(),
+    "aggregation": {"core"},
+    "threats": {"core", "aggregation"},
     "learning": {"core", "aggregation", "threats"},
-    "experiments": {"core", "aggregation", "threats", "learning"},
-    "cli": {"core", "experiments", "learning"},
+    "runs": {"core", "aggregation", "threats", "learning"},
+    "papers": {"core", "runs"},
+    "reports": {"core", "aggregation", "runs", "papers"},
+    "experiments": {"runs", "papers"},
+    "cli": {"core", "learning", "runs", "papers", "reports"},
 }
 
 
