@@ -233,7 +233,7 @@ def test_a_damaged_folder_is_reported_and_planned(
 def test_hundreds_of_damaged_folders_are_reported_and_planned(
     tmp_path: Path, reported: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for seed in range(8, 300):
+    for seed in range(8, 200):
         check_report(reported, seed, tmp_path / str(seed), caplog)
 
 
@@ -319,5 +319,5 @@ def test_a_damaged_sweep_is_finished_as_if_undisturbed_or_says_why(
 def test_hundreds_of_damaged_sweeps_are_finished_or_say_why(
     tmp_path: Path, swept: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for seed in range(20, 600):
+    for seed in range(20, 400):
         check_sweep(swept, seed, tmp_path / str(seed), caplog)
