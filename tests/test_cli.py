@@ -107,7 +107,7 @@ def test_a_configuration_file_is_a_run_and_the_command_line_goes_first() -> None
         (["run", "--out", "a\udcff"], "must be UTF-8, and without null bytes"),
         (["run", "--data-dir", __file__], "is a file"),
         (["plan", "table2", "--jobs", DIGITS], "is not in the range 1<=x<=1024"),
-        (["plan", "table2", "--seeds", "1001"], "table2 needs from 1 to 1000 seeds, got 1001"),
+        (["plan", "table2", "--seeds", "1001"], "seeds must be from 1 to 100, got 1001"),
         (["data", "picture", "digits", "--seed", DIGITS], "is not in the range"),
         (["plan", "tabel2"], "did you mean 'table2'?"),
         (["reproduce", "tabel2"], "did you mean 'table2'?"),

@@ -65,8 +65,9 @@ class Version:
     def __post_init__(self) -> None:
         check_kinds(self)
         for name, most in (("seeds", MOST_SEEDS), ("rounds", MOST_ROUNDS)):
-            if (getattr(self, name) or 0) > most:
-                raise ValueError(f"{name} must be at most {most}, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= most:
+                raise ValueError(f"{name} must be from 1 to {most}, got {value}")
         if len(" ".join(self.flags())) > LONGEST:
             raise ValueError(f"a version must be told in at most {LONGEST} characters")
 
