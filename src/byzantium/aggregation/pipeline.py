@@ -21,6 +21,7 @@ from byzantium.aggregation.order import shares
 from byzantium.aggregation.plain import mixed_blocks
 from byzantium.aggregation.sources import Source, as_source
 from byzantium.aggregation.stage import Stage
+from byzantium.core.errors import ByzantiumError, TooManyRejected
 from byzantium.core.forks import fork_safe
 from byzantium.core.formula import Stateful
 
@@ -85,9 +86,10 @@ def admit(
         told = _told(reasons)
         if len(reasons) > allowed:
             bound = f"its f = {allowed}" if bounds else f"half of them, {allowed}"
-            raise ValueError(
+            raise TooManyRejected(
                 f"{name} can do without {bound} of {n} vectors, but {len(reasons)} are unusable: "
-                f"{told}"
+                f"{told}",
+                reasons,
             )
         logger.warning("rejected %d of %d vectors: %s", len(reasons), n, told)
         stages = [stage.without(len(reasons)) for stage in stages]
@@ -98,7 +100,7 @@ def admit(
         anchors.append(None)
     if centre is not None:
         if centre.shape != (source.dimension,):
-            raise ValueError(
+            raise ByzantiumError(
                 f"{name} holds a centre of dimension {centre.numel()}, got vectors of dimension "
                 f"{source.dimension}; reset() forgets it"
             )

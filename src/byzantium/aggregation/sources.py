@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.aggregation.plain import column_blocks
+from byzantium.core.errors import ByzantiumError
 from byzantium.core.threads import spread
 
 Array = NDArray[np.float64]
@@ -97,7 +98,7 @@ class Matrix(Source):
                 f"updates must be float16, bfloat16, float32 or float64, got {updates.dtype}"
             )
         if updates.ndim != 2:
-            raise ValueError(
+            raise ByzantiumError(
                 f"updates must have shape (n, d), one row a worker, got {tuple(updates.shape)}"
             )
         self.updates = updates.detach()
@@ -158,7 +159,7 @@ class Vectors(Source):
         for i, row in enumerate(found):
             if reason := row.differs_from(pattern):
                 if strict:
-                    raise ValueError(f"vector {i} {reason}")
+                    raise ByzantiumError(f"vector {i} {reason}")
                 self.unreadable[i] = reason
         self.rows = [row.arrays for row in found]
         kinds = [entry.dtype for entry in self.floats]
@@ -226,13 +227,13 @@ def as_source(updates: Any, *, base: Any = None, like: Any = None, strict: bool 
     """
     source = _source(updates, like, strict)
     if not source.n:
-        raise ValueError("updates must hold at least one vector, got n = 0")
+        raise ByzantiumError("updates must hold at least one vector, got n = 0")
     if base is None:
         return source
     like = source.pattern.rebuilt(source.pattern.arrays) if isinstance(source, Vectors) else None
     based = Vectors([base], like)
     if based.d != source.d:
-        raise ValueError(f"the base has {based.d} numbers and the vectors {source.d}")
+        raise ByzantiumError(f"the base has {based.d} numbers and the vectors {source.d}")
     return Relative(source, based)
 
 
@@ -243,13 +244,13 @@ def _source(updates: Any, like: Any, strict: bool) -> Source:
         return Matrix(updates)
     if isinstance(updates, np.ndarray):
         if updates.ndim != 2:
-            raise ValueError(
+            raise ByzantiumError(
                 f"updates must have shape (n, d), one row a worker, got {updates.shape}"
             )
         return Vectors(list(updates), like, strict)
     if isinstance(updates, Sequence) and not isinstance(updates, str | bytes):
         if not len(updates):
-            raise ValueError("updates must hold at least one vector, got n = 0")
+            raise ByzantiumError("updates must hold at least one vector, got n = 0")
         return Vectors(updates, like, strict)
     raise TypeError(
         "updates must be one matrix (n, d), or n vectors, mappings or lists of arrays, "

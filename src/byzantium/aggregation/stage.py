@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Self
 
+from byzantium.core.errors import ByzantiumError
 from byzantium.core.formula import Formula
 
 
@@ -42,7 +43,7 @@ class Stage(Formula):
         least, formula = self.least()
         if n < least:
             bound = formula if formula == str(least) else f"{formula} = {least}"
-            raise ValueError(f"{self!r} needs at least {bound} vectors, got {n}{history}")
+            raise ByzantiumError(f"{self!r} needs at least {bound} vectors, got {n}{history}")
 
     def without(self, rejected: int) -> Self:
         """The same step when so many of the f Byzantine vectors are gone already."""

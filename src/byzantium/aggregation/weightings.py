@@ -14,6 +14,7 @@ from byzantium.aggregation.geometric_median import SumOfDistances
 from byzantium.aggregation.geometry import Array, Geometry
 from byzantium.aggregation.pipeline import Weighting
 from byzantium.aggregation.subset import smallest_diameter
+from byzantium.core.errors import ByzantiumError
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,7 +57,7 @@ class Krum(Weighting):
         self._count("m", least=1)
         self._measure("power", positive=True)
         if self.power > LARGEST_POWER:
-            raise ValueError(f"Krum needs power <= {LARGEST_POWER}, got power={self.power}")
+            raise ByzantiumError(f"Krum needs power <= {LARGEST_POWER}, got power={self.power}")
 
     def least(self) -> tuple[int, str]:
         return 2 * self.f + 3, "2f + 3"
@@ -64,7 +65,9 @@ class Krum(Weighting):
     def check(self, n: int, history: str = "") -> None:
         super().check(n, history)
         if self.m > n - self.f:
-            raise ValueError(f"{self!r} needs m <= n - f = {n - self.f}, got m={self.m}{history}")
+            raise ByzantiumError(
+                f"{self!r} needs m <= n - f = {n - self.f}, got m={self.m}{history}"
+            )
 
     def weights(self, geometry: Geometry) -> Array:
         neighbours = geometry.n - self.f - 2
@@ -109,7 +112,7 @@ class GeometricMedian(Weighting):
             self._count("steps", least=1)
         self._measure("smoothing", positive=False)
         if self.start not in ("medoid", "zero"):
-            raise ValueError(
+            raise ByzantiumError(
                 f"GeometricMedian starts at 'medoid' or at 'zero', got start={self.start!r}"
             )
 
@@ -182,7 +185,7 @@ class CenteredClipping(Weighting):
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         if unknown := sorted(set(state) - {"centre"}):
-            raise ValueError(f"{self!r} has the state 'centre' alone, got {', '.join(unknown)}")
+            raise ByzantiumError(f"{self!r} has the state 'centre' alone, got {', '.join(unknown)}")
         centre = state.get("centre")
         object.__setattr__(self, "_centre", None if centre is None else centre.detach().clone())
 

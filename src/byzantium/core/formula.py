@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
+from byzantium.core.errors import ByzantiumError
+
 # How many bits torch counts with, and how many its seeds have.
 COUNT_BITS, SEED_BITS = 63, 64
 # How much of a value that is refused is shown.
@@ -32,7 +34,9 @@ class Formula:
         """Check a parameter that counts."""
         value = whole(type(self).__name__, name, getattr(self, name))
         if value < least:
-            raise ValueError(f"{type(self).__name__} needs {name} >= {least}, got {name}={value}")
+            raise ByzantiumError(
+                f"{type(self).__name__} needs {name} >= {least}, got {name}={value}"
+            )
         object.__setattr__(self, name, value)
 
     def _measure(self, name: str, *, positive: bool, finite: bool = True) -> None:
@@ -40,9 +44,11 @@ class Formula:
         value = number(type(self).__name__, name, getattr(self, name))
         if not (value > 0 or (value == 0 and not positive)):
             relation = ">" if positive else ">="
-            raise ValueError(f"{type(self).__name__} needs {name} {relation} 0, got {name}={value}")
+            raise ByzantiumError(
+                f"{type(self).__name__} needs {name} {relation} 0, got {name}={value}"
+            )
         if finite and math.isinf(value):
-            raise ValueError(f"{type(self).__name__} needs a finite {name}, got {name}={value}")
+            raise ByzantiumError(f"{type(self).__name__} needs a finite {name}, got {name}={value}")
         object.__setattr__(self, name, value)
 
 
@@ -55,7 +61,7 @@ class Stateful:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         if state:
-            raise ValueError(f"{self!r} has no state, got {', '.join(state)}")
+            raise ByzantiumError(f"{self!r} has no state, got {', '.join(state)}")
 
     def reset(self) -> None:
         """Forget the state."""
@@ -68,7 +74,7 @@ def whole(owner: str, name: str, value: object, bits: int = COUNT_BITS) -> int:
     if isinstance(plain, bool) or not isinstance(plain, numbers.Integral):
         raise TypeError(f"{owner} needs a whole number for {name}, got {name}={_shown(value)}")
     if (found := int(plain).bit_length()) > bits:
-        raise ValueError(f"{owner} needs {name} of at most {bits} bits, got {found} bits")
+        raise ByzantiumError(f"{owner} needs {name} of at most {bits} bits, got {found} bits")
     return int(plain)
 
 
@@ -80,7 +86,7 @@ def number(owner: str, name: str, value: object) -> float:
     try:
         return float(plain)
     except OverflowError:
-        raise ValueError(f"{owner} needs {name} within the range of float64") from None
+        raise ByzantiumError(f"{owner} needs {name} within the range of float64") from None
 
 
 def truth(owner: str, name: str, value: object) -> bool:

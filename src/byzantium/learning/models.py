@@ -8,6 +8,7 @@ import math
 import torch
 from torch import nn
 
+from byzantium.core.errors import ByzantiumError
 from byzantium.core.formula import whole
 
 
@@ -72,17 +73,17 @@ def linear(shape: tuple[int, ...], classes: int = 10) -> nn.Sequential:
 def _check_sizes(model: str, **sizes: int) -> None:
     for name, size in sizes.items():
         if whole(model, name, size) < 1:
-            raise ValueError(f"{model} needs {name} >= 1, got {name}={size}")
+            raise ByzantiumError(f"{model} needs {name} >= 1, got {name}={size}")
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that are trained; refuses a model with state that nobody would aggregate."""
     if buffers := [name for name, _ in model.named_buffers()]:
-        raise ValueError(
+        raise ByzantiumError(
             f"the model keeps {', '.join(buffers[:3])} beside its parameters, which nobody would "
             "aggregate; use GroupNorm or LayerNorm instead of BatchNorm"
         )
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not parameters:
-        raise ValueError("the model has no parameters to train")
+        raise ByzantiumError("the model has no parameters to train")
     return parameters

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.core import notation
+from byzantium.core.errors import ByzantiumError
 from byzantium.core.formula import number, whole
 from byzantium.learning.data import Dataset, ranks
 
@@ -34,13 +35,13 @@ class Partition:
     def __call__(self, labels: Tensor, workers: int, generator: torch.Generator) -> list[Tensor]:
         """For each worker the indices of its samples, shuffled; the same ones for the same seed."""
         if labels.ndim != 1 or labels.is_floating_point():
-            raise ValueError(
+            raise ByzantiumError(
                 f"{self} needs one whole number a sample as labels, "
                 f"got {labels.dtype} of shape {tuple(labels.shape)}"
             )
         whole(str(self), "workers", workers)
         if not 1 <= workers <= len(labels):
-            raise ValueError(
+            raise ByzantiumError(
                 f"{self} needs from 1 to {len(labels)} workers for {len(labels)} samples, "
                 f"got workers={workers}"
             )
@@ -97,7 +98,7 @@ def dirichlet(alpha: float) -> Partition:
     """
     value = number("dirichlet", "alpha", alpha)
     if not 0 < value < math.inf:
-        raise ValueError(f"dirichlet needs a finite alpha > 0, got alpha={alpha}")
+        raise ByzantiumError(f"dirichlet needs a finite alpha > 0, got alpha={alpha}")
     return Partition(
         f"dirichlet(alpha={_written(value)})", functools.partial(_dirichlet, alpha=value)
     )
@@ -111,7 +112,7 @@ def mixed(fraction: float) -> Partition:
     """
     value = number("mixed", "fraction", fraction)
     if not 0 <= value <= 1:
-        raise ValueError(f"mixed needs 0 <= fraction <= 1, got fraction={fraction}")
+        raise ByzantiumError(f"mixed needs 0 <= fraction <= 1, got fraction={fraction}")
     return Partition(
         f"mixed(fraction={_written(value)})", functools.partial(_mixed, fraction=value)
     )
@@ -170,7 +171,7 @@ def tail(labels: Tensor, gamma: float) -> Tensor:
     tensor([0, 1, 2, 4, 6])
     """
     if not 1 <= number("long_tail", "gamma", gamma) < math.inf:
-        raise ValueError(f"long_tail needs a finite gamma >= 1, got gamma={gamma}")
+        raise ByzantiumError(f"long_tail needs a finite gamma >= 1, got gamma={gamma}")
     y = labels.cpu().numpy()
     count = np.bincount(y)
     share = float(gamma) ** (-np.arange(len(count)) / max(1, len(count) - 1))

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from byzantium.core.errors import ByzantiumError
 from byzantium.core.formula import SEED_BITS, number, truth, whole
 
 RECORDS = ("distance", "spread", "norm", "weights", "rejected", "heterogeneity")
@@ -68,27 +69,31 @@ class Settings:
         self._check_kinds()
         for name in ("n", "rounds", "batch", "local_steps", "evaluate_every"):
             if getattr(self, name) < 1:
-                raise ValueError(f"a simulation needs {name} >= 1, got {getattr(self, name)}")
+                raise ByzantiumError(f"a simulation needs {name} >= 1, got {getattr(self, name)}")
         for name in ("learning_rate", "local_rate"):
             if not getattr(self, name) > 0:
-                raise ValueError(f"a simulation needs {name} > 0, got {getattr(self, name)}")
+                raise ByzantiumError(f"a simulation needs {name} > 0, got {getattr(self, name)}")
             if getattr(self, name) == math.inf:
-                raise ValueError(f"a simulation needs a finite {name}, got inf")
+                raise ByzantiumError(f"a simulation needs a finite {name}, got inf")
         for name in ("q", "seed"):
             if getattr(self, name) < 0:
-                raise ValueError(f"a simulation needs {name} >= 0, got {getattr(self, name)}")
+                raise ByzantiumError(f"a simulation needs {name} >= 0, got {getattr(self, name)}")
         if self.q >= self.n:
-            raise ValueError(f"a simulation needs honest workers: q < n, got {self.q} of {self.n}")
+            raise ByzantiumError(
+                f"a simulation needs honest workers: q < n, got {self.q} of {self.n}"
+            )
         if not 0 <= self.momentum < 1:
-            raise ValueError(f"a simulation needs 0 <= momentum < 1, got {self.momentum}")
+            raise ByzantiumError(f"a simulation needs 0 <= momentum < 1, got {self.momentum}")
         if self.participants is not None and not 1 <= self.participants <= self.n:
-            raise ValueError(
+            raise ByzantiumError(
                 f"a simulation needs 1 <= participants <= n, got {self.participants} of {self.n}"
             )
         if self.reshuffle_every is not None and self.reshuffle_every < 1:
-            raise ValueError(f"a simulation needs reshuffle_every >= 1, got {self.reshuffle_every}")
+            raise ByzantiumError(
+                f"a simulation needs reshuffle_every >= 1, got {self.reshuffle_every}"
+            )
         if unknown := set(self.record) - set(RECORDS):
-            raise ValueError(
+            raise ByzantiumError(
                 f"a simulation can record {', '.join(RECORDS)}, got {', '.join(sorted(unknown))}"
             )
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
+from byzantium.core.errors import ByzantiumError
 from byzantium.runs.job import Job, check_kinds, check_names
 from byzantium.runs.run import Run
 
@@ -67,9 +68,9 @@ class Version:
         for name, most in (("seeds", MOST_SEEDS), ("rounds", MOST_ROUNDS)):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= most:
-                raise ValueError(f"{name} must be from 1 to {most}, got {value}")
+                raise ByzantiumError(f"{name} must be from 1 to {most}, got {value}")
         if len(" ".join(self.flags())) > LONGEST:
-            raise ValueError(f"a version must be told in at most {LONGEST} characters")
+            raise ByzantiumError(f"a version must be told in at most {LONGEST} characters")
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:

@@ -24,6 +24,7 @@ import torch
 from byzantium.core import files, notation
 from byzantium.core.claims import BusyError as BusyError
 from byzantium.core.claims import held
+from byzantium.core.errors import ByzantiumError
 from byzantium.core.formula import SEED_BITS
 from byzantium.core.lazy import cached_property
 from byzantium.runs import records
@@ -119,7 +120,7 @@ def check_names(kind: type[DataclassInstance], values: Mapping[str, Any]) -> Non
     known = [field.name for field in dataclasses.fields(kind)]
     for name in values:
         if name not in known:
-            raise ValueError(f"a {kind.__name__} has no {name!r}{notation.hint(name, known)}")
+            raise ByzantiumError(f"a {kind.__name__} has no {name!r}{notation.hint(name, known)}")
 
 
 def check_kinds(self: DataclassInstance) -> None:
@@ -142,7 +143,7 @@ def _fitting(name: str, value: Any, kind: Any) -> Any:
         return None
     kind = options[0]
     if isinstance(value, int) and (bits := value.bit_length()) > SEED_BITS:
-        raise ValueError(f"{name} must have at most {SEED_BITS} bits, got {bits} bits")
+        raise ByzantiumError(f"{name} must have at most {SEED_BITS} bits, got {bits} bits")
     if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     if kind is int and isinstance(value, int) and not isinstance(value, bool):
@@ -152,7 +153,7 @@ def _fitting(name: str, value: Any, kind: Any) -> Any:
     if typing.get_origin(kind) is tuple and isinstance(value, (list, tuple)):
         return tuple(_fitting(name, item, typing.get_args(kind)[0]) for item in value)
     wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-    raise ValueError(f"{name} must be {wanted.get(kind, 'a list of texts')}, got {value!r}")
+    raise ByzantiumError(f"{name} must be {wanted.get(kind, 'a list of texts')}, got {value!r}")
 
 
 # -- carrying it out ----------------------------------------------------------------------------

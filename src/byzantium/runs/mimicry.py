@@ -12,6 +12,7 @@ import torch
 from byzantium.aggregation import Aggregator
 from byzantium.aggregation.pipeline import check_sizes
 from byzantium.core import files
+from byzantium.core.errors import ByzantiumError
 from byzantium.runs.job import METRICS, Job, Stop, Watch, append
 from byzantium.runs.run import rule_of
 
@@ -39,11 +40,13 @@ class Mimicry(Job):
     def check(self) -> None:
         for name in ("n", "d", "draws"):
             if getattr(self, name) < 1:
-                raise ValueError(f"a demonstration needs {name} >= 1, got {getattr(self, name)}")
+                raise ByzantiumError(
+                    f"a demonstration needs {name} >= 1, got {getattr(self, name)}"
+                )
         if self.seed < 0:
-            raise ValueError(f"a demonstration needs seed >= 0, got {self.seed}")
+            raise ByzantiumError(f"a demonstration needs seed >= 0, got {self.seed}")
         if not 0 <= self.q < self.n:
-            raise ValueError(f"a demonstration needs 0 <= q < n, got q={self.q} of {self.n}")
+            raise ByzantiumError(f"a demonstration needs 0 <= q < n, got q={self.q} of {self.n}")
         rule = self.aggregator()
         check_sizes(rule.stages, self.n)
         object.__setattr__(self, "rule", repr(rule))

@@ -17,6 +17,7 @@ from torch import nn
 from byzantium.aggregation import Aggregator, parse
 from byzantium.aggregation.pipeline import check_sizes
 from byzantium.core import files, notation
+from byzantium.core.errors import ByzantiumError
 from byzantium.core.formula import number, whole
 from byzantium.learning import Dataset, Settings, Simulation, load, long_tail, models, partition
 from byzantium.learning.data import NAMES
@@ -40,7 +41,7 @@ LAST = 5
 def _cnn(data: Dataset, scale: int = 1) -> nn.Module:
     if data.train_x.shape[1:] != (1, 28, 28):
         size = " x ".join(map(str, data.train_x.shape[1:]))
-        raise ValueError(
+        raise ByzantiumError(
             f"the model cnn is for images of 1 x 28 x 28, those of {data.name} are {size}"
         )
     return models.cnn(scale, data.classes)
@@ -116,16 +117,18 @@ class Run(Job):
 
     def check(self) -> None:
         if self.data not in NAMES:
-            raise ValueError(f"there is no data set {self.data!r}{notation.hint(self.data, NAMES)}")
+            raise ByzantiumError(
+                f"there is no data set {self.data!r}{notation.hint(self.data, NAMES)}"
+            )
         for name in ("f", "attackers"):
             if (getattr(self, name) or 0) < 0:
-                raise ValueError(f"a run needs {name} >= 0, got {name}={getattr(self, name)}")
+                raise ByzantiumError(f"a run needs {name} >= 0, got {name}={getattr(self, name)}")
         if not 1 <= self.long_tail < math.inf:
-            raise ValueError(f"a run needs a finite long_tail >= 1, got {self.long_tail}")
+            raise ByzantiumError(f"a run needs a finite long_tail >= 1, got {self.long_tail}")
         settings, rule = self.settings(), self.aggregator()
         for stage in rule.stages:
             if getattr(stage, "f", self.f) != self.f:
-                raise ValueError(
+                raise ByzantiumError(
                     f"{stage!r} says f={stage.f} and the run says f={self.f}; "  # type: ignore[attr-defined]
                     "written without its f, a rule has that of the run"
                 )
@@ -253,7 +256,7 @@ def rule_of(text: str, f: int) -> Aggregator:
     """A rule from its notation; written without its f, it has this one."""
     rule = parse(_called(text), f=f)
     if not isinstance(rule, Aggregator):
-        raise ValueError(f"{text!r} mixes and does not aggregate; it must end in a rule")
+        raise ByzantiumError(f"{text!r} mixes and does not aggregate; it must end in a rule")
     return rule
 
 
@@ -275,9 +278,11 @@ def _spelled(
             for argument, value in arguments.items():
                 if isinstance(signature.parameters[argument].default, int):
                     if whole(name, argument, value) < 1:
-                        raise ValueError(f"{name} needs {argument} >= 1, got {argument}={value}")
+                        raise ByzantiumError(
+                            f"{name} needs {argument} >= 1, got {argument}={value}"
+                        )
                 elif not 0 <= number(name, argument, value) < math.inf:
-                    raise ValueError(
+                    raise ByzantiumError(
                         f"{name} needs a finite {argument} >= 0, got {argument}={value}"
                     )
             return name, arguments

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from byzantium.aggregation.plain import column_blocks
+from byzantium.core.errors import ByzantiumError
 from byzantium.threats.attack import Attack, Scene
 
 # What an attack that must not be noticed may owe to the rounding of its vector to the dtype.
@@ -152,7 +153,7 @@ class NonFinite(Attack):
 
     def __post_init__(self) -> None:
         if self.kind not in ("nan", "inf", "-inf", "mixture"):
-            raise ValueError(
+            raise ByzantiumError(
                 f"NonFinite sends 'nan', 'inf', '-inf' or a 'mixture', got kind={self.kind!r}"
             )
 

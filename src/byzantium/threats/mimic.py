@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from byzantium.core.errors import ByzantiumError
 from byzantium.core.formula import truth
 from byzantium.threats.attack import Attack, Scene
 
@@ -46,14 +47,14 @@ class Mimic(Attack):
         if self.target is not None:
             self._count("target", least=0)
             if self.warmup is not None or self.retarget:
-                raise ValueError("Mimic takes a target, or looks for one, not both")
+                raise ByzantiumError("Mimic takes a target, or looks for one, not both")
         self.reset()
 
     def vectors(self, scene: Scene) -> Tensor:
         honest = scene.honest
         if self.target is not None:
             if self.target >= len(honest):
-                raise ValueError(f"{self!r} needs more than {self.target} honest workers")
+                raise ByzantiumError(f"{self!r} needs more than {self.target} honest workers")
             return honest[self.target]
         state = self._state
         if int(state["rounds"]) < self._warm_up_rounds(scene):
@@ -66,7 +67,7 @@ class Mimic(Attack):
     def _warm_up_rounds(self, scene: Scene) -> int:
         rounds = scene.epoch if self.warmup is None else self.warmup
         if rounds is None:
-            raise ValueError(f"{self!r} warms up for an epoch: say epoch=..., or warmup=...")
+            raise ByzantiumError(f"{self!r} warms up for an epoch: say epoch=..., or warmup=...")
         return max(1, rounds)
 
     def _observe(self, honest: Tensor, generator: torch.Generator) -> None:
@@ -96,6 +97,6 @@ class Mimic(Attack):
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         if unknown := sorted(set(state) - {"rounds", "copied", "mean", "direction"}):
-            raise ValueError(f"{self!r} has no such state: {', '.join(unknown)}")
+            raise ByzantiumError(f"{self!r} has no such state: {', '.join(unknown)}")
         kept = {"rounds": torch.tensor(0)} | {name: value.clone() for name, value in state.items()}
         object.__setattr__(self, "_kept", kept)
