@@ -18,7 +18,8 @@ from byzantium.core.errors import ByzantiumError
 logger = logging.getLogger("byzantium")
 
 MAGIC = b"byzantium checkpoint 1\n"
-KEPT = 2
+# Where the newest is damaged, there is the one before.
+NEWEST = 2
 
 State = dict[str, Any]
 
@@ -36,7 +37,7 @@ def save(folder: Path, number: int, state: State) -> Path:
     path = folder / f"checkpoint-{number:09d}.pt"
     write(path, state)
     # A later one was passed over and is no reason to let go of this one.
-    for old in [one for one in checkpoints(folder) if _number(one) <= number][KEPT:]:
+    for old in [one for one in checkpoints(folder) if _number(one) <= number][NEWEST:]:
         old.unlink(missing_ok=True)
     return path
 

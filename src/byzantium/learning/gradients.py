@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -47,17 +46,7 @@ class WorkerGradients:
         self.loss = loss
         self.parameters = trainable(model)
         self.d = sum(p.numel() for p in self.parameters.values())
-        sizes = [p.numel() for p in self.parameters.values()]
-        starts = [0, *itertools.accumulate(sizes)]
-        self.columns: dict[Tensor, slice] = {
-            parameter: slice(start, start + size)
-            for parameter, start, size in zip(self.parameters.values(), starts, sizes, strict=False)
-        }
-        for name, parameter in self.parameters.items():
-            if not torch.empty_like(parameter).stride() == parameter.stride():
-                raise ByzantiumError(
-                    f"the parameter {name} has gaps in memory; contiguous() closes them"
-                )
+        self.columns = columns_of(self.parameters)
         self.layers = list(_layers(model))
         self.batched = self.d <= LARGE and all(type(layer) in DENSE for layer in self.layers)
 
@@ -168,6 +157,20 @@ class WorkerGradients:
         """Make each parameter's gradient a view of its piece of the row."""
         for parameter, columns in self.columns.items():
             parameter.grad = shaped(row[columns], parameter)
+
+
+def columns_of(parameters: Mapping[str, nn.Parameter]) -> dict[Tensor, slice]:
+    """Which columns of a vector of dimension d are those of each parameter."""
+    found: dict[Tensor, slice] = {}
+    start = 0
+    for name, parameter in parameters.items():
+        if torch.empty_like(parameter).stride() != parameter.stride():
+            raise ByzantiumError(
+                f"the parameter {name} has gaps in memory; contiguous() closes them"
+            )
+        found[parameter] = slice(start, start + parameter.numel())
+        start += parameter.numel()
+    return found
 
 
 def shaped(piece: Tensor, parameter: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from typing import Any
 
 from byzantium.core import files
 from byzantium.core.errors import ByzantiumError
+from byzantium.learning.metrics import TABLE
 
 Metrics = dict[str, Any]
 
@@ -182,9 +183,10 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_measured(name: str, value: Any, workers: int) -> bool:
-    """A number, which need not be finite; weights of workers; how often some were rejected."""
-    if name == "weights":
+    """A number, which need not be finite; a number for each worker; how often some were named."""
+    kind = TABLE[name].kind if name in TABLE else "number"
+    if kind == "shares":
         return isinstance(value, list) and len(value) == workers and all(map(_is_number, value))
-    if name == "rejected":
+    if kind == "workers":
         return isinstance(value, dict) and all(map(_is_whole, value.values()))
     return _is_number(value) or (isinstance(value, float) and not math.isfinite(value))

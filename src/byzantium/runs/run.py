@@ -6,7 +6,7 @@ import functools
 import inspect
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,18 @@ from byzantium.aggregation.pipeline import check_sizes
 from byzantium.core import files, notation
 from byzantium.core.errors import ByzantiumError
 from byzantium.core.formula import number, whole
-from byzantium.learning import Dataset, Settings, Simulation, load, long_tail, models, partition
+from byzantium.learning import (
+    Dataset,
+    Settings,
+    Simulation,
+    load,
+    long_tail,
+    metrics,
+    models,
+    partition,
+)
 from byzantium.learning.data import NAMES
-from byzantium.learning.keeping import kept, resume
-from byzantium.learning.settings import RECORDS
+from byzantium.learning.saving import checkpointed, resume
 from byzantium.runs.job import (
     METRICS,
     Job,
@@ -111,7 +119,7 @@ class Run(Job):
     reshuffle_every: int | None = told(None, "Rounds after which workers begin their data again.")
     evaluate_every: int = told(30, "Rounds between evaluations on the test set.")
     record: tuple[str, ...] = told(
-        ("distance", "spread", "weights"), f"What else to keep, of {', '.join(RECORDS)}."
+        ("distance", "spread", "weights"), f"What else to keep, of {', '.join(metrics.words())}."
     )
     seed: int = told(0, "Of everything random.")
 
@@ -200,7 +208,7 @@ class Run(Job):
         blocks = _blocks(history.evaluations, history.rounds)
         files.write(path, "".join(json.dumps(block) + "\n" for block in blocks))
         written = len(blocks)
-        for record in kept(training, folder, stop=stop):
+        for record in checkpointed(training, folder, stop=stop):
             if len(history.evaluations) > written:
                 append(path, _blocks(history.evaluations, history.rounds, written)[0])
                 written += 1
@@ -211,39 +219,17 @@ class Run(Job):
         last = [evaluation["accuracy"] for evaluation in history.evaluations[-LAST:]]
         completed = history.status == "completed"
         accuracy_of_last = sum(last) / len(last) if completed else None
-        return {"status": history.status, "accuracy": accuracy_of_last}
+        return {"status": history.outcome, "accuracy": accuracy_of_last}
 
 
 def _blocks(evaluations: list[Metrics], rounds: list[Metrics], first: int = 0) -> list[Metrics]:
-    """The evaluations from the first on, each with the means over the rounds before it."""
+    """The evaluations from the first on, each with the rounds before it summed up."""
     ends = [0, *(evaluation["round"] for evaluation in evaluations)]
     return [
-        {**evaluation, **_means(rounds[ends[k] : ends[k + 1]])}
+        metrics.line(evaluation, rounds[ends[k] : ends[k + 1]])
         for k, evaluation in enumerate(evaluations)
         if k >= first
     ]
-
-
-def _means(rounds: list[Metrics]) -> Metrics:
-    """The loss in training, and what was recorded; of rejections, how often each worker's."""
-    means: Metrics = {"train_loss": _mean(record["loss"] for record in rounds)}
-    for name in ("distance", "spread", "norm"):
-        if name in rounds[0]:
-            means[name] = _mean(record[name] for record in rounds)
-    if weights := [record["weights"] for record in rounds if "weights" in record]:
-        columns = zip(*weights, strict=True)
-        means["weights"] = [round(sum(column) / len(weights), 6) for column in columns]
-    if "rejected" in rounds[0]:
-        rejected = [worker for record in rounds for worker in record["rejected"]]
-        means["rejected"] = {
-            str(worker): rejected.count(worker) for worker in sorted(set(rejected))
-        }
-    return means
-
-
-def _mean(values: Iterable[float]) -> float:
-    values = list(values)
-    return float(f"{sum(values) / len(values):.6g}")
 
 
 @functools.lru_cache(maxsize=2)

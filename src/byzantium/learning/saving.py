@@ -20,7 +20,7 @@ logger = logging.getLogger("byzantium")
 FINISHED = "model.pt"
 
 
-def kept(
+def checkpointed(
     training: Simulation,
     folder: Path,
     seconds: float = 60,
