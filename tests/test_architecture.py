@@ -22,8 +22,8 @@ ROOMS: dict[str, set[str]] = {
     "threats": {"core", "aggregation"},
     "learning": {"core", "aggregation", "threats"},
     "runs": {"core", "aggregation", "threats", "learning"},
-    "papers": {"core", "runs"},
-    "reports": {"core", "aggregation", "runs", "papers"},
+    "papers": {"core", "learning", "runs"},
+    "reports": {"core", "aggregation", "learning", "runs", "papers"},
     "experiments": {"runs", "papers"},
     "cli": {"core", "learning", "runs", "papers", "reports"},
 }

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from byzantium.core.errors import ByzantiumError
+from byzantium.learning import metrics
 from byzantium.runs.job import Job, check_kinds, check_names
 from byzantium.runs.run import Run
 
@@ -26,7 +27,7 @@ class Picture:
     kind:          "table", "curves" over rounds, "bars" over workers, or "points" over `x`.
     rows, columns: the labels whose values make the grid.
     lines:         the labels that tell the lines of one panel apart.
-    y, title:      which of the metrics is shown, and what it is called.
+    y, title:      which of the metrics is shown, and what it is called if not as everywhere.
     """
 
     kind: str
@@ -34,8 +35,11 @@ class Picture:
     columns: str
     lines: tuple[str, ...] = ()
     y: str = "accuracy"
-    title: str = "test accuracy (%)"
+    title: str = ""
     x: str = "round"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "title", self.title or metrics.TABLE[self.y].title)
 
 
 @dataclass(frozen=True)

@@ -238,7 +238,7 @@ def _krum_selections() -> Artifact:
     )
 
 
-def _scaled(name: str, title: str, y: str, y_title: str) -> Artifact:
+def _scaled(name: str, title: str, y: str) -> Artifact:
     cells = tuple(
         _cell(
             {"attack": attack, "s": s, "scale": scale},
@@ -259,7 +259,7 @@ def _scaled(name: str, title: str, y: str, y_title: str) -> Artifact:
         title,
         "n = 20, q = 3, geometric median, momentum 0, 3000 rounds",
         "attack, s in {1, 2, 3}, channels of the convolutions times {1, 2, 4, 8}",
-        Picture("curves", "s", "attack", ("scale",), y, y_title),
+        Picture("curves", "s", "attack", ("scale",), y),
         cells,
         notes="Both overparameterisation figures are made from the same runs.",
     )
@@ -322,9 +322,9 @@ MAKERS: dict[str, Callable[[], Artifact]] = {
     "figure-clipping-radius": _clipping_radius,
     "figure-krum-selections": _krum_selections,
     "figure-overparameterization": lambda: _scaled(
-        "figure-overparameterization", "Larger models fit better", "train_loss", "training loss"
+        "figure-overparameterization", "Larger models fit better", "train_loss"
     ),
-    "figure-b2": lambda: _scaled("figure-b2", "Larger models disagree less", "b2", "B²"),
+    "figure-b2": lambda: _scaled("figure-b2", "Larger models disagree less", "b2"),
     "figure-resampling": _resampling,
     "figure-mimic-demo": _mimic_demo,
 }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from byzantium.core import files
 from byzantium.core.errors import needed
+from byzantium.learning import metrics
 from byzantium.papers import published
 from byzantium.papers.comparison import Compared, Comparison
 from byzantium.reports import tables
@@ -43,7 +44,6 @@ Labels = tuple[tuple[str, Any], ...]
 Look = dict[str, Any]
 Looks = dict[Labels, Look]
 BAND = 0.2  # how opaque the band of a standard deviation is
-LOGARITHMIC = ("loss", "train_loss", "b2", "norm")
 
 
 def draw(comparison: Comparison, folder: Path, dpi: int = 150) -> list[Path]:
@@ -220,10 +220,10 @@ def _scales(axis: Axes, comparison: Comparison) -> None:
     """Of all panels: they share their axes."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-    y = comparison.artifact.picture.y
-    if y == "accuracy":
+    scale = metrics.scale(comparison.artifact.picture.y)
+    if scale == "percent":
         axis.set_ylim(0, 100)
-    elif y in LOGARITHMIC:
+    elif scale == "log":
         axis.set_yscale("log", nonpositive="clip")
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
         axis.yaxis.set_major_formatter("{x:g}")

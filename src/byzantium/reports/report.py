@@ -22,6 +22,7 @@ from byzantium import __version__
 from byzantium.aggregation import parse
 from byzantium.core import files
 from byzantium.core.errors import needed
+from byzantium.learning import metrics
 from byzantium.papers import published
 from byzantium.papers.comparison import Compared, Comparison
 from byzantium.reports import tables
@@ -30,8 +31,6 @@ from byzantium.runs.mimicry import Mimicry
 from byzantium.runs.run import Run
 from byzantium.runs.store import Result, Store
 
-# What may be drawn over rounds, in the order it is offered.
-SERIES = ("accuracy", "loss", "train_loss", "distance", "spread", "norm", "zeta2", "b2")
 # Runs that differ in these alone stand in one matrix.
 COMPARED = ("rule", "attack", "seed", "record", "evaluate_every")
 # What is always said of a setting; the rest only where settings differ in it.
@@ -119,6 +118,8 @@ def contents(store: Store, comparisons: Sequence[Comparison]) -> dict[str, Any]:
         "surroundings": _surroundings(results.values()),
         "settings": list(settings.values()),
         "labels": _labels(list(numbers)),
+        # What may be drawn over rounds, in the order it is offered.
+        "metrics": {m.name: {"title": m.title, "scale": m.scale} for m in metrics.numbers()},
         "runs": [_run(result, list(settings).index(_setting(result.job))) for result in trained],
         "artifacts": [_artifact(comparison, numbers) for comparison in comparisons],
     }
@@ -248,7 +249,7 @@ def _run(result: Result, setting: int) -> dict[str, Any]:
             "round": [line["round"] for line in result.metrics],
             **{
                 name: [line.get(name) for line in result.metrics]
-                for name in SERIES
+                for name in (metric.name for metric in metrics.numbers())
                 if any(name in line for line in result.metrics)
             },
         },
@@ -257,13 +258,13 @@ def _run(result: Result, setting: int) -> dict[str, Any]:
     return {name: _short(value) for name, value in entries.items()}
 
 
-def _weights(metrics: Sequence[Metrics]) -> dict[str, Any] | None:
+def _weights(lines: Sequence[Metrics]) -> dict[str, Any] | None:
     """How much each worker counted, over rounds; neighbours are averaged where there are many."""
-    kept = [line for line in metrics if "weights" in line]
-    if not kept:
+    weighed = [line for line in lines if "weights" in line]
+    if not weighed:
         return None
-    step = math.ceil(len(kept) / COLUMNS)
-    groups = [kept[k : k + step] for k in range(0, len(kept), step)]
+    step = math.ceil(len(weighed) / COLUMNS)
+    groups = [weighed[k : k + step] for k in range(0, len(weighed), step)]
     rows = [_means([line["weights"] for line in group]) for group in groups]
     return {"round": [group[-1]["round"] for group in groups], "rows": rows}
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from byzantium.learning import metrics
 from byzantium.papers.comparison import Compared, Comparison
 from byzantium.runs.records import LARGEST
 from byzantium.runs.run import LAST, Run
@@ -219,8 +220,8 @@ def verdict(comparison: Comparison, compared: Compared) -> Entry:
 
 
 def _number(value: float, y: str = "accuracy", digits: int = 3) -> str:
-    """Accuracies have one decimal, all else so many digits."""
-    if y == "accuracy":
+    """What is in percent has one decimal, all else so many digits."""
+    if metrics.scale(y) == "percent":
         return f"{value:.1f}"
     if abs(value) < 1e-12:  # rounding, where the result is exact
         return "0"

@@ -351,8 +351,11 @@ function sentences(artifact) {
   return [said.join(" ")];
 }
 
+/** Whether a metric is drawn from 0 to 100. */
+const percent = (y) => report.metrics[y]?.scale === "percent";
+
 function digits(value, y) {
-  if (y === "accuracy") return value.toFixed(2);
+  if (percent(y)) return value.toFixed(2);
   return Math.abs(value) >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
 }
 
@@ -509,12 +512,12 @@ function curves({ picture }, cells, style, hidden) {
     const size = x.map((at) => (at === x.at(-1) ? 8 : 0));
     if (diverged) Object.assign(ours[k], { mode: "lines+markers", marker: { symbol: "x", size } });
   }
-  const accuracy = { range: [0, 102], dtick: 25 };
+  const whole = { range: [0, 102], dtick: 25 };
   return {
     data: [...(hidden.has("published") ? [] : theirs), ...ours],
     layout: {
       xaxis: { nticks: 4, rangemode: "tozero" },
-      yaxis: picture.y === "accuracy" ? accuracy : { rangemode: "tozero", nticks: 5 },
+      yaxis: percent(picture.y) ? whole : { rangemode: "tozero", nticks: 5 },
     },
   };
 }
@@ -563,17 +566,14 @@ function points({ picture }, cells, style, hidden) {
 
 // -- learning curves ------------------------------------------------------------------------------
 
-const QUANTITIES = { accuracy: "test accuracy (%)", loss: "test loss", train_loss: "training loss",
-  distance: "distance to the honest mean", spread: "spread of the honest (heterogeneity)",
-  norm: "mean norm of the honest", zeta2: "ζ²", b2: "B²" };
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
 
 /** A rule and what stands before it, as short as it can be said. */
 const pipeline = (run) => [run.mixing, run.rule].filter((part) => part).map(label).join(" >> ");
 
 function explorer() {
-  const names = Object.keys(QUANTITIES).filter((y) => report.runs.some((run) => run.series[y]));
-  $("quantity").append(...names.map((y) => make("option", { value: y }, QUANTITIES[y])));
+  const names = Object.keys(report.metrics).filter((y) => report.runs.some((run) => run.series[y]));
+  $("quantity").append(...names.map((y) => make("option", { value: y }, report.metrics[y].title)));
   const own = chart($("explorer"), explored, { displayModeBar: true, modeBarButtons: [
     ["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] });
   for (const id of ["setting", "quantity", "logarithmic"]) {
@@ -627,8 +627,8 @@ function explored() {
       x: 0, y: 1, yanchor: "bottom", font: { color: colour("--ink"), size: 12 } })),
   };
   attacks.forEach((attack, k) => {
-    const title = k % columns ? {} : { title: { text: QUANTITIES[y] } };
-    const range = y === "accuracy" && type === "linear" ? { range: [0, 102] } : {};
+    const title = k % columns ? {} : { title: { text: plain(report.metrics[y].title) } };
+    const range = percent(y) && type === "linear" ? { range: [0, 102] } : {};
     layout[`xaxis${axis(attack)}`] = { rangemode: "tozero", matches: k ? "x" : undefined };
     layout[`yaxis${axis(attack)}`] = { type, ...title, ...range, matches: k ? "y" : undefined };
   });
