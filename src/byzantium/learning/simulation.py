@@ -121,21 +121,22 @@ class Simulation:
         record: dict[str, Any] = {"round": t + 1, "loss": float(losses.mean())}
         if not losses.isfinite().all():
             return self._diverged(record)
-        if h < len(workers):
-            sent[h:] = self.attack(
-                sent[:h],
-                own,
-                q=len(workers) - h,
-                rule=self.rule,
-                epoch=self.batches.epoch,
-                generator=self.generators["attack"],
-            )
-        if not whole:
-            self.sent[workers] = sent
         try:
+            if h < len(workers):
+                sent[h:] = self.attack(  # which may try the rule on what honest workers send
+                    sent[:h],
+                    own,
+                    q=len(workers) - h,
+                    rule=self.rule,
+                    epoch=self.batches.epoch,
+                    generator=self.generators["attack"],
+                )
+            if not whole:
+                self.sent[workers] = sent
             aggregate = self._aggregate(sent, h, workers, record)
         except TooManyRejected as error:
-            # What attackers alone have done is for the user to know: the rule reckons with fewer.
+            # Without an unusable vector of an honest worker, nothing diverged: there are more
+            # attackers than the rule is declared to stand, which is for the user to know.
             if not any(row < h for row in error.reasons):
                 raise
             return self._diverged(record)
