@@ -6,16 +6,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from byzantium.core.errors import ByzantiumError
+from byzantium.core.errors import ByzantiumError, KindError
+from byzantium.core.fields import Bounds, fitted
 from byzantium.learning.gradients import WorkerGradients
 
 Update = TypeVar("Update")
+
+# The weight of the past in a moving average.
+Beta = Annotated[float, Bounds(least=0, below=1)]
 
 
 class Momentum:
@@ -29,10 +33,8 @@ class Momentum:
     """
 
     def __init__(self, beta: float, heavy_ball: bool = False) -> None:
-        if not 0 <= beta < 1:
-            raise ByzantiumError(f"momentum needs 0 <= beta < 1, got beta={beta}")
-        self.beta = beta
-        self.heavy_ball = heavy_ball
+        self.beta: float = fitted("momentum", "beta", beta, Beta)
+        self.heavy_ball: bool = fitted("momentum", "heavy_ball", heavy_ball, bool)
         self._m: dict[str, Tensor] | None = None
 
     def factors(self, first: bool) -> tuple[float, float]:
@@ -89,7 +91,7 @@ def _as_tensor(name: str, entry: Any) -> Tensor:
     if isinstance(entry, Tensor):
         return entry
     if not isinstance(entry, np.ndarray):
-        raise TypeError(f"momentum needs tensors or arrays, {name} is a {type(entry).__name__}")
+        raise KindError(f"momentum needs tensors or arrays, {name} is a {type(entry).__name__}")
     if not entry.flags.writeable:
         raise ByzantiumError(
             f"momentum is written over an update, and {name} is read-only; give a copy of it"
