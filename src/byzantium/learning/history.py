@@ -52,7 +52,7 @@ class History:
     def of(cls, state: Mapping[str, Any]) -> Self:
         """From what `state_dict` gave; a sentence where the outcome is not one of these rounds."""
         for status in STATUSES:
-            history = cls(state["rounds"], state["evaluations"], status)
+            history = cls(list(state["rounds"]), list(state["evaluations"]), status)
             if history.outcome == state["status"]:
                 return history
         raise ByzantiumError(
