@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import members
+import pytest
 
 import byzantium as bz
 from byzantium.core.formula import Formula
@@ -55,6 +57,34 @@ def test_imports_point_one_way() -> None:
 def test_files_fit_in_the_head() -> None:
     for path in PACKAGE.rglob("*.py"):
         assert len(path.read_text().splitlines()) <= 450, path
+
+
+# Of each kind one that is there, and the files in which it is named: where a new one goes.
+PLACES: dict[str, tuple[str, set[str]]] = {
+    "rule": ("SpectralFilter", {"aggregation/weightings.py", "aggregation/__init__.py"}),
+    "rule by coordinate": ("MeaMed", {"aggregation/coordinatewise.py", "aggregation/__init__.py"}),
+    "mixing": ("AdaptiveClipping", {"aggregation/mixing.py", "aggregation/__init__.py"}),
+    "attack": ("MinSum", {"threats/attacks.py", "threats/__init__.py"}),
+    "data set": ("cifar10", {"learning/data.py"}),
+    "metric": ("zeta2", {"learning/metrics.py"}),
+    "artifact": ("figure-b2", {"papers/bucketing.py"}),
+    "option": ("local_rate", {"runs/run.py", "learning/settings.py", "learning/simulation.py"}),
+}
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_a_new_member_touches_what_contributing_says_and_no_more(kind: str) -> None:
+    name, places = PLACES[kind]
+    sources = (path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".js", ".html"))
+    word = re.compile(rf"\b{name}\b")
+    named = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in sources
+        if word.search(path.read_text(encoding="utf-8"))
+    }
+    assert named == places
+    told = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert all(f"`{place}`" in told for place in places)
 
 
 def test_importing_the_package_pulls_no_heavy_library() -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import pytest
 
 from byzantium.experiments import Job, Run, Store, Version, compare
+from byzantium.learning import metrics as metrics_table
 from byzantium.papers import published
 from byzantium.papers.bucketing import artifact
 from byzantium.reports import report
@@ -340,6 +341,8 @@ def test_the_explorer_draws_every_run_and_quantity(desktop: Opened, store: Store
     assert seen == len(runs)
     quantities = page.locator("#quantity option").evaluate_all(values)
     assert quantities == ["accuracy", "loss", "train_loss", "distance", "spread"]
+    titles = page.locator("#quantity option").all_text_contents()
+    assert titles == [metrics_table.TABLE[name].title for name in quantities]
     page.select_option("#quantity", "train_loss")
     desktop.until("document.querySelector('#explorer').data[0].y[0] === 2.1")
     page.select_option("#quantity", "accuracy")
