@@ -32,7 +32,7 @@ LARGE = 1 << 20
 class WorkerGradients:
     """Computes matrix[i] <- keep * matrix[i] + share * (gradient of worker i) for some workers.
 
-    With keep = beta and share = 1 - beta the matrix holds the workers' momenta, at no extra cost.
+    With keep = beta and share = 1 - beta the matrix holds momenta, at no extra cost: `worker.py`.
     With several batches for each worker, it takes a step of plain SGD on each, and (start - end) /
     rate stands for the gradient: federated averaging.
 
@@ -98,7 +98,7 @@ class WorkerGradients:
         return losses.detach()
 
     def _losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """(n,), of outputs (n, b, ...) and labels (n, b)."""
+        """The mean loss of each worker, (n,), from outputs (n, b, ...) and labels (n, b)."""
         if self.loss is functional.cross_entropy:
             each = functional.cross_entropy(outputs.flatten(0, 1), y.flatten(), reduction="none")
             return each.view(y.shape).mean(dim=1)
@@ -182,7 +182,7 @@ def shaped(piece: Tensor, parameter: Tensor) -> Tensor:
 
 
 def _layers(model: nn.Module) -> Iterator[nn.Module]:
-    """What a model applies one after the other."""
+    """The layers that a model applies one after the other; a model of another kind is one layer."""
     if type(model) is nn.Sequential:
         for part in model:
             yield from _layers(part)

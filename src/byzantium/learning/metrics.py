@@ -1,4 +1,4 @@
-"""What is measured of a training: one table, which everybody reads who measures, writes or shows.
+"""What is measured of a training, as one table. Who measures, writes or shows it, reads it there.
 
 A new metric is one entry of `TABLE`. `Settings(record=...)` then accepts its word, the simulation
 records it, the file of metrics has it, and tables, figures and the page show it under its title.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from byzantium.learning.gradients import WorkerGradients
     from byzantium.learning.simulation import Simulation
 
-# Samples looked at together where all of them are.
+# Where all samples are looked at, they are looked at in chunks of so many, to save memory.
 CHUNK = 1024
 
 
@@ -126,7 +126,7 @@ def spread(rows: Tensor) -> float:
 
 
 def _weights(scene: Round) -> list[float]:
-    """Of every worker; those who stayed away had none."""
+    """How much each of the n workers counted; one that took no part has the weight 0."""
     weights = torch.zeros(scene.n, dtype=torch.float64)
     weights[list(scene.workers)] = scene.explained.weights
     found: list[float] = weights.tolist()
@@ -175,12 +175,12 @@ def heterogeneity(
 
 
 def mean(values: list[float]) -> float:
-    """Of numbers, with six digits."""
+    """The mean of numbers, with six digits."""
     return float(f"{sum(values) / len(values):.6g}")
 
 
 def mean_of_each(values: list[list[float]]) -> list[float]:
-    """Of every worker's, with six decimals."""
+    """The mean of each worker's numbers, with six decimals."""
     return [round(sum(column) / len(values), 6) for column in zip(*values, strict=True)]
 
 
@@ -254,7 +254,7 @@ TABLE = {
 
 
 def words() -> tuple[str, ...]:
-    """What a simulation can be asked to record."""
+    """The words that `Settings.record` takes."""
     return tuple(dict.fromkeys(m.record for m in TABLE.values() if m.record is not None))
 
 
@@ -292,6 +292,7 @@ def scale(name: str) -> str:
 
 
 def numbers() -> list[Metric]:
-    """Those that can be drawn over rounds, in the order they are offered: accuracy goes first."""
+    """The metrics that can be drawn over rounds, in the order a page offers them."""
     found = [metric for metric in TABLE.values() if metric.kind == "number"]
+    # What runs are judged by goes first; the others follow in the order of the table.
     return sorted(found, key=lambda metric: metric.name != "accuracy")

@@ -86,7 +86,7 @@ class Server:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Take over the state of another one, and go on as it would."""
         self.model.load_state_dict(dict(state["model"]))
         self.optimiser.load_state_dict(state["optimiser"])
         self.rule.load_state_dict(state["rule"])

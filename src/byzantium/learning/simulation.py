@@ -100,7 +100,7 @@ class Simulation:
             yield record
 
     def evaluated(self, t: int) -> bool:
-        """Whether an evaluation follows on round t."""
+        """Whether the model is evaluated after round t (the first is 0)."""
         return t + 1 == self.settings.rounds or (t + 1) % self.settings.evaluate_every == 0
 
     def _round(self, t: int) -> dict[str, Any]:

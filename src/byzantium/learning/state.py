@@ -47,7 +47,7 @@ def check(training: Simulation, state: State) -> History:
 
 
 def check_result(training: Simulation, state: State) -> History:
-    """The same of what a finished one leaves: its model and its history."""
+    """The same for the result of a finished simulation, which is its model and its history."""
     fingerprint = state.get("fingerprint")
     if not isinstance(fingerprint, str):
         raise CheckpointError("it is not the state of a simulation")
@@ -118,7 +118,8 @@ def _check_history(training: Simulation, state: State) -> History:
     for k, record in enumerate(history.rounds):
         wanted = metrics.of_rounds(settings.record, training.rule, training.evaluated(k))
         template = {"round": int, **{m.key: _recorded(m, settings.n) for m in wanted}}
-        if diverged and k + 1 == t and isinstance(record, dict):  # it ended amid the round
+        if diverged and k + 1 == t and isinstance(record, dict):
+            # The round in which it diverged ended before everything was measured.
             template = {name: template[name] for name in template if name in record}
         like(record, template, "history")
         for metric in wanted:
@@ -163,7 +164,7 @@ def _check_batches(batches: Batches, state: State, name: str) -> None:
 
 
 def _try_rule_and_attack(training: Simulation, state: State) -> None:
-    """What they remember is theirs alone to know: copies of them are tried on vectors of zeros."""
+    """Only they know what their state must be: copies of them are tried on vectors of zeros."""
     settings = training.settings
     count = settings.participants or settings.n
     honest = min(count - 1, settings.n - settings.q) if settings.q else count
@@ -187,13 +188,14 @@ def _try_rule_and_attack(training: Simulation, state: State) -> None:
 
 
 def _try_optimiser(training: Simulation, state: State) -> None:
-    """A copy of it takes a step; those that are not torch's own may not survive being copied."""
+    """Let a copy of it take a step. One that is not torch's own cannot always be copied."""
     with _refusing("optimiser"):
         if not type(training.optimiser).__module__.startswith("torch."):
             like(state["optimiser"], {"state": dict, "param_groups": list}, "optimiser")
             return
         optimiser = copy.deepcopy(training.optimiser)
-        optimiser.load_state_dict(copy.deepcopy(state["optimiser"]))  # it takes tensors as they are
+        # An optimiser uses the tensors that it loads, and changes them: it gets a copy.
+        optimiser.load_state_dict(copy.deepcopy(state["optimiser"]))
         for group in optimiser.param_groups:
             for parameter in group["params"]:
                 parameter.grad = torch.zeros_like(parameter)

@@ -23,7 +23,7 @@ Beta = Annotated[float, Bounds(least=0, below=1)]
 
 
 class Momentum:
-    """m = beta m + (1 - beta) g, and m = g in a worker's first round; a worker sends m for g.
+    """A worker sends m instead of its gradient g: m = beta m + (1 - beta) g, at first m = g.
 
     heavy_ball: without the factor (1 - beta), as in the published runs.
 
@@ -71,7 +71,7 @@ class Momentum:
         return {"m": None if self._m is None else _copied(self._m)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Remember what another one did, and go on as it would."""
         self._m = None if state["m"] is None else _copied(state["m"])
 
 
@@ -121,11 +121,10 @@ def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 class Workers:
     """The workers of a simulation, who share a model and a matrix.
 
-    Row i of `sent`, shape (n, d), is what worker i sends: its momentum (or what an attack made of
-    it). Gradients are written straight into the rows, by one kernel for many of them.
+    Gradients are written straight into the rows of the matrix, by one kernel for all workers.
 
-    sent: (n, d), float32.
-    seen: whether a worker has had its first round.
+    sent: (n, d), float32. Row i is what worker i sends: its momentum, or what an attack made of it.
+    seen: for each worker, whether it has had its first round.
     """
 
     def __init__(self, model: nn.Module, n: int) -> None:
