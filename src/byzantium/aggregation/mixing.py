@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from byzantium.aggregation.geometry import Array, Geometry
+from byzantium.aggregation.geometry import Geometry
 from byzantium.aggregation.pipeline import Mixing
+from byzantium.aggregation.points import Array
 from byzantium.core.fields import Count, Positive
 
 

@@ -11,8 +11,9 @@ import numpy as np
 from torch import Tensor
 
 from byzantium.aggregation.geometric_median import SumOfDistances
-from byzantium.aggregation.geometry import Array, Geometry
-from byzantium.aggregation.pipeline import Weighting
+from byzantium.aggregation.geometry import Geometry
+from byzantium.aggregation.points import Array
+from byzantium.aggregation.rules import Weighting
 from byzantium.aggregation.subset import smallest_diameter
 from byzantium.core.errors import ByzantiumError
 from byzantium.core.fields import Bounds, Count, Measure, Positive

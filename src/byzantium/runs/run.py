@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from byzantium.aggregation import Aggregator, parse
+from byzantium.aggregation import Aggregator, parse_rule
 from byzantium.aggregation.pipeline import check_sizes
 from byzantium.core import files, notation
 from byzantium.core.errors import ByzantiumError
@@ -248,10 +248,7 @@ def _dataset(name: str, gamma: float) -> Dataset:
 
 def rule_of(text: str, f: int) -> Aggregator:
     """A rule from its notation; written without its f, it has this one."""
-    rule = parse(_called(text), f=f)
-    if not isinstance(rule, Aggregator):
-        raise ByzantiumError(f"{text!r} mixes and does not aggregate; it must end in a rule")
-    return rule
+    return parse_rule(_called(text), f=f)
 
 
 def _called(text: str) -> str:
