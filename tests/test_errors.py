@@ -124,7 +124,8 @@ def test_too_few_vectors_never_give_an_answer(member: members.Rule) -> None:
         try:
             assert member.fresh()(X).isfinite().all()
         except bz.ByzantiumError as error:
-            assert re.search(r"needs (at least|m <=)", str(error))
+            if not re.search(r"needs (at least|m <=)", str(error)):
+                raise
             works.append(False)
         else:
             works.append(True)
