@@ -14,8 +14,9 @@ help:  ## this list
 demo: $(READY)  ## five rules under four attacks, with and without bucketing: a table and a report
 	@$(BIN)/byzantium demo
 
+# A process for each core, with one thread each: idle threads of torch wait in a loop and slow the others down.
 test: $(READY) chromium  ## the fast tests and the doctests
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal
 
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
