@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from byzantium.aggregation.mixing import KrumSelection
-from byzantium.aggregation.pipeline import Aggregator, CoordinateWise
+from byzantium.aggregation.pipeline import Aggregator
+from byzantium.aggregation.rules import CoordinateWise
 from byzantium.aggregation.stage import Stage
+from byzantium.core.fields import Count
 
 
 @dataclass(frozen=True, repr=False)
@@ -22,7 +24,7 @@ class Median(CoordinateWise):
     tensor([2., 8.])
     """
 
-    def kept(self, n: int) -> int:
+    def averaged(self, n: int) -> int:
         return 2 - n % 2
 
 
@@ -36,9 +38,9 @@ class TrimmedMean(CoordinateWise):
     tensor([2.5000])
     """
 
-    f: int
+    f: Count
 
-    def kept(self, n: int) -> int:
+    def averaged(self, n: int) -> int:
         return n - 2 * self.f
 
 
@@ -54,10 +56,10 @@ class MeaMed(CoordinateWise):
     tensor([2.1667])
     """
 
-    f: int
+    f: Count
     nearest: ClassVar[bool] = True
 
-    def kept(self, n: int) -> int:
+    def averaged(self, n: int) -> int:
         return n - self.f
 
 
@@ -77,7 +79,7 @@ class Bulyan(Aggregator):
     tensor([1.2000])
     """
 
-    f: int
+    f: Count
 
     def least(self) -> tuple[int, str]:
         return 4 * self.f + 3, "4f + 3"

@@ -7,6 +7,7 @@ import inspect
 
 from byzantium.aggregation.pipeline import Aggregator, Mixing
 from byzantium.aggregation.stage import Stage
+from byzantium.core.errors import ByzantiumError
 from byzantium.core.notation import PIPELINE, read
 
 
@@ -19,7 +20,7 @@ def parse(text: str, **known_arguments: object) -> Aggregator | Mixing:
     Krum(f=5)
     >>> parse("Krun(f=5)")
     Traceback (most recent call last):
-    ValueError: 'Krun(f=5)' names 'Krun', which does not exist; did you mean 'Krum'?
+    byzantium.ByzantiumError: 'Krun(f=5)' names 'Krun', which does not exist; did you mean 'Krum'?
     """
     from byzantium import aggregation
 
@@ -37,3 +38,28 @@ def parse(text: str, **known_arguments: object) -> Aggregator | Mixing:
     )
     assert isinstance(result, (Aggregator, Mixing))
     return result
+
+
+def parse_rule(text: str, **known_arguments: object) -> Aggregator:
+    """Read a rule, or a pipeline that ends in one.
+
+    >>> parse_rule("Bucketing(s=2)")
+    Traceback (most recent call last):
+    byzantium.ByzantiumError: 'Bucketing(s=2)' mixes and does not aggregate; it must end in a rule
+    """
+    rule = parse(text, **known_arguments)
+    if not isinstance(rule, Aggregator):
+        raise ByzantiumError(f"{text!r} mixes and does not aggregate; it must end in a rule")
+    return rule
+
+
+def parse_mixing(text: str, **known_arguments: object) -> Mixing:
+    """Read a mixing, or a chain of them.
+
+    >>> parse_mixing("Bucketing(s=2) >> NearestNeighborMixing(f=1)").rows(10)
+    5
+    """
+    mixing = parse(text, **known_arguments)
+    if not isinstance(mixing, Mixing):
+        raise ByzantiumError(f"{text!r} aggregates; a mixing leaves that to the rule behind it")
+    return mixing

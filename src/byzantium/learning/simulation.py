@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from byzantium.aggregation import Aggregator
-from byzantium.aggregation.geometry import GivenPoints, moments, row_norms
+from byzantium.aggregation.geometry import Geometry
+from byzantium.aggregation.points import GivenPoints, moments, row_norms
 from byzantium.aggregation.sources import Matrix
 from byzantium.core.claims import held
 from byzantium.core.errors import TooManyRejected
@@ -335,7 +336,7 @@ class Simulation:
 def spread(rows: Tensor) -> float:
     """The mean squared distance of rows to their mean."""
     n = len(rows)
-    geometry = GivenPoints(Matrix(rows)).geometry()
+    geometry = Geometry.of(GivenPoints(Matrix(rows)))
     return float((geometry.distances_to(geometry.uniform_over(np.arange(n))) ** 2).mean())
 
 

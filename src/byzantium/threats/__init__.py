@@ -1,7 +1,7 @@
 """Attacks: honest vectors in, Byzantine vectors out; and attacks on labels."""
 
 from byzantium.core.notation import read
-from byzantium.threats.attack import Attack
+from byzantium.threats.attack import Attack, Scene
 from byzantium.threats.attacks import (
     ALittleIsEnough,
     BitFlip,
@@ -28,6 +28,7 @@ __all__ = [
     "MinSum",
     "NoAttack",
     "NonFinite",
+    "Scene",
     "Tuned",
     "parse_attack",
 ]
@@ -39,7 +40,8 @@ def parse_attack(text: str) -> Attack:
     >>> parse_attack("Tuned(attack=InnerProduct(epsilon=0.5))")
     Tuned(attack=InnerProduct(epsilon=0.5))
     """
-    attacks = {name: globals()[name] for name in __all__ if name not in ("Attack", "parse_attack")}
+    members = {name: globals()[name] for name in __all__ if name not in ("Attack", "parse_attack")}
+    attacks = {name: member for name, member in members.items() if issubclass(member, Attack)}
     attack = read(text, attacks)
     assert isinstance(attack, Attack)
     return attack

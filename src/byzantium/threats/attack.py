@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from byzantium.aggregation import Aggregator
-from byzantium.aggregation.geometry import moments
+from byzantium.aggregation.points import moments
 from byzantium.core.errors import ByzantiumError
 from byzantium.core.forks import fork_safe
 from byzantium.core.formula import Formula, Stateful
