@@ -22,6 +22,8 @@ from byzantium.aggregation.network import network
 
 WIDE = 30_001  # columns that are worth several threads
 
+pytestmark = pytest.mark.usefixtures("two_threads")
+
 
 def outputs(n: int, first: int, last: int, in_order: bool, values: tuple[int, ...]) -> list[int]:
     """A network, run by hand."""

@@ -21,6 +21,8 @@ from byzantium.aggregation.sources import Matrix, Source, Vectors, as_source
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
+pytestmark = pytest.mark.usefixtures("two_threads")  # which gather the vectors
+
 
 def seeded() -> torch.Generator:
     return torch.Generator().manual_seed(7)
