@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -21,8 +22,8 @@ from hypothesis import given
 
 from byzantium.experiments import Mimicry, Run, Store, perform
 from byzantium.learning import checkpoint
-from byzantium.runs.job import NUMERICS, BusyError, lines, read
-from byzantium.runs.store import job_of
+from byzantium.runs.job import NUMERICS, BusyError, lines, option, read
+from byzantium.runs.store import KINDS, job_of
 
 SHORT = Run(rounds=8, evaluate_every=4, n=7, f=1, batch=8, attack="Mimic(warmup=1)")
 
@@ -276,12 +277,70 @@ def test_results_of_older_numerics_are_not_ours_and_those_of_another_job_are_nam
     perform(SHORT, tmp_path / SHORT.identity_in(NUMERICS - 1))
     caplog.clear()
     assert list(store) == []
-    assert caplog.messages == []
+    (line,) = caplog.messages
+    assert f"{SHORT.identity_in(NUMERICS - 1)} is passed over: it was made with numerics" in line
     perform(SHORT, tmp_path / "0123456789abcdef")
     caplog.clear()
     assert list(store) == []
     (line,) = caplog.messages
     assert line.endswith("0123456789abcdef is passed over: its config.toml is that of another job")
+
+
+def test_a_folder_without_a_configuration_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(tmp_path)
+    perform(SHORT, store.folder(SHORT))
+    (store.folder(SHORT) / "config.toml").unlink()
+    caplog.clear()
+    assert list(store) == []
+    (line,) = caplog.messages
+    assert line.endswith(f"{SHORT.identity} is passed over: it has no config.toml")
+
+
+# -- fields that come later ----------------------------------------------------------------------
+
+
+def grown(later: bool) -> type[Run]:
+    """The class of runs with one field more."""
+    field = ("patience", int, option(3, "Rounds without progress.", later=later))
+    return dataclasses.make_dataclass("Run", [field], bases=(Run,), frozen=True)
+
+
+def test_a_field_that_came_later_leaves_earlier_results_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, kind = Store(tmp_path), grown(later=True)
+    perform(SHORT, store.folder(SHORT))
+    values = read(store.folder(SHORT) / "config.toml")
+    values.pop("kind")
+    again = kind.of(values)
+    assert again.configuration()["patience"] == 3
+    assert again.identity == SHORT.identity
+    assert store.result(again).status == "completed"
+    monkeypatch.setitem(KINDS, "Run", kind)
+    assert [result.job for result in store] == [again]
+    assert "passed over" not in caplog.text
+    # Any other value is another job, and what is written can be read.
+    other = again.varied(patience=4)
+    assert other.identity != SHORT.identity
+    perform(other, store.folder(other))
+    assert {result.job for result in store} == {again, other}
+
+
+def test_a_field_that_is_not_said_to_be_later_makes_other_jobs() -> None:
+    assert grown(later=False)(rounds=3).identity != Run(rounds=3).identity
+
+
+def test_every_result_in_the_repository_has_the_identity_of_its_configuration() -> None:
+    """A field that is added to a job must be `later`, or all of these are lost."""
+    repository = Path(__file__).parents[1]
+    found = sorted((repository / "results").glob("*/config.toml"))
+    if not found:
+        pytest.skip("not a clone of the repository")
+    assert len(found) > 280
+    for path in found:
+        assert job_of(read(path)).identity == path.parent.name
 
 
 @pytest.mark.parametrize("name", ["config.toml", "metrics.jsonl", "summary.json"])

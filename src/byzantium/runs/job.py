@@ -48,9 +48,13 @@ Watch = Callable[[int, int, str], None]
 Stop = Callable[[], bool]
 
 
-def told(default: Any, text: str) -> Any:
-    """A field and what it means; the command line has it as an option, with this text as help."""
-    return dataclasses.field(default=default, metadata={"help": text})
+def option(default: Any, text: str, *, later: bool = False) -> Any:
+    """A field and what it means; the command line has it as an option, with this text as help.
+
+    later: the field was added when there were results already. While it has its default, it is left
+           out of the identity, so that these results are still found.
+    """
+    return dataclasses.field(default=default, metadata={"help": text, "later": later})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,11 +107,20 @@ class Job(ABC):
 
     @cached_property
     def identity(self) -> str:
-        """A hash of every field and of the version of the numerics."""
+        """A hash of the fields and of the version of the numerics.
+
+        Every field counts, apart from one that was added later and has its default.
+        """
         return self.identity_in(NUMERICS)
 
     def identity_in(self, numerics: int) -> str:
-        text = json.dumps({**self.configuration(), "numerics": numerics}, sort_keys=True)
+        unsaid = {
+            field.name
+            for field in dataclasses.fields(self)
+            if field.metadata.get("later") and getattr(self, field.name) == field.default
+        }
+        hashed = {k: v for k, v in self.configuration().items() if k not in unsaid}
+        text = json.dumps({**hashed, "numerics": numerics}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def varied(self, **changes: Any) -> Self:

@@ -30,7 +30,7 @@ from byzantium.runs.job import (
     Stop,
     Watch,
     append,
-    told,
+    option,
 )
 from byzantium.threats import parse_attack
 
@@ -85,35 +85,35 @@ class Run(Job):
     ValueError: rounds must be a whole number, got 'many'
     """
 
-    data: str = told("digits", "The data set; `byzantium list data` names them.")
-    partition: str = told(
+    data: str = option("digits", "The data set; `byzantium list data` names them.")
+    partition: str = option(
         "by_label()", "Who holds what: iid, by_label, dirichlet(alpha), mixed(fraction)."
     )
-    long_tail: float = told(1.0, "How many times rarer the last class is than the first.")
-    model: str = told("mlp", "cnn, cnn(scale=2), mlp, mlp(hidden=64, layers=1), linear.")
-    n: int = told(25, "Workers.")
-    f: int = told(5, "How many attackers the server reckons with.")
-    attackers: int | None = told(None, "How many there really are, where that is not f.")
-    rule: str = told(
+    long_tail: float = option(1.0, "How many times rarer the last class is than the first.")
+    model: str = option("mlp", "cnn, cnn(scale=2), mlp, mlp(hidden=64, layers=1), linear.")
+    n: int = option(25, "Workers.")
+    f: int = option(5, "How many attackers the server reckons with.")
+    attackers: int | None = option(None, "How many there really are, where that is not f.")
+    rule: str = option(
         "Bucketing(s=2) >> GeometricMedian()",
         "The rule, behind mixings if any; written without its f, it has that of the run.",
     )
-    attack: str = told("NoAttack()", "What the attackers do; `byzantium list attacks`.")
-    momentum: float = told(0.0, "Of the workers: beta of Algorithm 2.")
-    heavy_ball: bool = told(False, "Momentum without the factor 1 - beta, as the published runs.")
-    optimiser: str = told("sgd", "Of the server: sgd, sgd(momentum=0.9), adam.")
-    learning_rate: float = told(0.1, "Of the server.")
-    rounds: int = told(600, "Steps of the server.")
-    batch: int = told(32, "Samples of a worker in each round.")
-    local_steps: int = told(1, "Steps of a worker on its own before it sends.")
-    local_rate: float = told(0.01, "The learning rate of these steps.")
-    participants: int | None = told(None, "Workers drawn for each round, where not all are.")
-    reshuffle_every: int | None = told(None, "Rounds after which workers begin their data again.")
-    evaluate_every: int = told(30, "Rounds between evaluations on the test set.")
-    record: tuple[str, ...] = told(
+    attack: str = option("NoAttack()", "What the attackers do; `byzantium list attacks`.")
+    momentum: float = option(0.0, "Of the workers: beta of Algorithm 2.")
+    heavy_ball: bool = option(False, "Momentum without the factor 1 - beta, as the published runs.")
+    optimiser: str = option("sgd", "Of the server: sgd, sgd(momentum=0.9), adam.")
+    learning_rate: float = option(0.1, "Of the server.")
+    rounds: int = option(600, "Steps of the server.")
+    batch: int = option(32, "Samples of a worker in each round.")
+    local_steps: int = option(1, "Steps of a worker on its own before it sends.")
+    local_rate: float = option(0.01, "The learning rate of these steps.")
+    participants: int | None = option(None, "Workers drawn for each round, where not all are.")
+    reshuffle_every: int | None = option(None, "Rounds after which workers begin their data again.")
+    evaluate_every: int = option(30, "Rounds between evaluations on the test set.")
+    record: tuple[str, ...] = option(
         ("distance", "spread", "weights"), f"What else to keep, of {', '.join(RECORDS)}."
     )
-    seed: int = told(0, "Of everything random.")
+    seed: int = option(0, "Of everything random.")
 
     def check(self) -> None:
         if self.data not in NAMES:

@@ -102,13 +102,12 @@ class Store:
                 continue
             try:
                 job = job_of(records.configuration(folder / CONFIGURATION))
-                if job.identity != folder.name:
-                    if any(job.identity_in(older) == folder.name for older in range(NUMERICS)):
-                        continue
-                    raise ByzantiumError(f"its {CONFIGURATION} is that of another job")
+                _check_identity(job, folder.name)
                 result = self.result(job)
-            except FileNotFoundError:  # nothing was begun
-                continue
+            except FileNotFoundError:
+                # Whoever works there may not have come to it yet.
+                if not at_work(folder):
+                    self.pass_over(str(folder), ByzantiumError(f"it has no {CONFIGURATION}"))
             except Exception as error:  # whatever it is that a stranger made it trip over
                 self.pass_over(str(folder), error)
             else:
@@ -127,6 +126,19 @@ class Store:
         import pandas
 
         return pandas.DataFrame([_row(result) for result in self])
+
+
+def _check_identity(job: Job, identity: str) -> None:
+    """Raise a sentence unless a folder of this name holds the results of the job."""
+    if job.identity == identity:
+        return
+    for older in range(NUMERICS):
+        if job.identity_in(older) == identity:
+            raise ByzantiumError(
+                f"it was made with numerics {older}, which defined the same job differently; "
+                f"now there are numerics {NUMERICS}"
+            )
+    raise ByzantiumError(f"its {CONFIGURATION} is that of another job")
 
 
 def job_of(values: dict[str, Any]) -> Job:
