@@ -285,6 +285,16 @@ def test_unfinished_diverged_and_missing_lines_are_named(tmp_path: Path) -> None
     ]
 
 
+def test_a_line_that_failed_is_named(tmp_path: Path) -> None:
+    store, version = Store(tmp_path), Version(seeds=2, only="krum mimic s=1")
+    plain, other = made("figure-main", version).cells
+    for job in plain.jobs:
+        folders.write(store, job, folders.evaluations(job, [60]), folders.completed(60.0))
+    folders.fail(store, other.jobs[0], "OSError: no space")
+    drawn = figure(comparison("figure-main", store, version))
+    assert "momentum 0.9 (failed)" in texts(drawn)
+
+
 def test_numbers_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
     store, version = Store(tmp_path), Version(seeds=1, only="ipm s=1 scale=1")
     (job,) = made("figure-overparameterization", version).jobs

@@ -25,7 +25,7 @@ from byzantium.experiments import Job, Run, Store, Version, compare
 from byzantium.papers import published
 from byzantium.papers.bucketing import artifact
 from byzantium.reports import report
-from byzantium.runs.job import CONFIGURATION, METRICS, SUMMARY
+from byzantium.runs.job import CONFIGURATION, FAILURE, METRICS, SUMMARY
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -35,6 +35,7 @@ FLAGS = (
     "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
 )
+REASON = f"OSError: no space {HOSTILE}"
 DIVERGED = {"status": "diverged in round 61", "accuracy": None}
 BASE = Run(rounds=90, n=15, f=2)
 KRUM, BUCKETED, MEDIAN, MEAN = "Krum()", "Bucketing(s=2) >> Krum()", "Median()", "Mean()"
@@ -93,6 +94,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
             run = BASE.varied(rule=rule, attack=attack, seed=seed)
             lay(store, run, DIVERGED if math.isnan(accuracy) else {"accuracy": accuracy})
     lay(store, BASE.varied(rule=MEDIAN, attack="Mimic()"), None)
+    for seed in (7, 8):
+        failed = BASE.varied(rule=MEDIAN, attack="Mimic()", seed=seed)
+        lay(store, failed, None)
+        (store.folder(failed) / FAILURE).write_text(json.dumps({"reason": REASON}))
     for name, version in MADE.items():
         jobs = artifact(name, version).jobs
         for k, job in enumerate(jobs[1:] if name == "table2" else jobs):
@@ -244,6 +249,22 @@ def test_a_run_that_diverged_is_the_worst(desktop: Opened) -> None:
     assert cell.startswith("diverged")
     assert worst.startswith(expected_worst(MEAN, ATTACKS[:1]))
     assert "1 of 2" in cell
+
+
+def test_what_failed_is_counted_and_why(desktop: Opened) -> None:
+    page = desktop.page
+    assert "2 failed" in page.inner_text("#facts")
+    assert page.inner_text("#failures li") == f"2 runs failed: {REASON}"
+    run = BASE.varied(rule=MEDIAN, attack="Mimic()", seed=7)
+    page.get_by_label("Mimic", exact=True).check()
+    choice = page.locator("#choice option").filter(has_text=re.compile("^Median · Mimic · seed 7$"))
+    page.select_option("#choice", choice.first.get_attribute("value"))
+    assert page.inner_text("#run code") == report.command(run)
+    shown = page.locator("#run tr.result").all_inner_texts()
+    assert [text.split(maxsplit=1) for text in shown[:2]] == [
+        ["status", "failed"],
+        ["reason", REASON],
+    ]
 
 
 def test_filters_change_what_is_shown(desktop: Opened, store: Store) -> None:

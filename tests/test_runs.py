@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -15,6 +16,7 @@ import time
 import tomllib
 from pathlib import Path
 
+import folders
 import hypothesis.strategies as st
 import pytest
 import torch
@@ -249,8 +251,46 @@ def test_a_diverged_run_is_done_and_says_so(tmp_path: Path) -> None:
     run = SHORT.varied(rule="Mean()", learning_rate=1e30, rounds=50)
     summary = perform(run, tmp_path)
     assert summary is not None
-    assert summary["status"].startswith("diverged in round")
     assert summary["accuracy"] is None
+    folders.write(store := Store(tmp_path / "store"), run, (), summary)
+    result = store.result(run)
+    assert result.status == "diverged"
+    assert result.round is not None
+    assert 1 <= result.round < 50
+    assert result.ending == summary["status"] == f"diverged in round {result.round}"
+
+
+def test_a_summary_holds_the_digests_of_the_data_which_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, digests = tmp_path / "mine", dict[str, str]()
+    folder.mkdir()
+    for split in ("t10k", "train"):
+        for name, shape in (("images-idx3", (30, 28, 28)), ("labels-idx1", (30,))):
+            head = bytes((0, 0, 8, len(shape))) + b"".join(n.to_bytes(4, "big") for n in shape)
+            contents = head + bytes(k % 10 for k in range(math.prod(shape)))
+            (folder / f"{split}-{name}-ubyte").write_bytes(contents)
+            digests[f"{split}-{name}-ubyte"] = f"sha256:{hashlib.sha256(contents).hexdigest()}"
+    monkeypatch.setenv("BYZANTIUM_DATA", str(folder))
+    run = SHORT.varied(data="mnist", model="linear")
+    summary = perform(run, tmp_path / "one")
+    assert summary is not None
+    assert summary["data"] == digests
+    assert json.loads((tmp_path / "one" / "summary.json").read_text())["data"] == digests
+    said = [line for line in caplog.messages if "not the originals of mnist: " in line]
+    assert len(said) == 1
+    assert all(str(folder / name) in said[0] for name in digests)
+    # What another run of this process needs is at hand: nothing is read and hashed again.
+    for path in folder.iterdir():
+        path.unlink()
+    again = perform(run.varied(seed=1), tmp_path / "two")
+    assert again is not None
+    assert again["data"] == digests
+    assert [line for line in caplog.messages if "not the originals" in line] == said
+
+
+def test_a_run_on_data_of_the_package_has_no_digests(tmp_path: Path) -> None:
+    assert "data" not in (perform(SHORT, tmp_path) or {})
 
 
 # -- the store -----------------------------------------------------------------------------------

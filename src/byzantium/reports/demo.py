@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from byzantium.papers.bucketing import behind
+from byzantium.papers.bucketing import bucketed
 from byzantium.runs.run import Run
 from byzantium.runs.store import Store
 
@@ -32,7 +32,7 @@ def runs(rounds: int = 300) -> Runs:
     """By rule, attack and s."""
     return {
         (rule, attack, s): Run(
-            rule=behind(s, RULES[rule]),
+            rule=bucketed(s, RULES[rule]),
             attack=ATTACKS[attack],
             rounds=rounds,
             momentum=0.0,
@@ -43,7 +43,7 @@ def runs(rounds: int = 300) -> Runs:
     }
 
 
-def told(runs: Runs, store: Store) -> Iterator[RenderableType]:
+def conclusion(runs: Runs, store: Store) -> Iterator[RenderableType]:
     """The table that makes the point, and the point in a sentence."""
     value = {key: store.result(run).accuracy or 0.0 for key, run in runs.items()}
     worst = {

@@ -61,8 +61,10 @@ def draw(comparison: Comparison, folder: Path, dpi: int = 150) -> list[Path]:
     return paths
 
 
-def _told(compared: Compared) -> str:
+def _remark(compared: Compared) -> str:
     """What must be said of results that are not all completed."""
+    if compared.failed:
+        return "failed"
     if any(result.status in ("unfinished", "running") for result in compared.results):
         return "unfinished"
     if compared.missing:
@@ -174,7 +176,7 @@ def _called(values: Labels) -> str:
 
 
 def _panel(axis: Axes, comparison: Comparison, cells: Sequence[Compared], looks: Looks) -> None:
-    told: dict[str, list[str]] = {}
+    remarks: dict[str, list[str]] = {}
     drawn = False
     for compared in cells:
         labels = compared.cell.labels
@@ -182,12 +184,12 @@ def _panel(axis: Axes, comparison: Comparison, cells: Sequence[Compared], looks:
         for seed in _published(comparison, compared):
             axis.plot(*zip(*seed, strict=True), lw=0.6, alpha=0.45, zorder=2, **looks[values])
         drawn |= _line(axis, tables.curves(comparison, compared), looks[values])
-        if what := _told(compared):
-            told.setdefault(what, []).append(_called(values))
+        if what := _remark(compared):
+            remarks.setdefault(what, []).append(_called(values))
     if not drawn:
         missing(axis)
     else:
-        few = {k: v[0] if len(v) == 1 else f"{len(v)} lines" for k, v in told.items()}
+        few = {k: v[0] if len(v) == 1 else f"{len(v)} lines" for k, v in remarks.items()}
         note(axis, "\n".join(f"{who} ({what})" for what, who in few.items()))
 
 
@@ -338,9 +340,9 @@ def _bars(comparison: Comparison) -> Figure:
                 lw=0.3,
                 **kinds[kind],
             )
-        told = f" ({_told(compared)})" if _told(compared) else ""
+        remark = f" ({_remark(compared)})" if _remark(compared) else ""
         share = tables.share(means, job)
-        axis.set_title(f"{title}: {share:.0%} on attackers{told}", fontsize=USUAL, pad=5)
+        axis.set_title(f"{title}: {share:.0%} on attackers{remark}", fontsize=USUAL, pad=5)
     axes[0][0].set_ylim(bottom=0)
     axes[0][0].set_ylabel(picture.title, fontsize=USUAL)
     even = Line2D([], [], color=GREY, lw=0.8, ls=(0, (4, 2)), label="even share, 1/n")

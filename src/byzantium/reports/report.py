@@ -239,6 +239,8 @@ def _run(result: Result, setting: int) -> dict[str, Any]:
         "q": job.q,
         "setting": setting,
         "status": result.status,
+        "ending": result.ending,
+        "reason": result.reason,
         "accuracy": result.accuracy,
         "seconds": result.summary.get("seconds"),
         "command": command(job),
@@ -259,11 +261,11 @@ def _run(result: Result, setting: int) -> dict[str, Any]:
 
 def _weights(metrics: Sequence[Metrics]) -> dict[str, Any] | None:
     """How much each worker counted, over rounds; neighbours are averaged where there are many."""
-    kept = [line for line in metrics if "weights" in line]
-    if not kept:
+    lines = [line for line in metrics if "weights" in line]
+    if not lines:
         return None
-    step = math.ceil(len(kept) / COLUMNS)
-    groups = [kept[k : k + step] for k in range(0, len(kept), step)]
+    step = math.ceil(len(lines) / COLUMNS)
+    groups = [lines[k : k + step] for k in range(0, len(lines), step)]
     rows = [_means([line["weights"] for line in group]) for group in groups]
     return {"round": [group[-1]["round"] for group in groups], "rows": rows}
 
@@ -309,6 +311,8 @@ def _cell(comparison: Comparison, compared: Compared, numbers: dict[Job, int]) -
         "jobs": len(compared.results),
         "missing": compared.missing,
         "diverged": compared.diverged,
+        "failed": compared.failed,
+        "reasons": list(dict.fromkeys(r.reason for r in compared.results if r.reason)),
     }
     if compared.missing:
         cell["command"] = comparison.command(compared)
@@ -336,7 +340,7 @@ def _numbers(comparison: Comparison, compared: Compared) -> list[float]:
 def _mean_curve(curves: Sequence[dict[int, float]], compared: Compared) -> list[list[float]]:
     """Over seeds; as far as the shortest that diverged goes, else as far as any does."""
     results = zip(curves, compared.results, strict=True)
-    ends = [max(c, default=0) for c, result in results if result.status.startswith("diverged")]
+    ends = [max(c, default=0) for c, result in results if result.status == "diverged"]
     end = min(ends, default=math.inf)
     rounds = sorted({at for curve in curves for at in curve if at <= end})
     return [[*rounds], [fmean(curve[at] for curve in curves if at in curve) for at in rounds]]

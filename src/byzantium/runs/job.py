@@ -42,7 +42,8 @@ logger = logging.getLogger("byzantium")
 # made with stands in its summary.
 NUMERICS = 1
 CONFIGURATION, METRICS, SUMMARY, LOG = "config.toml", "metrics.jsonl", "summary.json", "run.log"
-SECONDS = ".seconds"
+# Of a job that is not done: why the last attempt failed, and how long it was worked on.
+FAILURE, SECONDS = "failed.json", ".seconds"
 
 Watch = Callable[[int, int, str], None]
 Stop = Callable[[], bool]
@@ -181,29 +182,48 @@ def perform(
     """Carry a job out in its folder, or go on where it stopped; the summary, None if unfinished.
 
     A finished job is only read. Two processes never work on one: the lock is the operating
-    system's, and dies with its holder.
+    system's, and dies with its holder. Why it failed, if it does, is raised and stays in the folder
+    until the next attempt.
     """
     if (done := finished(job, folder)) is not None:
         return done[0]
     with held(folder):
         if (done := finished(job, folder)) is not None:  # by another process, a moment ago
             return done[0]
-        with _logged(folder):
-            files.write(folder / CONFIGURATION, job.toml())
-            start = time.monotonic()
-            result = job.work(folder, watch, stop)
-            seconds = time.monotonic() - start + _seconds_before(folder)
-            if result is None:
-                with suppress(OSError):  # only a time is lost
-                    files.write(folder / SECONDS, f"{seconds:.1f}")
-                logger.info("stopped; it goes on from here when started again")
-                return None
-            result |= {"seconds": round(seconds, 1), **surroundings()}
-            files.write(folder / SUMMARY, json.dumps(result, indent=1) + "\n")
-            with suppress(OSError):
-                (folder / SECONDS).unlink()
-            logger.info("%s", result["status"])
-            return result
+        with suppress(OSError):  # what cannot be removed says nothing of a job that gets done
+            (folder / FAILURE).unlink()
+        try:
+            with _logged(folder):
+                return _attempt(job, folder, watch, stop)
+        except Exception as error:
+            write_failure(folder, records.reason(error))
+            raise
+
+
+def _attempt(job: Job, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:
+    files.write(folder / CONFIGURATION, job.toml())
+    start = time.monotonic()
+    result = job.work(folder, watch, stop)
+    seconds = time.monotonic() - start + _seconds_before(folder)
+    if result is None:
+        with suppress(OSError):  # only a time is lost
+            files.write(folder / SECONDS, f"{seconds:.1f}")
+        logger.info("stopped; it goes on from here when started again")
+        return None
+    result |= {"seconds": round(seconds, 1), **surroundings()}
+    files.write(folder / SUMMARY, json.dumps(result, indent=1) + "\n")
+    with suppress(OSError):
+        (folder / SECONDS).unlink()
+    logger.info("%s", result["status"])
+    return result
+
+
+def write_failure(folder: Path, reason: str) -> None:
+    """Write down why a job failed, for whoever has its lock."""
+    try:
+        files.write(folder / FAILURE, json.dumps({"reason": reason}) + "\n")
+    except OSError as error:  # of two things that went wrong the first is the one to be raised
+        logger.warning("%s cannot be written: %s", folder / FAILURE, records.why(error))
 
 
 def finished(job: Job, folder: Path) -> tuple[dict[str, Any], list[Metrics]] | None:

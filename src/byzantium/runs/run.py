@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,20 +172,35 @@ class Run(Job):
         return rule_of(self.rule, self.f)
 
     def dataset(self) -> Dataset:
-        return _dataset(self.data, self.long_tail)
+        """The data set; of the last two, those that other runs of this process need are at hand."""
+        return _dataset(self.data, self.long_tail, os.environ.get("BYZANTIUM_DATA"))
+
+    def built(self, data: Dataset) -> nn.Module:
+        """The model for a data set, at its beginning."""
+        _, build = _spelled(self.model, MODELS, given=1)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            model: nn.Module = build(data)
+        return model
+
+    def check_parts(self, data: Dataset) -> None:
+        """Raise a sentence unless the model and the partition fit a data set."""
+        try:
+            with torch.device("meta"):  # shapes without numbers, which take no memory
+                self.built(data)
+        except (RuntimeError, MemoryError) as error:
+            raise ByzantiumError(f"the model {self.model} cannot be built: {error}") from error
+        generator = torch.Generator().manual_seed(0)
+        partition.read(self.partition)(data.train_y, self.n - self.q, generator)
 
     def simulation(self) -> Simulation:
         """The training, at its beginning."""
         data = self.dataset()
-        _, build = _spelled(self.model, MODELS, given=1)
         _, optimiser = _spelled(self.optimiser, OPTIMISERS, given=2)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            model = build(data)
         return Simulation(
             self.settings(),
             data,
-            model,
+            self.built(data),
             self.aggregator(),
             parse_attack(self.attack),
             partition.read(self.partition),
@@ -211,7 +227,9 @@ class Run(Job):
         last = [evaluation["accuracy"] for evaluation in history.evaluations[-LAST:]]
         completed = history.status == "completed"
         accuracy_of_last = sum(last) / len(last) if completed else None
-        return {"status": history.status, "accuracy": accuracy_of_last}
+        summary = {"status": history.status, "accuracy": accuracy_of_last}
+        digests = dict(training.data.digests)
+        return {**summary, "data": digests} if digests else summary
 
 
 def _blocks(evaluations: list[Metrics], rounds: list[Metrics], first: int = 0) -> list[Metrics]:
@@ -246,10 +264,32 @@ def _mean(values: Iterable[float]) -> float:
     return float(f"{sum(values) / len(values):.6g}")
 
 
-@functools.lru_cache(maxsize=2)
-def _dataset(name: str, gamma: float) -> Dataset:
+def check_ready(jobs: Iterable[Job]) -> None:
+    """Raise a sentence unless the jobs can begin: data are found, and models and partitions fit.
+
+    It takes seconds, and is asked before hours of work. Runs that are alike in this are looked at
+    once. The data are not held on to: other processes may do the work.
+    """
+    alike: dict[tuple[str, float], dict[tuple[str, str, int], Run]] = {}
+    for run in jobs:
+        if isinstance(run, Run):
+            same = alike.setdefault((run.data, run.long_tail), {})
+            same[run.model, run.partition, run.n - run.q] = run
+    for (name, gamma), runs in alike.items():
+        data = _selected(name, gamma)
+        for run in runs.values():
+            run.check_parts(data)
+
+
+def _selected(name: str, gamma: float) -> Dataset:
     data = load(name)
     return data if gamma == 1 else long_tail(data, gamma)
+
+
+@functools.lru_cache(maxsize=2)
+def _dataset(name: str, gamma: float, folder: str | None) -> Dataset:
+    """Read once for all runs of a process; `folder` is where `load` looks for the files."""
+    return _selected(name, gamma)
 
 
 def rule_of(text: str, f: int) -> Aggregator:

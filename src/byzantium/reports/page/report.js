@@ -218,7 +218,7 @@ function score(runs) {
 }
 
 function worstCase() {
-  const finished = shown().filter((run) => /^(completed|diverged)/.test(run.status));
+  const finished = shown().filter((run) => ["completed", "diverged"].includes(run.status));
   const tables = bySize(finished).flatMap(([setting, runs]) =>
     matrix(report.settings[setting], runs));
   $("matrices").replaceChildren(...(tables.length ? tables : [note("No finished run is shown.")]));
@@ -330,7 +330,7 @@ function artifactSection(artifact, place) {
 }
 
 function sentences(artifact) {
-  const [kept, pairs] = artifact.order;
+  const [same, pairs] = artifact.order;
   const done = artifact.cells.filter((cell) => cell.missing < cell.jobs);
   const said = [];
   if (done.length < artifact.cells.length) {
@@ -347,7 +347,7 @@ function sentences(artifact) {
   } else {
     said.push("No verdict is given: this is a cheaper version, whose accuracies are not comparable.");
   }
-  if (pairs) said.push(`Rules in the published order: ${kept} of ${count(pairs, "pair")}.`);
+  if (pairs) said.push(`Rules in the published order: ${same} of ${count(pairs, "pair")}.`);
   return [said.join(" ")];
 }
 
@@ -408,9 +408,12 @@ function place(cell, part, y, comparable) {
   }
   if (cell.missing) {
     const whole = value === null && !cell.diverged;
-    const what = whole ? cell.state : `${cell.missing} of ${cell.jobs} missing`;
+    const absent = cell.missing - cell.failed;
+    const parts = [[cell.failed, "failed"], [absent, "missing"]].filter(([number]) => number);
+    const what = whole ? cell.state : parts.map(([number, name]) =>
+      `${number} of ${cell.jobs} ${name}`).join(", ");
     said.push(make("details", { class: "missing" }, make("summary", null, what),
-      commandOf(cell.command)));
+      cell.reasons.map((reason) => make("p", { class: "reason" }, reason)), commandOf(cell.command)));
   }
   return said;
 }
@@ -721,7 +724,8 @@ function configuration(run) {
   const rows = (entries, kind) => entries.map(([name, value]) => make("tr", { class: kind },
     make("th", { scope: "row" }, name.replaceAll("_", " ")), make("td", null, said(value))));
   const results = [
-    ["status", run.status],
+    ["status", run.ending],
+    ...(run.reason ? [["reason", run.reason]] : []),
     ["accuracy", run.accuracy === null ? null : `${run.accuracy.toFixed(2)} %`],
     ["took", run.seconds === null ? null : duration(run.seconds)],
   ];
@@ -738,11 +742,14 @@ function configuration(run) {
 
 function head() {
   const { runs } = report;
-  const how = grouped(runs, (run) => run.status.match(/^(completed|diverged|)/)[0] || "unfinished");
+  const how = grouped(runs, (run) => run.status);
   const counts = [...how.keys()].sort().map((name) => `${how.get(name).length} ${name}`).join(", ");
   const seconds = runs.reduce((sum, run) => sum + (run.seconds ?? 0), 0);
   $("facts").textContent = runs.length
     ? `${count(runs.length, "run")}: ${counts}; ${duration(seconds)} of computing.` : "No runs yet.";
+  const failed = runs.filter((run) => run.status === "failed");
+  $("failures").append(...[...grouped(failed, (run) => run.reason)].map(([reason, same]) =>
+    make("li", null, `${count(same.length, "run")} failed: ${reason}`)));
   const made = report.surroundings.length ? ` Runs made with ${report.surroundings.join("; ")}.` : "";
   $("made").textContent = `Written on ${report.made} by byzantium ${report.byzantium}.${made}`;
   const links = [["worst", "worst case"], ["artifacts", "the paper"], ["curves", "curves"],
