@@ -9,15 +9,16 @@ from rich.table import Table
 from rich.text import Text
 
 from byzantium.papers.bucketing import bucketed
+from byzantium.reports.palette import words
 from byzantium.runs.run import Run
 from byzantium.runs.store import Store
 
 RULES = {
     "mean": "Mean()",
-    "Krum": "Krum()",
+    "krum": "Krum()",
     "median": "Median()",
-    "RFA": "GeometricMedian()",
-    "CClip": "CenteredClipping(radius=1, steps=3)",
+    "rfa": "GeometricMedian()",
+    "cclip": "CenteredClipping(radius=1, steps=3)",
 }
 ATTACKS = {
     "mimic": "Mimic(warmup=1)",
@@ -58,14 +59,15 @@ def conclusion(runs: Runs, store: Store) -> Iterator[RenderableType]:
     for rule in RULES:
         pairs = [(value[rule, attack, 1], value[rule, attack, 2]) for attack in ATTACKS]
         pairs.append((worst[rule, 1], worst[rule, 2]))
-        table.add_row(rule, *(_shaded(*pair) for pair in pairs))
+        table.add_row(words("aggregator", rule), *(_shaded(*pair) for pair in pairs))
     yield table
     gained = max(RULES, key=lambda rule: worst[rule, 2] - worst[rule, 1])
+    name = words("aggregator", gained)
     yield (
         f"Vectors far away bring the mean to {value['mean', 'far away', 1]:.0f} %. Robust rules "
         "stand that, and are not enough: "
         f"the honest workers hold different labels, none is representative, and the worst of these "
-        f"attacks brings {gained} to {worst[gained, 1]:.0f} %. Behind bucketing it keeps "
+        f"attacks brings {name} to {worst[gained, 1]:.0f} %. Behind bucketing it keeps "
         f"{worst[gained, 2]:.0f} % under all four."
     )
 

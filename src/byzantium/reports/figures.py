@@ -13,15 +13,12 @@ from byzantium.core import files
 from byzantium.core.errors import needed
 from byzantium.papers import published
 from byzantium.papers.comparison import Compared, Comparison
-from byzantium.reports import tables
+from byzantium.reports import palette, tables
+from byzantium.reports.palette import words
 from byzantium.reports.style import (
     BLACK,
-    BLUE,
-    COLOURS,
     DASHES,
     GREY,
-    MARKERS,
-    ORANGE,
     SMALL,
     USUAL,
     inches,
@@ -29,7 +26,6 @@ from byzantium.reports.style import (
     missing,
     note,
     sheet,
-    words,
 )
 from byzantium.runs.run import Run
 
@@ -143,7 +139,8 @@ def _looks(cells: Sequence[Compared], names: Sequence[str]) -> Looks:
     looks: Looks = {}
     for compared in cells:
         values = tuple((name, compared.cell.labels[name]) for name in varying)
-        colour = COLOURS.get(varying[0], {}).get(values[0][1], GREY)
+        found = palette.LINES.get(varying[0], {}).get(values[0][1])
+        colour = found.light if found else GREY
         dashes = DASHES.get(values[1][1], "-") if len(values) > 1 else "-"
         looks[values] = {"color": colour, "linestyle": dashes}
     return dict(sorted(looks.items(), key=lambda item: [value for _, value in item[0]]))
@@ -309,8 +306,8 @@ def _bars(comparison: Comparison) -> Figure:
     columns = _values(comparison, picture.columns)
     figure, axes = sheet(comparison.artifact, (1, len(columns)), (2.7, 1.9), bottom=0.7)
     kinds: dict[str, Look] = {
-        "honest": {"facecolor": BLUE},
-        "attacker": {"facecolor": ORANGE, "hatch": "////"},
+        "honest": {"facecolor": palette.HONEST.light},
+        "attacker": {"facecolor": palette.ATTACKER.light, "hatch": "////"},
     }
     for column, axis in zip(columns, axes[0], strict=True):
         (compared, *_) = [c for c in comparison.cells if c.cell.labels[picture.columns] == column]
@@ -378,15 +375,7 @@ def _points(comparison: Comparison) -> Figure:
             axis.set_ylim(bottom=0)
     axes[0][0].set_ylabel(picture.title, fontsize=USUAL)
     keys = [
-        Line2D(
-            [],
-            [],
-            label=words("aggregator", name),
-            color=COLOURS["aggregator"][name],
-            marker=MARKERS[name],
-            ms=4,
-            lw=1.4,
-        )
+        Line2D([], [], label=words(picture.lines[0], name), ms=4, lw=1.4, **_point(name))
         for name in names
     ]
     legend(figure, keys, len(keys))
@@ -404,14 +393,19 @@ def _errors(axis: Axes, name: str, cells: Sequence[Compared], label: str, x: str
             [c.cell.labels[x] for c in there],
             [c.value or 0.0 for c in there],
             yerr=spread,
-            color=COLOURS["aggregator"].get(name, GREY),
-            marker=MARKERS.get(name, "o"),
             ms=4,
             lw=1.4,
             elinewidth=0.8,
             capsize=2,
+            **_point(name),
         )
     return bool(there)
+
+
+def _point(rule: str) -> Look:
+    """The colour and the marker of a rule."""
+    shown = palette.BY_LABEL[rule]
+    return {"color": shown.colour.light, "marker": shown.marker}
 
 
 KINDS: dict[str, Callable[[Comparison], Figure]] = {

@@ -24,7 +24,7 @@ from byzantium.core import files
 from byzantium.core.errors import needed
 from byzantium.papers import published
 from byzantium.papers.comparison import Compared, Comparison
-from byzantium.reports import tables
+from byzantium.reports import palette, tables
 from byzantium.runs.job import Job, Metrics
 from byzantium.runs.mimicry import Mimicry
 from byzantium.runs.run import Run
@@ -117,6 +117,7 @@ def contents(store: Store, comparisons: Sequence[Comparison]) -> dict[str, Any]:
         "byzantium": __version__,
         "made": f"{now.day} {now:%B %Y, %H:%M}",
         "surroundings": _surroundings(results.values()),
+        "palette": palette.for_page(),
         "settings": list(settings.values()),
         "labels": _labels(list(numbers)),
         "runs": [_run(result, list(settings).index(_setting(result.job))) for result in trained],
@@ -151,6 +152,12 @@ def _parts(rule: str) -> tuple[str, str]:
     *mixings, last = parse(rule).stages
     text = re.sub(r"\bf=\d+(, )?", "", repr(last))
     return " >> ".join(map(repr, mixings)), re.sub(r", \)", ")", text)
+
+
+@cache
+def _kind(rule: str) -> str:
+    """The class of a rule, which tells its colour."""
+    return type(parse(rule).stages[-1]).__name__
 
 
 def _facets(job: Job) -> dict[str, Any]:
@@ -233,6 +240,7 @@ def _run(result: Result, setting: int) -> dict[str, Any]:
     assert isinstance(job, Run)
     entries: dict[str, Any] = {
         **_facets(job),
+        "kind": _kind(job.rule),
         "text": job.rule,
         "seed": job.seed,
         "n": job.n,
@@ -301,7 +309,9 @@ def _cell(comparison: Comparison, compared: Compared, numbers: dict[Job, int]) -
     values = _numbers(comparison, compared)
     cell: dict[str, Any] = {
         **_facets(job),
+        "kind": _kind(job.rule) if isinstance(job, (Run, Mimicry)) else "",
         "labels": compared.cell.labels,
+        "words": {k: palette.words(k, v) for k, v in compared.cell.labels.items()},
         "runs": [numbers[r.job] for r in compared.results if r.job in numbers],
         "value": fmean(values) if values else None,
         "deviation": stdev(values) if len(values) > 1 else None,
