@@ -361,10 +361,10 @@ def test_a_polite_kill_saves_and_says_how_to_go_on(tmp_path: Path, number: signa
     )
     wait_for_metrics(process, tmp_path / "results", 1)
     os.kill(process.pid, number)
-    _, told = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert "Stopped with 0 of 1 done; the same command goes on." in told.replace("\n", " ")
-    assert "Traceback" not in told
+    assert "Stopped with 0 of 1 done; the same command goes on." in said.replace("\n", " ")
+    assert "Traceback" not in said
     (result,) = Store("results")
     assert result.status == "unfinished"
     assert list(result.folder.glob("checkpoint-*.pt"))
@@ -381,8 +381,8 @@ def test_ctrl_c_on_a_sweep_stops_every_process_and_the_same_command_goes_on(tmp_
         assert process.poll() is None
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    _, told = process.communicate(timeout=120)
-    assert process.returncode == 130, told
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
     found = list(Store("results"))
     assert [result.status for result in found] == ["unfinished"] * 2
     far = [len(result.metrics) for result in found]
@@ -422,8 +422,8 @@ def test_what_is_started_with_nohup_survives_the_terminal(tmp_path: Path) -> Non
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     wait_for_metrics(process, tmp_path / "results", 1)
     os.kill(process.pid, signal.SIGHUP)
-    _, told = process.communicate()
-    assert process.returncode == 0, told
+    _, said = process.communicate()
+    assert process.returncode == 0, said
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
@@ -437,9 +437,9 @@ def test_an_interrupt_while_nothing_is_trained_is_a_word_and_an_exit_code(
     )
     with Path("sweep.toml").open("w"):
         process.send_signal(number)
-        _, told = process.communicate()
+        _, said = process.communicate()
     assert process.returncode == 130
-    assert told == "Interrupted.\n"
+    assert said == "Interrupted.\n"
 
 
 def test_a_configuration_may_come_through_a_pipe() -> None:
@@ -457,10 +457,10 @@ def test_a_second_interrupt_ends_at_once_without_a_traceback() -> None:
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGCONT)
-    _, told = process.communicate()
+    _, said = process.communicate()
     assert process.returncode == 130
-    assert "Traceback" not in told
-    assert "Interrupted." in told
+    assert "Traceback" not in said
+    assert "Interrupted." in said
 
 
 def test_the_demonstration_makes_the_papers_point(tmp_path: Path) -> None:

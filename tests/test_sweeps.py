@@ -107,19 +107,21 @@ def holder(path: Path) -> int:
 
 
 def test_the_job_of_a_process_that_is_told_to_stop_is_given_to_another(tmp_path: Path) -> None:
-    """All are told when just started, one amid its job, and all when one has done its."""
+    """All are signalled when just started, one amid its job, and all when one has done its."""
     jobs = product(FIXED, {"seed": [0, 1, 2, 3]})
     jobs[0] = jobs[0].varied(rounds=500, evaluate_every=100)
-    store, events, told = Store(tmp_path / "crew"), list[Event](), list[int]()
+    store, events, signalled = Store(tmp_path / "crew"), list[Event](), list[int]()
 
     def listen(event: Event) -> None:
         events.append(event)
-        if event.kind == "progress" and event.job == jobs[0] and not told:
-            told.append(json.loads((store.folder(jobs[0]) / ".working").read_text())["process"])
-            os.kill(told[0], signal.SIGTERM)
-        if event.kind == "done" and len(told) == 1:
-            told.extend(process.pid or 0 for process in multiprocessing.active_children())
-            for process in told[1:]:
+        if event.kind == "progress" and event.job == jobs[0] and not signalled:
+            signalled.append(
+                json.loads((store.folder(jobs[0]) / ".working").read_text())["process"]
+            )
+            os.kill(signalled[0], signal.SIGTERM)
+        if event.kind == "done" and len(signalled) == 1:
+            signalled.extend(process.pid or 0 for process in multiprocessing.active_children())
+            for process in signalled[1:]:
                 os.kill(process, signal.SIGHUP)
 
     def look() -> bool:
@@ -131,7 +133,7 @@ def test_the_job_of_a_process_that_is_told_to_stop_is_given_to_another(tmp_path:
 
     looks: list[None] = []
     execute(jobs, store, processes=2, listen=listen, stop=look)
-    assert len(told) >= 2
+    assert len(signalled) >= 2
     kinds = [event.kind for event in events]
     assert "failed" not in kinds
     assert kinds.count("done") == len(jobs)

@@ -23,12 +23,13 @@ from byzantium.runs.job import Job
 from byzantium.runs.progress import Board, described
 from byzantium.runs.run import Run, check_ready
 from byzantium.runs.store import Result, Store
-from byzantium.runs.sweep import INTERRUPTS, execute, heed
+from byzantium.runs.sweep import INTERRUPTS, execute, handle_signal
 
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
 MOST_JOBS = 1024
 
-# What is printed may come from outside, a path above all: a bracket in it is a bracket.
+# What is printed may hold texts of others, such as paths. Rich must not read brackets in them as
+# markup, nor words between colons as pictures.
 out = Console(markup=False, emoji=False)
 err = Console(stderr=True, markup=False, emoji=False)
 Command = Callable[..., Any]
@@ -157,7 +158,7 @@ def interrupts(handle: Callable[[], None]) -> Iterator[None]:
             _without_terminal()
         handle()
 
-    before = {number: heed(number, interrupted) for number in INTERRUPTS}
+    before = {number: handle_signal(number, interrupted) for number in INTERRUPTS}
     try:
         yield
     finally:

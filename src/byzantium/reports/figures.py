@@ -158,7 +158,7 @@ def _keys(comparison: Comparison, looks: Looks) -> list[Artist]:
     from matplotlib.patches import Patch
 
     keys: list[Artist] = [
-        Line2D([], [], label=_called(values), lw=1.8, **look) for values, look in looks.items()
+        Line2D([], [], label=_line_name(values), lw=1.8, **look) for values, look in looks.items()
     ]
     if any(_published(comparison, compared) for compared in comparison.cells):
         label = "published, each seed" if comparison.comparable else "published, paper's setting"
@@ -168,7 +168,7 @@ def _keys(comparison: Comparison, looks: Looks) -> list[Artist]:
     return keys
 
 
-def _called(values: Labels) -> str:
+def _line_name(values: Labels) -> str:
     return ", ".join(words(name, value) for name, value in values)
 
 
@@ -182,7 +182,7 @@ def _panel(axis: Axes, comparison: Comparison, cells: Sequence[Compared], looks:
             axis.plot(*zip(*seed, strict=True), lw=0.6, alpha=0.45, zorder=2, **looks[values])
         drawn |= _line(axis, tables.curves(comparison, compared), looks[values])
         if what := _remark(compared):
-            remarks.setdefault(what, []).append(_called(values))
+            remarks.setdefault(what, []).append(_line_name(values))
     if not drawn:
         missing(axis)
     else:

@@ -23,12 +23,12 @@ Metrics = dict[str, Any]
 
 # Nothing that is measured is larger; the square of this is still a number.
 LARGEST = 1e100
-# Up to here whole numbers are the same in every program.
+# Up to here whole numbers are exact in JavaScript, too, which reads them on the page.
 LARGEST_ROUND = 2**53
-# So many characters have a text in a summary, a sentence about an error, a configuration at most.
+# The most characters that a text in a summary, a sentence about an error, and a configuration have.
 LONGEST_TEXT, LONGEST_SENTENCE, LONGEST_CONFIGURATION = 300, 600, 16000
 CUT = "..."
-# A data set has so many files at most.
+# No data set has more files.
 MOST_FILES = 100
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 DIVERGED = re.compile(r"diverged in round ([0-9]{1,15})")

@@ -81,7 +81,8 @@ class Store:
     def result(self, job: Job) -> Result:
         """What there is of a job; a sentence where it cannot be read."""
         folder = self.folder(job)
-        # Asked first: of a job that is finished just now it must not be said that it was left.
+        # This is asked before anything is read: a job that another process finishes meanwhile would
+        # otherwise seem to be left unfinished.
         working = at_work(folder)
         if (done := finished(job, folder)) is not None:
             summary, metrics = done
@@ -119,7 +120,7 @@ class Store:
                 _check_identity(job, folder.name)
                 result = self.result(job)
             except FileNotFoundError:
-                # Whoever works there may not have come to it yet.
+                # A process that has just begun to work there has not written it yet.
                 if not at_work(folder):
                     self.pass_over(str(folder), ByzantiumError(f"it has no {CONFIGURATION}"))
             except Exception as error:  # whatever it is that a stranger made it trip over

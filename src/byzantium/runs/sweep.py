@@ -28,11 +28,11 @@ from byzantium.runs.store import Result, Store
 
 logger = logging.getLogger("byzantium")
 
-# Progress is an event at most so often, in seconds.
-OFTEN = 0.2
-# How long the processes are given to save themselves when the sweep is stopped.
-PATIENCE = 120
-# Ctrl-C, a polite kill, and the end of the terminal.
+# Seconds between two events of progress of a job, and between two looks at what is to be done.
+INTERVAL = 0.2
+# The seconds that the processes are given to save themselves when the sweep is stopped.
+GRACE = 120
+# These signals come from Ctrl-C, from `kill`, and when the terminal is closed.
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -138,7 +138,7 @@ def _perform(job: Job, root: Path, listen: Listen, stop: Stop) -> None:
 
     def watch(done: int, total: int, note: str) -> None:
         nonlocal last
-        if time.monotonic() - last > OFTEN:
+        if time.monotonic() - last > INTERVAL:
             listen(Event(job, "progress", done, total, note))
             last = time.monotonic()
 
@@ -161,9 +161,9 @@ def _serve(pipe: Connection, root: Path, threads: int) -> None:
     """
     stopped = threading.Event()
     for number in INTERRUPTS:
-        heed(number, lambda *_: stopped.set())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that leads
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)  # what came meanwhile comes now
+        handle_signal(number, lambda *_: stopped.set())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that leads
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)  # `_spawn` blocked them
 
     def send(event: Event) -> None:
         try:
@@ -174,7 +174,7 @@ def _serve(pipe: Connection, root: Path, threads: int) -> None:
     torch.set_num_threads(threads)
     while not stopped.is_set():
         try:
-            if not pipe.poll(OFTEN):
+            if not pipe.poll(INTERVAL):
                 continue
             job = pipe.recv()
         except (EOFError, OSError):
@@ -182,8 +182,11 @@ def _serve(pipe: Connection, root: Path, threads: int) -> None:
         _perform(job, root, send, stopped.is_set)
 
 
-def heed(number: int, handle: Callable[[int, Any], Any]) -> Any:
-    """Handle a signal, unless whoever started us had it ignored, as nohup does; what was before."""
+def handle_signal(number: int, handle: Callable[[int, Any], Any]) -> Any:
+    """Set a handler, unless we were started with the signal ignored, as by nohup.
+
+    Returns the handler that there was before.
+    """
     before = signal.getsignal(number)
     return before if before is signal.SIG_IGN else signal.signal(number, handle)
 
@@ -207,7 +210,7 @@ class _Pool:
             while (self.waiting or self.busy) and not self.stop():
                 while self.waiting and len(self.busy) < self.size:
                     self._assign(self.waiting.pop())
-                self._receive(OFTEN)
+                self._receive(INTERVAL)
         finally:
             self._close()
 
@@ -222,8 +225,9 @@ class _Pool:
         ours, theirs = self.context.Pipe()
         arguments = (theirs, self.store.root, self.threads)
         process = self.context.Process(target=_serve, args=arguments, daemon=True)
-        # Until it can save itself and leave, signals to it wait; those to us, for a moment. The
-        # tracker of multiprocessing is started before: it lets signals through when it has begun.
+        # The process inherits that these signals are blocked, and unblocks them when it is able to
+        # save itself. The resource tracker of multiprocessing must have been started before: when
+        # it starts, it unblocks signals.
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
         try:
@@ -271,9 +275,9 @@ class _Pool:
         """Let every process save itself and end."""
         for process in self.processes.values():
             process.terminate()
-        patience = time.monotonic() + PATIENCE
-        while self.busy and time.monotonic() < patience:
-            self._receive(OFTEN)
+        deadline = time.monotonic() + GRACE
+        while self.busy and time.monotonic() < deadline:
+            self._receive(INTERVAL)
         for process in [*self.processes.values(), *self.ending]:
-            process.join(OFTEN if self.busy else PATIENCE)
+            process.join(INTERVAL if self.busy else GRACE)
             process.kill()
