@@ -21,7 +21,7 @@ from byzantium.aggregation.order import shares
 from byzantium.aggregation.plain import mixed_blocks
 from byzantium.aggregation.sources import Source, as_source
 from byzantium.aggregation.stage import Stage
-from byzantium.core.errors import ByzantiumError, TooManyRejected
+from byzantium.core.errors import ByzantiumError, KindError, TooManyRejected
 from byzantium.core.forks import fork_safe
 from byzantium.core.formula import Stateful
 
@@ -81,7 +81,7 @@ def admit(
     nonsense = f"not finite, or of norm above {largest:g}"
     reasons = {**source.unreadable, **dict.fromkeys(readable[~usable].tolist(), nonsense)}
     if reasons:
-        bounds = [stage.f for stage in stages if hasattr(stage, "f")]
+        bounds = [stage.bad for stage in stages if stage.bad is not None]
         allowed = min(bounds, default=n // 2)
         told = _told(reasons)
         if len(reasons) > allowed:
@@ -92,7 +92,7 @@ def admit(
                 reasons,
             )
         logger.warning("rejected %d of %d vectors: %s", len(reasons), n, told)
-        stages = [stage.without(len(reasons)) for stage in stages]
+        stages = [stage.with_fewer_bad(len(reasons)) for stage in stages]
     steps = tuple(step for stage in stages for step in stage.expansion)
 
     anchors: list[Tensor | None] = []
@@ -186,7 +186,7 @@ class Chain(_Composed, Mixing):
     parts: tuple[Stage, ...]
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
-        mixed = _through(self.parts, geometry.renewed(), generator)
+        mixed = _through(self.parts, geometry.rebased(), generator)
         return mixed.mixing[: mixed.n]
 
 
@@ -196,7 +196,7 @@ def _through(
     """The geometry behind the mixings among some steps."""
     if not isinstance(generator, torch.Generator | None):
         kind = type(generator).__name__
-        raise TypeError(f"generator must be a torch.Generator or None, got a {kind}")
+        raise KindError(f"generator must be a torch.Generator or None, got a {kind}")
     for step in steps:
         if isinstance(step, Mixing):
             matrix = step.matrix(geometry, generator)
@@ -322,7 +322,7 @@ class Aggregator(Stage, Stateful):
         """Advance the state, if there is any, after an aggregation."""
 
     def __rshift__(self, other: object) -> Any:
-        raise TypeError(f"{self!r} is a rule and ends a pipeline; mixings come before it")
+        raise KindError(f"{self!r} is a rule and ends a pipeline; mixings come before it")
 
 
 @dataclass(frozen=True, repr=False)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.aggregation.plain import column_blocks
-from byzantium.core.errors import ByzantiumError
+from byzantium.core.errors import ByzantiumError, KindError
 from byzantium.core.threads import spread
 
 Array = NDArray[np.float64]
@@ -92,9 +92,9 @@ class Matrix(Source):
 
     def __init__(self, updates: Tensor) -> None:
         if updates.layout != torch.strided:
-            raise TypeError(f"updates must be a dense tensor, got layout {updates.layout}")
+            raise KindError(f"updates must be a dense tensor, got layout {updates.layout}")
         if updates.dtype not in FLOATS:
-            raise TypeError(
+            raise KindError(
                 f"updates must be float16, bfloat16, float32 or float64, got {updates.dtype}"
             )
         if updates.ndim != 2:
@@ -152,7 +152,7 @@ class Vectors(Source):
         found = [_Row.of(row) for row in rows]
         pattern = _Row.of(like) if like is not None else _commonest(found)
         if pattern.fault:
-            raise TypeError(f"updates must hold arrays of numbers, but {pattern.fault}")
+            raise KindError(f"updates must hold arrays of numbers, but {pattern.fault}")
         self.pattern = pattern
         self.floats, self.counters, self.d = _columns(pattern)
         self.unreadable = {}
@@ -252,7 +252,7 @@ def _source(updates: Any, like: Any, strict: bool) -> Source:
         if not len(updates):
             raise ByzantiumError("updates must hold at least one vector, got n = 0")
         return Vectors(updates, like, strict)
-    raise TypeError(
+    raise KindError(
         "updates must be one matrix (n, d), or n vectors, mappings or lists of arrays, "
         f"got a {type(updates).__name__}"
     )
@@ -343,7 +343,7 @@ def _columns(pattern: _Row) -> tuple[list[Entry], list[Entry], int]:
         else:
             counters.append(entry)
     if not floats:
-        raise TypeError("updates must hold floating-point numbers, got none")
+        raise KindError("updates must hold floating-point numbers, got none")
     return floats, counters, start
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from torch import Tensor
@@ -15,6 +15,7 @@ from byzantium.aggregation.geometry import Array, Geometry
 from byzantium.aggregation.pipeline import Weighting
 from byzantium.aggregation.subset import smallest_diameter
 from byzantium.core.errors import ByzantiumError
+from byzantium.core.fields import Bounds, Count, Measure, Positive
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,16 +49,9 @@ class Krum(Weighting):
     tensor([1.])
     """
 
-    f: int
-    m: int = 1
-    power: float = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._count("m", least=1)
-        self._measure("power", positive=True)
-        if self.power > LARGEST_POWER:
-            raise ByzantiumError(f"Krum needs power <= {LARGEST_POWER}, got power={self.power}")
+    f: Count
+    m: Positive = 1
+    power: Annotated[float, Bounds(above=0, most=LARGEST_POWER)] = 2
 
     def least(self) -> tuple[int, str]:
         return 2 * self.f + 3, "2f + 3"
@@ -103,18 +97,9 @@ class GeometricMedian(Weighting):
     tensor([1., 1.])
     """
 
-    steps: int | None = None
-    smoothing: float = 0
+    steps: Positive | None = None
+    smoothing: Measure = 0
     start: Literal["medoid", "zero"] = "medoid"
-
-    def __post_init__(self) -> None:
-        if self.steps is not None:
-            self._count("steps", least=1)
-        self._measure("smoothing", positive=False)
-        if self.start not in ("medoid", "zero"):
-            raise ByzantiumError(
-                f"GeometricMedian starts at 'medoid' or at 'zero', got start={self.start!r}"
-            )
 
     @property
     def needs_origin(self) -> bool:
@@ -147,13 +132,8 @@ class CenteredClipping(Weighting):
     (tensor([1.]), tensor([1.3333]))
     """
 
-    radius: float
-    steps: int = 1
-
-    def __post_init__(self) -> None:
-        self._measure("radius", positive=True, finite=False)
-        self._count("steps", least=1)
-        self.reset()
+    radius: Annotated[float, Bounds(above=0, infinite=True)]
+    steps: Positive = 1
 
     def weights(self, geometry: Geometry) -> Array:
         n = geometry.n
@@ -174,8 +154,7 @@ class CenteredClipping(Weighting):
 
     @property
     def centre(self) -> Tensor | None:
-        centre: Tensor | None = self.__dict__["_centre"]
-        return centre
+        return self.__dict__.get("_centre")
 
     def remember(self, aggregate: Tensor) -> None:
         object.__setattr__(self, "_centre", aggregate.clone())
@@ -206,7 +185,7 @@ class MinimumDiameter(Weighting):
     tensor([1.])
     """
 
-    f: int
+    f: Count
 
     def weights(self, geometry: Geometry) -> Array:
         kept, proven = smallest_diameter(geometry.squared_distances, geometry.n - self.f)
@@ -237,7 +216,7 @@ class SpectralFilter(Weighting):
     tensor([1.])
     """
 
-    f: int
+    f: Count
 
     def weights(self, geometry: Geometry) -> Array:
         n = geometry.n

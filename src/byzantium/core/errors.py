@@ -10,8 +10,12 @@ from types import ModuleType
 class ByzantiumError(ValueError):
     """Something that was given to Byzantium cannot be: a parameter, a size, a text, a file.
 
-    Every error of ours is one, apart from a TypeError where a value is of the wrong kind.
+    Every error of ours is one.
     """
+
+
+class KindError(ByzantiumError, TypeError):
+    """A value is of the wrong kind: a text where a number belongs."""
 
 
 class TooManyRejected(ByzantiumError):  # noqa: N818
@@ -43,3 +47,8 @@ def needed(library: str, extra: str, purpose: str) -> ModuleType:
         raise MissingLibraryError(
             f"{purpose} needs {name}: pip install 'byzantium[{extra}]'"
         ) from error
+
+
+# Tracebacks name them as they are imported.
+for _error in (ByzantiumError, KindError, MissingLibraryError, TooManyRejected):
+    _error.__module__ = "byzantium"

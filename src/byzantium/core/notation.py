@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from byzantium.core.errors import ByzantiumError
+from byzantium.core.errors import ByzantiumError, KindError
 
 # Longer than any pipeline, and short enough for any text to be read at once.
 LONGEST = 2000
@@ -31,7 +31,7 @@ def read(
     text that says something wrong is a ValueError, whatever is wrong with it.
     """
     if not isinstance(text, str):
-        raise TypeError(f"{form!r} is written as text, got a {type(text).__name__}")
+        raise KindError(f"{form!r} is written as text, got a {type(text).__name__}")
     if len(text) > LONGEST:
         raise ByzantiumError(
             f"{text[:40]!r}... is {len(text)} characters long, more than {LONGEST}"

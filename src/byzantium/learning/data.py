@@ -125,7 +125,7 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
     <digits: 1442 images to learn from and 355 to test with, 1 x 8 x 8, 10 classes>
     >>> load("mnits")
     Traceback (most recent call last):
-    ValueError: there is no data set 'mnits'; did you mean 'mnist'?
+    byzantium.ByzantiumError: there is no data set 'mnits'; did you mean 'mnist'?
     """
     if name == "digits":
         return _digits()

@@ -19,11 +19,19 @@ from byzantium.aggregation import Aggregator, parse
 from byzantium.aggregation.pipeline import check_sizes
 from byzantium.core import files, notation
 from byzantium.core.errors import ByzantiumError
-from byzantium.core.formula import number, whole
+from byzantium.core.fields import (
+    Count,
+    Measure,
+    Positive,
+    PositiveMeasure,
+    Seed,
+    fitted_arguments,
+)
 from byzantium.learning import Dataset, Settings, Simulation, load, long_tail, models, partition
 from byzantium.learning.data import NAMES
 from byzantium.learning.keeping import kept, resume
-from byzantium.learning.settings import RECORDS
+from byzantium.learning.partition import Imbalance
+from byzantium.learning.settings import RECORDS, Beta
 from byzantium.runs.job import (
     METRICS,
     Job,
@@ -39,7 +47,7 @@ from byzantium.threats import parse_attack
 LAST = 5
 
 
-def _cnn(data: Dataset, scale: int = 1) -> nn.Module:
+def _cnn(data: Dataset, scale: Positive = 1) -> nn.Module:
     if data.train_x.shape[1:] != (1, 28, 28):
         size = " x ".join(map(str, data.train_x.shape[1:]))
         raise ByzantiumError(
@@ -48,7 +56,7 @@ def _cnn(data: Dataset, scale: int = 1) -> nn.Module:
     return models.cnn(scale, data.classes)
 
 
-def _mlp(data: Dataset, hidden: int = 64, layers: int = 1) -> nn.Module:
+def _mlp(data: Dataset, hidden: Positive = 64, layers: Positive = 1) -> nn.Module:
     return models.mlp(tuple(data.train_x.shape[1:]), (hidden,) * layers, data.classes)
 
 
@@ -60,12 +68,12 @@ MODELS: dict[str, Callable[..., nn.Module]] = {"cnn": _cnn, "mlp": _mlp, "linear
 
 
 def _sgd(
-    parameters: Any, rate: float, momentum: float = 0.0, weight_decay: float = 0.0
+    parameters: Any, rate: float, momentum: Measure = 0.0, weight_decay: Measure = 0.0
 ) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=rate, momentum=momentum, weight_decay=weight_decay)
 
 
-def _adam(parameters: Any, rate: float, weight_decay: float = 0.0) -> torch.optim.Optimizer:
+def _adam(parameters: Any, rate: float, weight_decay: Measure = 0.0) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=rate, weight_decay=weight_decay)
 
 
@@ -83,49 +91,48 @@ class Run(Job):
     'Bucketing(s=2) >> Krum(f=5)'
     >>> Run(rounds="many")
     Traceback (most recent call last):
-    ValueError: rounds must be a whole number, got 'many'
+    byzantium.KindError: a run needs a whole number for rounds, got rounds='many'
     """
+
+    called = "a run"
 
     data: str = option("digits", "The data set; `byzantium list data` names them.")
     partition: str = option(
         "by_label()", "Who holds what: iid, by_label, dirichlet(alpha), mixed(fraction)."
     )
-    long_tail: float = option(1.0, "How many times rarer the last class is than the first.")
+    long_tail: Imbalance = option(1.0, "How many times rarer the last class is than the first.")
     model: str = option("mlp", "cnn, cnn(scale=2), mlp, mlp(hidden=64, layers=1), linear.")
-    n: int = option(25, "Workers.")
-    f: int = option(5, "How many attackers the server reckons with.")
-    attackers: int | None = option(None, "How many there really are, where that is not f.")
+    n: Positive = option(25, "Workers.")
+    f: Count = option(5, "How many attackers the server reckons with.")
+    attackers: Count | None = option(None, "How many there really are, where that is not f.")
     rule: str = option(
         "Bucketing(s=2) >> GeometricMedian()",
         "The rule, behind mixings if any; written without its f, it has that of the run.",
     )
     attack: str = option("NoAttack()", "What the attackers do; `byzantium list attacks`.")
-    momentum: float = option(0.0, "Of the workers: beta of Algorithm 2.")
+    momentum: Beta = option(0.0, "Of the workers: beta of Algorithm 2.")
     heavy_ball: bool = option(False, "Momentum without the factor 1 - beta, as the published runs.")
     optimiser: str = option("sgd", "Of the server: sgd, sgd(momentum=0.9), adam.")
-    learning_rate: float = option(0.1, "Of the server.")
-    rounds: int = option(600, "Steps of the server.")
-    batch: int = option(32, "Samples of a worker in each round.")
-    local_steps: int = option(1, "Steps of a worker on its own before it sends.")
-    local_rate: float = option(0.01, "The learning rate of these steps.")
-    participants: int | None = option(None, "Workers drawn for each round, where not all are.")
-    reshuffle_every: int | None = option(None, "Rounds after which workers begin their data again.")
-    evaluate_every: int = option(30, "Rounds between evaluations on the test set.")
+    learning_rate: PositiveMeasure = option(0.1, "Of the server.")
+    rounds: Positive = option(600, "Steps of the server.")
+    batch: Positive = option(32, "Samples of a worker in each round.")
+    local_steps: Positive = option(1, "Steps of a worker on its own before it sends.")
+    local_rate: PositiveMeasure = option(0.01, "The learning rate of these steps.")
+    participants: Positive | None = option(None, "Workers drawn for each round, where not all are.")
+    reshuffle_every: Positive | None = option(
+        None, "Rounds after which workers begin their data again."
+    )
+    evaluate_every: Positive = option(30, "Rounds between evaluations on the test set.")
     record: tuple[str, ...] = option(
         ("distance", "spread", "weights"), f"What else to keep, of {', '.join(RECORDS)}."
     )
-    seed: int = option(0, "Of everything random.")
+    seed: Seed = option(0, "Of everything random.")
 
     def check(self) -> None:
         if self.data not in NAMES:
             raise ByzantiumError(
                 f"there is no data set {self.data!r}{notation.hint(self.data, NAMES)}"
             )
-        for name in ("f", "attackers"):
-            if (getattr(self, name) or 0) < 0:
-                raise ByzantiumError(f"a run needs {name} >= 0, got {name}={getattr(self, name)}")
-        if not 1 <= self.long_tail < math.inf:
-            raise ByzantiumError(f"a run needs a finite long_tail >= 1, got {self.long_tail}")
         settings, rule = self.settings(), self.aggregator()
         for stage in rule.stages:
             if getattr(stage, "f", self.f) != self.f:
@@ -310,22 +317,12 @@ def _spelled(
 ) -> tuple[str, Callable[..., Any]]:
     """How `name(argument=value)` is written, and the function with these arguments.
 
-    The first `given` parameters are not of the notation. The default of a parameter tells its kind.
+    The first `given` parameters are not of the notation.
     """
 
     def note(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
         def noted(**arguments: Any) -> tuple[str, dict[str, Any]]:
-            for argument, value in arguments.items():
-                if isinstance(signature.parameters[argument].default, int):
-                    if whole(name, argument, value) < 1:
-                        raise ByzantiumError(
-                            f"{name} needs {argument} >= 1, got {argument}={value}"
-                        )
-                elif not 0 <= number(name, argument, value) < math.inf:
-                    raise ByzantiumError(
-                        f"{name} needs a finite {argument} >= 0, got {argument}={value}"
-                    )
-            return name, arguments
+            return name, fitted_arguments(make, arguments)
 
         signature = inspect.signature(make)
         written = list(signature.parameters.values())[given:]

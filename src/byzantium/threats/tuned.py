@@ -34,8 +34,8 @@ class Tuned(Attack):
 
     attack: Attack
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.attack, Attack) or self.attack.strength is None:
+    def check_parameters(self) -> None:
+        if self.attack.strength is None:
             raise ByzantiumError(
                 "Tuned needs an attack that has a strength, such as InnerProduct, "
                 f"ALittleIsEnough or GaussianNoise, got {self.attack!r}"
