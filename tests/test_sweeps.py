@@ -63,7 +63,7 @@ def test_processes_do_what_one_does_and_a_killed_one_is_replaced(tmp_path: Path)
     """Four short runs and a long one in two processes; the one with the long run is killed."""
     short = product(FIXED, {"rule": ["Median()", "Mean()"], "seed": [0, 1]})
     long = Run(**FIXED).varied(rounds=10**6, evaluate_every=100)
-    store, events, killed = Store(tmp_path / "crew"), list[Event](), list[int]()
+    store, events, killed = Store(tmp_path / "pool"), list[Event](), list[int]()
 
     def listen(event: Event) -> None:
         events.append(event)
@@ -110,7 +110,7 @@ def test_the_job_of_a_process_that_is_told_to_stop_is_given_to_another(tmp_path:
     """All are signalled when just started, one amid its job, and all when one has done its."""
     jobs = product(FIXED, {"seed": [0, 1, 2, 3]})
     jobs[0] = jobs[0].varied(rounds=500, evaluate_every=100)
-    store, events, signalled = Store(tmp_path / "crew"), list[Event](), list[int]()
+    store, events, signalled = Store(tmp_path / "pool"), list[Event](), list[int]()
 
     def listen(event: Event) -> None:
         events.append(event)
