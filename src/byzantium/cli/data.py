@@ -9,6 +9,7 @@ import torch
 
 from byzantium.cli.main import main
 from byzantium.cli.options import FAILED, Place, complete, data_option, out
+from byzantium.core.errors import needed
 from byzantium.learning import data as data_sets
 from byzantium.learning import partition as partitions
 
@@ -53,6 +54,7 @@ def verify(name: str) -> None:
 @click.option("--out", type=Place(), default="partition.png", show_default=True)
 def picture(name: str, partition: str, workers: int, seed: int, out: Path) -> None:
     """A picture of who holds what: workers by classes."""
+    needed("matplotlib", "report", "a picture")
     loaded, way = data_sets.load(name), partitions.read(partition)
     parts = way(loaded.train_y, workers, torch.Generator().manual_seed(seed))
     partitions.picture(parts, loaded.train_y, out)

@@ -13,6 +13,7 @@ from byzantium.cli.main import main
 from byzantium.cli.options import (
     Place,
     carry_out,
+    check,
     complete,
     data_option,
     err,
@@ -21,6 +22,7 @@ from byzantium.cli.options import (
     results_option,
     version_options,
 )
+from byzantium.core.errors import needed
 from byzantium.papers.artifact import Artifact, Version
 from byzantium.papers.bucketing import MAKERS, artifact
 from byzantium.papers.comparison import compare
@@ -54,11 +56,13 @@ def plan(target: str, results: Path, jobs: int, probe: bool, **version: Any) -> 
     found = store.results(todo)
     if len(found) <= 60:
         for result in found:
-            text = f"{result.status:>10}  {described(result.job)}"
+            text = f"{result.ending:>10}  {described(result.job)}"
+            text += f": {result.reason}" if result.reason else ""
             out.print(text, highlight=False, soft_wrap=True)
     done = sum(result.done for result in found)
     out.print(f"{len(found)} jobs, {done} done, {len(found) - done} to do")
     if probe and done < len(found):
+        check(todo, store)
         with err.status("trying a few rounds of each kind"):
             seconds = _tried(todo, store) / min(jobs, len(found) - done)
         out.print(f"about {duration(seconds)} with --jobs {jobs}, from a short probe")
@@ -98,9 +102,12 @@ def reproduce(names: tuple[str, ...], results: Path, jobs: int, **version: Any) 
 
     store, wanted = Store(results), Version(**version)
     made = [artifact(name, wanted) for name in names]
+    todo = [job for one in made for job in one.jobs]
+    check_libraries(store, figures=True)
+    check(todo, store)
     for one in made:
         Requests(store).add(one.name, one.version)
-    carry_out([job for one in made for job in one.jobs], store, jobs)
+    carry_out(todo, store, jobs)
     for one in made:
         _header(one)
         out.print(terminal(compare(one, store)))
@@ -123,6 +130,7 @@ def reproduce(names: tuple[str, ...], results: Path, jobs: int, **version: Any) 
 def report(results: Path, markdown: Path | None, csv: Path | None) -> None:
     """One page to look at, and figures, from a folder of results."""
     store = Store(results)
+    check_libraries(store, table=csv is not None)
     page, pictures = written(store, markdown)
     out.print(f"the page: {page}", soft_wrap=True)
     for picture in pictures:
@@ -130,6 +138,18 @@ def report(results: Path, markdown: Path | None, csv: Path | None) -> None:
     if csv:
         store.table().to_csv(csv, index=False)
         out.print(f"the table: {csv}", soft_wrap=True)
+
+
+def check_libraries(store: Store, *, figures: bool = False, table: bool = False) -> None:
+    """Raise a sentence, before anything is begun, where a library for the report is missing.
+
+    figures: even if no artifact was asked for yet, whose figure is drawn.
+    """
+    needed("plotly.offline", "report", "a report")
+    if figures or list(Requests(store)):
+        needed("matplotlib", "report", "a figure")
+    if table:
+        needed("pandas", "report", "a table of results")
 
 
 def written(store: Store, markdown: Path | None) -> tuple[Path, list[Path]]:

@@ -16,6 +16,7 @@ from byzantium.cli.options import (
     MOST_JOBS,
     Place,
     carry_out,
+    check,
     data_option,
     jobs_option,
     members,
@@ -23,7 +24,7 @@ from byzantium.cli.options import (
     results_option,
     run_options,
 )
-from byzantium.cli.paper import written
+from byzantium.cli.paper import check_libraries, written
 from byzantium.learning import data as data_sets
 from byzantium.papers.bucketing import MAKERS
 from byzantium.reports import demo as demonstration
@@ -59,10 +60,9 @@ def run(config: Path | None, results: Path, **options: Any) -> None:
     values.pop("kind", None)
     job, store = Run.of({**values, **given}), Store(results)
     already = store.results([job])[0].done
-    if not already:
-        carry_out([job], store, 1)
-    result = store.result(job)
-    said = f"done before: {result.status}" if already else result.status
+    check([job], store)
+    (result,) = carry_out([job], store, 1)
+    said = f"done before: {result.ending}" if already else result.ending
     if result.accuracy is not None:
         said += f", accuracy {result.accuracy:.2f} % (mean of the last five evaluations)"
     out.print(said, soft_wrap=True)
@@ -86,11 +86,11 @@ def sweep(file: Path, results: Path, jobs: int) -> None:
     seed = [0, 1, 2]
     """  # noqa: D301
     store, runs = Store(results), load(file)
-    carry_out(runs, store, jobs)
+    check(runs, store)
     table = Table("run", "status", "accuracy (%)")
-    for result in store.results(runs):
+    for result in carry_out(runs, store, jobs):
         accuracy = "" if result.accuracy is None else f"{result.accuracy:.2f}"
-        table.add_row(described(result.job), result.status, accuracy)
+        table.add_row(described(result.job), result.ending, accuracy)
     out.print(table)
 
 
@@ -143,8 +143,9 @@ def demo(results: Path, rounds: int, jobs: int) -> None:
     digits sorted by label, 5 of them attack. Takes less than a minute.
     """
     store, runs = Store(results), demonstration.runs(rounds)
+    check_libraries(store)
     carry_out(list(runs.values()), store, jobs)
-    for part in demonstration.told(runs, store):
+    for part in demonstration.conclusion(runs, store):
         out.print(part)
     page, _ = written(store, None)
     out.print(f"look at it all: {page}", soft_wrap=True)

@@ -54,7 +54,7 @@ PUBLISHED_SETTINGS = Run(
 )
 
 
-def behind(s: int, rule: str, mixing: str = "Bucketing") -> str:
+def bucketed(s: int, rule: str, mixing: str = "Bucketing") -> str:
     """A rule behind buckets of s; the rule itself where s is 1."""
     return f"{mixing}(s={s}) >> {rule}" if s > 1 else rule
 
@@ -82,7 +82,7 @@ def _table(name: str, s: int, attack: str) -> Artifact:
     cells = tuple(
         _cell(
             _labels(aggregator, attack, 0.0, s, split),
-            rule=behind(s, RULES[aggregator]),
+            rule=bucketed(s, RULES[aggregator]),
             attack=ATTACKS[attack],
             partition=SPLITS[split],
             **setting,
@@ -105,7 +105,7 @@ def _main() -> Artifact:
     cells = tuple(
         _cell(
             _labels(aggregator, attack, momentum, s, "noniid"),
-            rule=behind(s, RULES[aggregator]),
+            rule=bucketed(s, RULES[aggregator]),
             attack=ATTACKS[attack],
             momentum=momentum,
         )
@@ -140,7 +140,7 @@ def _hyperparameters() -> Artifact:
             n=53,
             f=q,
             momentum=momentum,
-            rule=behind(s, _clipping(10 / (1 - momentum))),
+            rule=bucketed(s, _clipping(10 / (1 - momentum))),
             attack=ATTACKS["ipm"],
         )
         for momentum in (0.0, 0.9)
@@ -197,7 +197,7 @@ def _clipping_radius() -> Artifact:
             {"scaling": scaling, "attack": attack, "momentum": momentum, "s": s},
             momentum=momentum,
             rounds=1200,
-            rule=behind(s, _clipping(radius(momentum))),
+            rule=bucketed(s, _clipping(radius(momentum))),
             attack=ATTACKS[attack],
         )
         for scaling, radius in RADII.items()
@@ -222,7 +222,7 @@ def _krum_selections() -> Artifact:
             n=20,
             f=2,
             rounds=1200,
-            rule=behind(s, RULES["krum"]),
+            rule=bucketed(s, RULES["krum"]),
             attack=ATTACKS["label-flip"],
         )
         for s in (1, 2, 3)
@@ -246,7 +246,7 @@ def _scaled(name: str, title: str, y: str) -> Artifact:
             f=3,
             rounds=3000,
             model=f"cnn(scale={scale})",
-            rule=behind(s, RULES["rfa"]),
+            rule=bucketed(s, RULES["rfa"]),
             attack=ATTACKS[attack],
             record=("distance", "spread", "weights", "heterogeneity"),
         )
@@ -272,7 +272,7 @@ def _resampling() -> Artifact:
             n=24,
             f=3,
             rounds=1200,
-            rule=behind(2, RULES["rfa"], mixing),
+            rule=bucketed(2, RULES["rfa"], mixing),
             attack=ATTACKS[attack],
         )
         for attack in FIVE

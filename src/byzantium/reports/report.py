@@ -25,7 +25,7 @@ from byzantium.core.errors import needed
 from byzantium.learning import metrics
 from byzantium.papers import published
 from byzantium.papers.comparison import Compared, Comparison
-from byzantium.reports import tables
+from byzantium.reports import palette, tables
 from byzantium.runs.job import Job, Metrics
 from byzantium.runs.mimicry import Mimicry
 from byzantium.runs.run import Run
@@ -116,6 +116,7 @@ def contents(store: Store, comparisons: Sequence[Comparison]) -> dict[str, Any]:
         "byzantium": __version__,
         "made": f"{now.day} {now:%B %Y, %H:%M}",
         "surroundings": _surroundings(results.values()),
+        "palette": palette.for_page(),
         "settings": list(settings.values()),
         "labels": _labels(list(numbers)),
         # What may be drawn over rounds, in the order it is offered.
@@ -152,6 +153,12 @@ def _parts(rule: str) -> tuple[str, str]:
     *mixings, last = parse(rule).stages
     text = re.sub(r"\bf=\d+(, )?", "", repr(last))
     return " >> ".join(map(repr, mixings)), re.sub(r", \)", ")", text)
+
+
+@cache
+def _kind(rule: str) -> str:
+    """The class of a rule, which tells its colour."""
+    return type(parse(rule).stages[-1]).__name__
 
 
 def _facets(job: Job) -> dict[str, Any]:
@@ -234,12 +241,15 @@ def _run(result: Result, setting: int) -> dict[str, Any]:
     assert isinstance(job, Run)
     entries: dict[str, Any] = {
         **_facets(job),
+        "kind": _kind(job.rule),
         "text": job.rule,
         "seed": job.seed,
         "n": job.n,
         "q": job.q,
         "setting": setting,
         "status": result.status,
+        "ending": result.ending,
+        "reason": result.reason,
         "accuracy": result.accuracy,
         "seconds": result.summary.get("seconds"),
         "command": command(job),
@@ -300,7 +310,9 @@ def _cell(comparison: Comparison, compared: Compared, numbers: dict[Job, int]) -
     values = _numbers(comparison, compared)
     cell: dict[str, Any] = {
         **_facets(job),
+        "kind": _kind(job.rule) if isinstance(job, (Run, Mimicry)) else "",
         "labels": compared.cell.labels,
+        "words": {k: palette.words(k, v) for k, v in compared.cell.labels.items()},
         "runs": [numbers[r.job] for r in compared.results if r.job in numbers],
         "value": fmean(values) if values else None,
         "deviation": stdev(values) if len(values) > 1 else None,
@@ -310,6 +322,8 @@ def _cell(comparison: Comparison, compared: Compared, numbers: dict[Job, int]) -
         "jobs": len(compared.results),
         "missing": compared.missing,
         "diverged": compared.diverged,
+        "failed": compared.failed,
+        "reasons": list(dict.fromkeys(r.reason for r in compared.results if r.reason)),
     }
     if compared.missing:
         cell["command"] = comparison.command(compared)
@@ -337,7 +351,7 @@ def _numbers(comparison: Comparison, compared: Compared) -> list[float]:
 def _mean_curve(curves: Sequence[dict[int, float]], compared: Compared) -> list[list[float]]:
     """Over seeds; as far as the shortest that diverged goes, else as far as any does."""
     results = zip(curves, compared.results, strict=True)
-    ends = [max(c, default=0) for c, result in results if result.status.startswith("diverged")]
+    ends = [max(c, default=0) for c, result in results if result.status == "diverged"]
     end = min(ends, default=math.inf)
     rounds = sorted({at for curve in curves for at in curve if at <= end})
     return [[*rounds], [fmean(curve[at] for curve in curves if at in curve) for at in rounds]]

@@ -6,7 +6,8 @@ import functools
 import inspect
 import json
 import math
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ from byzantium.runs.job import (
     Stop,
     Watch,
     append,
-    told,
+    option,
 )
 from byzantium.threats import parse_attack
 
@@ -104,37 +105,37 @@ class Run(Job):
 
     called = "a run"
 
-    data: str = told("digits", "The data set; `byzantium list data` names them.")
-    partition: str = told(
+    data: str = option("digits", "The data set; `byzantium list data` names them.")
+    partition: str = option(
         "by_label()", "Who holds what: iid, by_label, dirichlet(alpha), mixed(fraction)."
     )
-    long_tail: Imbalance = told(1.0, "How many times rarer the last class is than the first.")
-    model: str = told("mlp", "cnn, cnn(scale=2), mlp, mlp(hidden=64, layers=1), linear.")
-    n: Positive = told(25, "Workers.")
-    f: Count = told(5, "How many attackers the server reckons with.")
-    attackers: Count | None = told(None, "How many there really are, where that is not f.")
-    rule: str = told(
+    long_tail: Imbalance = option(1.0, "How many times rarer the last class is than the first.")
+    model: str = option("mlp", "cnn, cnn(scale=2), mlp, mlp(hidden=64, layers=1), linear.")
+    n: Positive = option(25, "Workers.")
+    f: Count = option(5, "How many attackers the server reckons with.")
+    attackers: Count | None = option(None, "How many there really are, where that is not f.")
+    rule: str = option(
         "Bucketing(s=2) >> GeometricMedian()",
         "The rule, behind mixings if any; written without its f, it has that of the run.",
     )
-    attack: str = told("NoAttack()", "What the attackers do; `byzantium list attacks`.")
-    momentum: Beta = told(0.0, "Of the workers: beta of Algorithm 2.")
-    heavy_ball: bool = told(False, "Momentum without the factor 1 - beta, as the published runs.")
-    optimiser: str = told("sgd", "Of the server: sgd, sgd(momentum=0.9), adam.")
-    learning_rate: PositiveMeasure = told(0.1, "Of the server.")
-    rounds: Positive = told(600, "Steps of the server.")
-    batch: Positive = told(32, "Samples of a worker in each round.")
-    local_steps: Positive = told(1, "Steps of a worker on its own before it sends.")
-    local_rate: PositiveMeasure = told(0.01, "The learning rate of these steps.")
-    participants: Positive | None = told(None, "Workers drawn for each round, where not all are.")
-    reshuffle_every: Positive | None = told(
+    attack: str = option("NoAttack()", "What the attackers do; `byzantium list attacks`.")
+    momentum: Beta = option(0.0, "Of the workers: beta of Algorithm 2.")
+    heavy_ball: bool = option(False, "Momentum without the factor 1 - beta, as the published runs.")
+    optimiser: str = option("sgd", "Of the server: sgd, sgd(momentum=0.9), adam.")
+    learning_rate: PositiveMeasure = option(0.1, "Of the server.")
+    rounds: Positive = option(600, "Steps of the server.")
+    batch: Positive = option(32, "Samples of a worker in each round.")
+    local_steps: Positive = option(1, "Steps of a worker on its own before it sends.")
+    local_rate: PositiveMeasure = option(0.01, "The learning rate of these steps.")
+    participants: Positive | None = option(None, "Workers drawn for each round, where not all are.")
+    reshuffle_every: Positive | None = option(
         None, "Rounds after which workers begin their data again."
     )
-    evaluate_every: Positive = told(30, "Rounds between evaluations on the test set.")
-    record: tuple[str, ...] = told(
+    evaluate_every: Positive = option(30, "Rounds between evaluations on the test set.")
+    record: tuple[str, ...] = option(
         ("distance", "spread", "weights"), f"What else to keep, of {', '.join(metrics.words())}."
     )
-    seed: Seed = told(0, "Of everything random.")
+    seed: Seed = option(0, "Of everything random.")
 
     def check(self) -> None:
         if self.data not in NAMES:
@@ -187,20 +188,35 @@ class Run(Job):
         return rule_of(self.rule, self.f)
 
     def dataset(self) -> Dataset:
-        return _dataset(self.data, self.long_tail)
+        """The data set; of the last two, those that other runs of this process need are at hand."""
+        return _dataset(self.data, self.long_tail, os.environ.get("BYZANTIUM_DATA"))
+
+    def built(self, data: Dataset) -> nn.Module:
+        """The model for a data set, at its beginning."""
+        _, build = _spelled(self.model, MODELS, given=1)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            model: nn.Module = build(data)
+        return model
+
+    def check_parts(self, data: Dataset) -> None:
+        """Raise a sentence unless the model and the partition fit a data set."""
+        try:
+            with torch.device("meta"):  # shapes without numbers, which take no memory
+                self.built(data)
+        except (RuntimeError, MemoryError) as error:
+            raise ByzantiumError(f"the model {self.model} cannot be built: {error}") from error
+        generator = torch.Generator().manual_seed(0)
+        partition.read(self.partition)(data.train_y, self.n - self.q, generator)
 
     def simulation(self) -> Simulation:
         """The training, at its beginning."""
         data = self.dataset()
-        _, build = _spelled(self.model, MODELS, given=1)
         _, optimiser = _spelled(self.optimiser, OPTIMISERS, given=2)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            model = build(data)
         return Simulation(
             self.settings(),
             data,
-            model,
+            self.built(data),
             self.aggregator(),
             parse_attack(self.attack),
             partition.read(self.partition),
@@ -227,7 +243,9 @@ class Run(Job):
         last = [evaluation["accuracy"] for evaluation in history.evaluations[-LAST:]]
         completed = history.status == "completed"
         accuracy_of_last = sum(last) / len(last) if completed else None
-        return {"status": history.outcome, "accuracy": accuracy_of_last}
+        summary = {"status": history.outcome, "accuracy": accuracy_of_last}
+        digests = dict(training.data.digests)
+        return {**summary, "data": digests} if digests else summary
 
 
 def _blocks(evaluations: list[Metrics], rounds: list[Metrics], first: int = 0) -> list[Metrics]:
@@ -240,10 +258,32 @@ def _blocks(evaluations: list[Metrics], rounds: list[Metrics], first: int = 0) -
     ]
 
 
-@functools.lru_cache(maxsize=2)
-def _dataset(name: str, gamma: float) -> Dataset:
+def check_ready(jobs: Iterable[Job]) -> None:
+    """Raise a sentence unless the jobs can begin: data are found, and models and partitions fit.
+
+    It takes seconds, and is asked before hours of work. Runs that are alike in this are looked at
+    once. The data are not held on to: other processes may do the work.
+    """
+    alike: dict[tuple[str, float], dict[tuple[str, str, int], Run]] = {}
+    for run in jobs:
+        if isinstance(run, Run):
+            same = alike.setdefault((run.data, run.long_tail), {})
+            same[run.model, run.partition, run.n - run.q] = run
+    for (name, gamma), runs in alike.items():
+        data = _selected(name, gamma)
+        for run in runs.values():
+            run.check_parts(data)
+
+
+def _selected(name: str, gamma: float) -> Dataset:
     data = load(name)
     return data if gamma == 1 else long_tail(data, gamma)
+
+
+@functools.lru_cache(maxsize=2)
+def _dataset(name: str, gamma: float, folder: str | None) -> Dataset:
+    """Read once for all runs of a process; `folder` is where `load` looks for the files."""
+    return _selected(name, gamma)
 
 
 def rule_of(text: str, f: int) -> Aggregator:
