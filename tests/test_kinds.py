@@ -21,7 +21,7 @@ from byzantium.core.fields import Positive
 from byzantium.experiments import Mimicry, Run
 from byzantium.learning import Settings, models
 from byzantium.learning.partition import PARTITIONS
-from byzantium.runs.run import MODELS, OPTIMISERS
+from byzantium.runs.parts import MODELS, OPTIMISERS
 
 HUGE = 10**400
 # What a parameter of a kind is not. No count and no measure here may be negative.

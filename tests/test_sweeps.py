@@ -17,8 +17,8 @@ import torch
 
 from byzantium.core.claims import held
 from byzantium.experiments import Job, Mimicry, Run, Store, execute, load, perform, product
-from byzantium.runs.estimate import estimate, probe
 from byzantium.runs.sweep import Event
+from byzantium.runs.timing import estimate, probe
 
 FIXED: dict[str, Any] = {"rounds": 6, "evaluate_every": 3, "n": 7, "f": 1, "batch": 8}
 

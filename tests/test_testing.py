@@ -13,7 +13,8 @@ from members import ATTACKS, EVERYTHING, MIXINGS
 from torch import Tensor
 
 import byzantium as bz
-from byzantium.core.fields import Count
+from byzantium.core import Count
+from byzantium.learning import Settings, Simulation, load, mlp
 from byzantium.testing import check_attack, check_mixing, check_rule
 
 
@@ -89,6 +90,16 @@ def test_a_function_of_the_matrix_is_a_rule_of_its_own() -> None:
     assert torch.equal(Largest()(names)["a"], X.max(dim=0).values[:2])
 
 
+def test_a_run_with_a_rule_of_ones_own_is_recorded_but_for_its_weights(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    record = ("distance", "weights", "rejected")
+    settings = Settings(n=7, q=1, rounds=2, evaluate_every=1, record=record)
+    training = Simulation(settings, load("digits"), mlp((1, 8, 8)), bz.Bucketing(s=2) >> Largest())
+    assert [sorted(found) for found in training] == [["distance", "loss", "rejected", "round"]] * 2
+    assert "does not know how much each worker counted" in caplog.text
+
+
 def test_rules_of_the_other_kinds_pass_too() -> None:
     check_rule(Nearest(f=2), breaks={"robustness"})
     check_rule(Inner(), breaks={"rotation"})
@@ -162,7 +173,7 @@ def test_inner_products_are_enough_for_every_weighting(member: members.Rule) -> 
     X = torch.randn(members.N, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     generators = [torch.Generator().manual_seed(4) for _ in range(2)]
     rule = member.fresh()
-    if not rule.weighs:
+    if rule.knows_weights != "always":
         with pytest.raises(bz.ByzantiumError, match="needs the vectors"):
             rule.weigh(X @ X.T)
         return

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from byzantium.aggregation import Aggregator, Mixing
-from byzantium.core.errors import ByzantiumError
+from byzantium.core import ByzantiumError
 from byzantium.threats import Attack
 
 # Vectors that everything is tried on: enough for 4f + 3 behind buckets of two, with f = 2.

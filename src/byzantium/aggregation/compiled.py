@@ -17,7 +17,7 @@ from torch import Tensor
 
 from byzantium.aggregation import kernels
 from byzantium.aggregation.network import network
-from byzantium.core.threads import spread
+from byzantium.core import spread
 
 Array = NDArray[np.float64]
 Result = TypeVar("Result")

@@ -9,7 +9,7 @@ from byzantium.aggregation.mixing import KrumSelection
 from byzantium.aggregation.pipeline import Aggregator
 from byzantium.aggregation.rules import CoordinateWise
 from byzantium.aggregation.stage import Stage
-from byzantium.core.fields import Count
+from byzantium.core import Count
 
 
 @dataclass(frozen=True, repr=False)

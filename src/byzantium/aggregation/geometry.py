@@ -31,7 +31,7 @@ from byzantium.aggregation.points import (
     rounding,
     squared_distances,
 )
-from byzantium.core.errors import ByzantiumError
+from byzantium.core import ByzantiumError
 
 logger = logging.getLogger("byzantium")
 

@@ -16,7 +16,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numpy.typing import NDArray
 
 from byzantium.aggregation.cache import CheckedCache
-from byzantium.core.forks import held_during_forks
+from byzantium.core import held_during_forks
 
 logger = logging.getLogger("byzantium")
 

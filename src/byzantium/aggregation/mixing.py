@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from byzantium.aggregation.geometry import Geometry
 from byzantium.aggregation.pipeline import Mixing
 from byzantium.aggregation.points import Array
-from byzantium.core.fields import Count, Positive
+from byzantium.core import Count, Positive
 
 
 def _permutation(n: int, generator: torch.Generator | None) -> NDArray[np.int64]:

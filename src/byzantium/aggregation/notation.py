@@ -7,8 +7,7 @@ import inspect
 
 from byzantium.aggregation.pipeline import Aggregator, Mixing
 from byzantium.aggregation.stage import Stage
-from byzantium.core.errors import ByzantiumError
-from byzantium.core.notation import PIPELINE, read
+from byzantium.core import ByzantiumError, notation
 
 
 def parse(text: str, **known_arguments: object) -> Aggregator | Mixing:
@@ -26,7 +25,7 @@ def parse(text: str, **known_arguments: object) -> Aggregator | Mixing:
 
     members = (getattr(aggregation, name) for name in aggregation.__all__)
     classes = [member for member in members if inspect.isclass(member)]
-    result = read(
+    result = notation.read(
         text,
         {
             member.__name__: member
@@ -34,7 +33,7 @@ def parse(text: str, **known_arguments: object) -> Aggregator | Mixing:
             if issubclass(member, Stage) and dataclasses.is_dataclass(member)
         },
         known_arguments,
-        form=PIPELINE,
+        form=notation.PIPELINE,
     )
     assert isinstance(result, (Aggregator, Mixing))
     return result

@@ -11,7 +11,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, Literal, overload
 
 import numpy as np
 import torch
@@ -21,9 +21,7 @@ from byzantium.aggregation.geometry import Geometry, vectors_of
 from byzantium.aggregation.points import Array, GivenPoints, row_norms
 from byzantium.aggregation.sources import Source, as_source
 from byzantium.aggregation.stage import Stage
-from byzantium.core.errors import ByzantiumError, KindError, TooManyRejected
-from byzantium.core.forks import fork_safe
-from byzantium.core.formula import Stateful
+from byzantium.core import ByzantiumError, KindError, Stateful, TooManyRejected, fork_safe
 
 logger = logging.getLogger("byzantium")
 
@@ -293,10 +291,14 @@ class Aggregator(Stage, Stateful):
         )
 
     @property
-    def weighs(self) -> bool:
-        """Whether it ends in a weighting, which knows its weights; others must sort again."""
+    def knows_weights(self) -> Literal["always", "asked", "never"]:
+        """Whether the rule at its end knows how much each vector counted.
+
+        A weighting always does; a rule by coordinate when it is asked, and sorts once more.
+        """
         rule = self.stages[-1].expansion[-1]
-        return isinstance(rule, Rule) and rule.by_weights
+        assert isinstance(rule, Rule)
+        return rule.weights_known
 
     def weigh(self, gram: Any, generator: torch.Generator | None = None) -> Tensor:
         """(n,): how much each of n vectors counts, from their inner products alone.
@@ -309,7 +311,7 @@ class Aggregator(Stage, Stateful):
         >>> Krum(f=1).weigh(X @ X.T)
         tensor([0., 1., 0., 0., 0.], dtype=torch.float64)
         """
-        if not self.weighs:
+        if self.knows_weights != "always":
             raise ByzantiumError(f"{self!r} needs the vectors, not only their inner products")
         rule = copy.deepcopy(self)
         rule.reset()
@@ -378,7 +380,8 @@ class Pipeline(_Composed, Aggregator):
 class Rule(Aggregator, ABC):
     """What stands at the end of a pipeline and does the work; `rules` has its kinds."""
 
-    by_weights: ClassVar[bool] = False  # whether it is a matter of weights, which it then knows
+    # Whether it knows how much each vector counted: by itself, when it is asked, or not at all.
+    weights_known: ClassVar[Literal["always", "asked", "never"]]
 
     @abstractmethod
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:

@@ -19,7 +19,7 @@ from torch import Tensor
 from byzantium.aggregation import plain
 from byzantium.aggregation.plain import column_blocks
 from byzantium.aggregation.sources import Matrix, Source
-from byzantium.core.forks import fork_safe
+from byzantium.core import fork_safe
 
 Array = NDArray[np.float64]
 

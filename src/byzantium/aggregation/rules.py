@@ -15,13 +15,13 @@ from byzantium.aggregation.pipeline import Rule
 from byzantium.aggregation.plain import mixed_blocks
 from byzantium.aggregation.points import Array, backend
 from byzantium.aggregation.sources import Source
-from byzantium.core.errors import ByzantiumError
+from byzantium.core import ByzantiumError
 
 
 class Weighting(Rule):
     """A rule that depends on the vectors through their Gram matrix alone: weights @ vectors."""
 
-    by_weights: ClassVar[bool] = True
+    weights_known = "always"
 
     @abstractmethod
     def weights(self, geometry: Geometry) -> Array:
@@ -43,6 +43,8 @@ class MatrixRule(Rule):
 
     It works behind `>>`, where the mixed vectors are built for it, which pipelines otherwise avoid.
     """
+
+    weights_known = "never"
 
     @abstractmethod
     def aggregate(self, updates: Tensor) -> Tensor:
@@ -68,6 +70,7 @@ class MatrixRule(Rule):
 class CoordinateWise(Rule):
     """A rule that averages, in each coordinate by itself, the central ones of the sorted values."""
 
+    weights_known = "asked"
     nearest: ClassVar[bool] = False  # those nearest the median, rather than the middle ones
 
     @abstractmethod

@@ -15,8 +15,7 @@ from byzantium.aggregation.geometry import Geometry
 from byzantium.aggregation.points import Array
 from byzantium.aggregation.rules import Weighting
 from byzantium.aggregation.subset import smallest_diameter
-from byzantium.core.errors import ByzantiumError
-from byzantium.core.fields import Bounds, Count, Measure, Positive
+from byzantium.core import Bounds, ByzantiumError, Count, Measure, Positive
 
 
 @dataclass(frozen=True, repr=False)

@@ -18,12 +18,19 @@ import click
 from rich.console import Console
 
 import byzantium as bz
-from byzantium.learning import data as data_sets
-from byzantium.runs.job import Job
-from byzantium.runs.progress import Board, described
-from byzantium.runs.run import Run, check_ready
-from byzantium.runs.store import Result, Store
-from byzantium.runs.sweep import INTERRUPTS, execute, handle_signal
+from byzantium import learning
+from byzantium.runs import (
+    INTERRUPTS,
+    Board,
+    Job,
+    Result,
+    Run,
+    Store,
+    check_ready,
+    described,
+    execute,
+    handle_signal,
+)
 
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
 MOST_JOBS = 1024
@@ -85,7 +92,9 @@ def version_options(command: Command) -> Command:
             click.option("--rounds", type=click.IntRange(min=1), help="Instead of the paper's."),
             click.option("--model", help="Instead of the paper's cnn; mlp is far faster."),
             click.option(
-                "--data", help="Instead of mnist.", shell_complete=complete(data_sets.NAMES)
+                "--data",
+                help="Instead of mnist.",
+                shell_complete=complete(lambda: learning.data.NAMES),
             ),
             click.option("--only", help="Only cells with all of these words: 'krum mimic s=2'."),
         ]
@@ -94,17 +103,18 @@ def version_options(command: Command) -> Command:
     return command
 
 
-def complete(names: Iterable[str]) -> Callable[..., list[str]]:
-    return lambda ctx, param, incomplete: [n for n in names if n.startswith(incomplete)]
+def complete(names: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
+    """Completion by names, which are asked for when somebody completes."""
+    return lambda ctx, param, incomplete: [n for n in names() if n.startswith(incomplete)]
 
 
 def run_options(command: Command) -> Command:
     """An option for each field of a run."""
     kinds = typing.get_type_hints(Run)
-    completions: dict[str, Iterable[str]] = {
-        "data": data_sets.NAMES,
-        "rule": [f"{name}()" for name in members(bz.Aggregator)],
-        "attack": [f"{name}()" for name in members(bz.Attack)],
+    completions: dict[str, Callable[[], Iterable[str]]] = {
+        "data": lambda: learning.data.NAMES,
+        "rule": lambda: [f"{name}()" for name in members(bz.Aggregator)],
+        "attack": lambda: [f"{name}()" for name in members(bz.Attack)],
     }
     for field in reversed(dataclasses.fields(Run)):
         flag = "--" + field.name.replace("_", "-")
@@ -119,7 +129,7 @@ def run_options(command: Command) -> Command:
                 flag,
                 type=kind if field.name != "record" else str,
                 help=text + shown,
-                shell_complete=complete(completions.get(field.name, ())),
+                shell_complete=complete(completions.get(field.name, lambda: ())),
             )
         command = option(command)
     return command

@@ -22,21 +22,14 @@ from byzantium.cli.options import (
     results_option,
     version_options,
 )
-from byzantium.core.errors import needed
-from byzantium.papers.artifact import Artifact, Version
-from byzantium.papers.bucketing import MAKERS, artifact
-from byzantium.papers.comparison import compare
-from byzantium.papers.requests import Requests
-from byzantium.reports.tables import duration
-from byzantium.runs.estimate import estimate
-from byzantium.runs.job import Job
-from byzantium.runs.progress import described
-from byzantium.runs.store import Store
-from byzantium.runs.sweep import load
+from byzantium.core import needed
+from byzantium.papers import MAKERS, Artifact, Requests, Version, artifact, compare
+from byzantium.reports import duration
+from byzantium.runs import Job, Store, described, estimate, load
 
 
 @main.command()
-@click.argument("target", metavar="ARTIFACT|FILE", shell_complete=complete(MAKERS))
+@click.argument("target", metavar="ARTIFACT|FILE", shell_complete=complete(lambda: MAKERS))
 @version_options
 @results_option
 @jobs_option
@@ -85,7 +78,7 @@ def _header(made: Artifact) -> None:
 
 @main.command()
 @click.argument(
-    "names", metavar="ARTIFACT...", nargs=-1, required=True, shell_complete=complete(MAKERS)
+    "names", metavar="ARTIFACT...", nargs=-1, required=True, shell_complete=complete(lambda: MAKERS)
 )
 @version_options
 @results_option
@@ -98,7 +91,7 @@ def reproduce(names: tuple[str, ...], results: Path, jobs: int, **version: Any) 
     byzantium reproduce table2 table4 --seeds 1
     byzantium reproduce figure-main --model mlp --seeds 1 --jobs 2
     """  # noqa: D301
-    from byzantium.reports.markdown import terminal
+    from byzantium.reports import terminal
 
     store, wanted = Store(results), Version(**version)
     made = [artifact(name, wanted) for name in names]

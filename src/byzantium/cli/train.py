@@ -11,6 +11,7 @@ import click
 from rich.table import Table
 
 import byzantium as bz
+from byzantium import learning
 from byzantium.cli.main import main
 from byzantium.cli.options import (
     MOST_JOBS,
@@ -25,14 +26,9 @@ from byzantium.cli.options import (
     run_options,
 )
 from byzantium.cli.paper import check_libraries, written
-from byzantium.learning import data as data_sets
-from byzantium.papers.bucketing import MAKERS
+from byzantium.papers import MAKERS
 from byzantium.reports import demo as demonstration
-from byzantium.runs.job import read
-from byzantium.runs.progress import described
-from byzantium.runs.run import Run
-from byzantium.runs.store import Store
-from byzantium.runs.sweep import load
+from byzantium.runs import Run, Store, described, load, read
 
 
 @main.command()
@@ -109,7 +105,7 @@ def list_(what: str | None) -> None:
         "attacks": [(name, _first_sentence(getattr(bz, name))) for name in members(bz.Attack)],
         "data": [
             (name, "part of the package" if name == "digits" else "fetched when first needed")
-            for name in data_sets.NAMES
+            for name in learning.data.NAMES
         ],
     }
     for title, rows in tables.items():

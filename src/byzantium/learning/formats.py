@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from byzantium.core.errors import ByzantiumError
-from byzantium.core.lazy import cached_property
+from byzantium.core import ByzantiumError, cached_property
 
 Pixels = NDArray[np.uint8]
 

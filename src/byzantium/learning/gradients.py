@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from byzantium.core.errors import ByzantiumError
+from byzantium.core import ByzantiumError
 from byzantium.learning.models import trainable
 
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
 
-from byzantium.core.errors import ByzantiumError
+from byzantium.core import ByzantiumError
 
 Status = Literal["running", "completed", "diverged"]
 STATUSES: tuple[Status, ...] = get_args(Status)

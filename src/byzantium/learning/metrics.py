@@ -10,23 +10,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import torch
-from torch import Tensor, nn
-
-from byzantium.aggregation import Aggregator, Report
-from byzantium.aggregation.geometry import Geometry
-from byzantium.aggregation.points import GivenPoints, moments, row_norms
-from byzantium.aggregation.sources import Matrix
-from byzantium.core.lazy import cached_property
+from byzantium import aggregation, learning
+from byzantium.core import cached_property
 
 if TYPE_CHECKING:
-    from byzantium.learning.data import Dataset
-    from byzantium.learning.gradients import WorkerGradients
-    from byzantium.learning.simulation import Simulation
+    from torch import Tensor
 
-# Where all samples are looked at, they are looked at in chunks of so many, to save memory.
-CHUNK = 1024
+    from byzantium.aggregation import Aggregator, Report
+    from byzantium.learning.simulation import Simulation
 
 
 # -- where a metric looks -----------------------------------------------------------------------
@@ -119,57 +110,12 @@ class Metric:
 # -- formulas -----------------------------------------------------------------------------------
 
 
-def spread(rows: Tensor) -> float:
-    """The mean squared distance of rows to their mean."""
-    n = len(rows)
-    geometry = Geometry.of(GivenPoints(Matrix(rows)))
-    return float((geometry.distances_to(geometry.uniform_over(np.arange(n))) ** 2).mean())
-
-
 def _weights(scene: Round) -> list[float]:
     """How much each of the n workers counted; one that took no part has the weight 0."""
-    weights = torch.zeros(scene.n, dtype=torch.float64)
-    weights[list(scene.workers)] = scene.explained.weights
-    found: list[float] = weights.tolist()
-    return found
-
-
-@torch.no_grad()
-def evaluate(model: nn.Module, data: Dataset) -> dict[str, float]:
-    """Loss and accuracy (percent) on the test set."""
-    mode = model.training
-    model.eval()
-    loss, correct = 0.0, 0
-    for start in range(0, len(data.test_y), CHUNK):
-        x = data.test_x[start : start + CHUNK]
-        y = data.test_y[start : start + CHUNK]
-        logits = model(x)
-        loss += float(nn.functional.cross_entropy(logits, y, reduction="sum"))
-        correct += int((logits.argmax(dim=1) == y).sum())
-    model.train(mode)
-    count = len(data.test_y)
-    return {"loss": loss / count, "accuracy": 100 * correct / count}
-
-
-def heterogeneity(
-    gradients: WorkerGradients, data: Dataset, parts: Sequence[Tensor]
-) -> dict[str, float]:
-    """The paper's zeta^2 and B^2 at the current model, from full local gradients.
-
-    zeta^2 = mean_j ||grad f_j - grad f||^2 and B^2 = zeta^2 / ||grad f||^2 over the honest workers,
-    who hold these parts of the data.
-    """
-    mode = gradients.model.training
-    gradients.model.eval()
-    rows = torch.zeros(len(parts), gradients.d)
-    for row, part in zip(rows, parts, strict=True):
-        for start in range(0, len(part), CHUNK):
-            piece = part[start : start + CHUNK]
-            x, y = data.train_x[piece][None, None], data.train_y[piece][None, None]
-            gradients(row[None], x, y, keep=1.0, share=len(piece) / len(part))
-    gradients.model.train(mode)
-    zeta2 = spread(rows)
-    return {"zeta2": zeta2, "b2": zeta2 / float(rows.mean(dim=0).double().square().sum())}
+    weights = [0.0] * scene.n
+    for worker, weight in zip(scene.workers, scene.explained.weights.tolist(), strict=True):
+        weights[worker] = weight
+    return weights
 
 
 # -- reductions ---------------------------------------------------------------------------------
@@ -216,19 +162,19 @@ TABLE = {
         Metric(
             "distance",
             "distance to the honest mean",
-            lambda scene: (scene.aggregate - moments(scene.honest)[0]).norm(),
+            lambda scene: (scene.aggregate - aggregation.moments(scene.honest)[0]).norm(),
             mean,
         ),
         Metric(
             "spread",
             "spread of the honest (heterogeneity)",
-            lambda scene: spread(scene.honest),
+            lambda scene: learning.spread(scene.honest),
             mean,
         ),
         Metric(
             "norm",
             "mean norm of the honest",
-            lambda scene: row_norms(Matrix(scene.honest)).mean(),
+            lambda scene: aggregation.row_norms(aggregation.Matrix(scene.honest)).mean(),
             mean,
             "log",
         ),
@@ -261,10 +207,11 @@ def words() -> tuple[str, ...]:
 
 def of_rounds(record: Collection[str], rule: Aggregator, evaluated: bool) -> list[Metric]:
     """The metrics of a round, for these words of `Settings.record`."""
+    weights = rule.knows_weights == "always" or (rule.knows_weights == "asked" and evaluated)
     return [
         metric
         for metric in _asked_for(record)
-        if metric.reduce is not None and (metric.needs != "weights" or rule.weighs or evaluated)
+        if metric.reduce is not None and (metric.needs != "weights" or weights)
     ]
 
 

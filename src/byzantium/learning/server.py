@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from byzantium.aggregation import Aggregator
-from byzantium.core.errors import ByzantiumError
+from byzantium.core import ByzantiumError
 from byzantium.learning.gradients import columns_of, shaped
 from byzantium.learning.models import trainable
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from byzantium.core.errors import ByzantiumError
-from byzantium.core.fields import Count, Positive, PositiveMeasure, Seed, check_fields
+from byzantium.core import (
+    Beta,
+    ByzantiumError,
+    Count,
+    Positive,
+    PositiveMeasure,
+    Seed,
+    check_fields,
+)
 from byzantium.learning import metrics
-from byzantium.learning.worker import Beta
 
 
 @dataclass(frozen=True)

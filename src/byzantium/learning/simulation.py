@@ -6,6 +6,7 @@ The workers are in `worker.py`, the server is in `server.py`, what is measured i
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from byzantium.aggregation import Aggregator
-from byzantium.core.errors import TooManyRejected
-from byzantium.learning import checkpoint, metrics
+from byzantium.core import TooManyRejected
+from byzantium.learning import checkpoint, evaluation, metrics
 from byzantium.learning.batches import Batches
 from byzantium.learning.data import Dataset
 from byzantium.learning.history import History
@@ -25,6 +26,8 @@ from byzantium.learning.settings import Settings
 from byzantium.learning.state import check, check_result
 from byzantium.learning.worker import Momentum, Workers
 from byzantium.threats import Attack, NoAttack
+
+logger = logging.getLogger("byzantium")
 
 STREAMS = ("partition", "batches", "own batches", "server", "attack", "participants", "dropout")
 
@@ -68,6 +71,8 @@ class Simulation:
         )
         self.server = Server(model, rule, self.optimiser)
         self.rule = self.server.rule
+        if "weights" in settings.record and rule.knows_weights == "never":
+            logger.warning("%r does not know how much each worker counted: no weights", rule)
         self.history = History()
 
         # Independent streams of random numbers: what one part draws never shifts another.
@@ -208,11 +213,11 @@ class Simulation:
 
     def evaluate(self) -> dict[str, float]:
         """Loss and accuracy (percent) on the test set."""
-        return metrics.evaluate(self.model, self.data)
+        return evaluation.evaluate(self.model, self.data)
 
     def heterogeneity(self) -> dict[str, float]:
         """The paper's zeta^2 and B^2 at the current model, over the honest workers."""
-        return metrics.heterogeneity(self.gradients, self.data, self.batches.parts)
+        return evaluation.heterogeneity(self.gradients, self.data, self.batches.parts)
 
     # -- state -------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from byzantium.core.errors import ByzantiumError
+from byzantium.core import ByzantiumError
 from byzantium.learning import metrics
 from byzantium.learning.batches import Batches
 from byzantium.learning.checkpoint import CheckpointError, OtherSimulationError, State

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from byzantium.aggregation import Aggregator
-from byzantium.core.claims import held
+from byzantium.core import held
 from byzantium.learning.data import Dataset
 from byzantium.learning.history import History
 from byzantium.learning.partition import Partition

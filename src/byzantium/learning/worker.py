@@ -6,20 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from byzantium.core.errors import ByzantiumError, KindError
-from byzantium.core.fields import Bounds, fitted
+from byzantium.core import Beta, ByzantiumError, KindError, fitted
 from byzantium.learning.gradients import WorkerGradients
 
 Update = TypeVar("Update")
-
-# The weight of the past in a moving average.
-Beta = Annotated[float, Bounds(least=0, below=1)]
 
 
 class Momentum:

@@ -14,12 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from byzantium.core import notation
-from byzantium.core.errors import ByzantiumError
-from byzantium.papers.artifact import SEEDS, Artifact, Cell, Picture, Version
-from byzantium.runs.job import Job
-from byzantium.runs.mimicry import Mimicry
-from byzantium.runs.run import Run
+from byzantium.core import ByzantiumError, notation
+from byzantium.papers.artifacts import SEEDS, Artifact, Cell, Picture, Version
+from byzantium.runs import Job, Mimicry, Run
 
 ATTACKS = {
     "bit-flip": "BitFlip()",
@@ -40,18 +37,18 @@ RULES = {
 ROBUST = ("krum", "median", "cclip", "rfa")
 SPLITS = {"iid": "iid()", "noniid": "by_label()"}
 
-PUBLISHED_SETTINGS = Run(
-    data="mnist",
-    model="cnn",
-    n=25,
-    f=5,
-    heavy_ball=True,
-    learning_rate=0.01,
-    rounds=600,
-    batch=32,
-    reshuffle_every=30,
-    evaluate_every=30,
-)
+PUBLISHED_SETTINGS: dict[str, Any] = {
+    "data": "mnist",
+    "model": "cnn",
+    "n": 25,
+    "f": 5,
+    "heavy_ball": True,
+    "learning_rate": 0.01,
+    "rounds": 600,
+    "batch": 32,
+    "reshuffle_every": 30,
+    "evaluate_every": 30,
+}
 
 
 def bucketed(s: int, rule: str, mixing: str = "Bucketing") -> str:
@@ -61,7 +58,7 @@ def bucketed(s: int, rule: str, mixing: str = "Bucketing") -> str:
 
 def _cell(labels: dict[str, Any], **changes: Any) -> Cell:
     """The cell of a run that differs so from the published settings; its seeds come later."""
-    return Cell(labels, (PUBLISHED_SETTINGS.varied(**changes),))
+    return Cell(labels, (Run.of({**PUBLISHED_SETTINGS, **changes}),))
 
 
 def _labels(aggregator: str, attack: str, momentum: float, s: int, split: str) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from byzantium.papers import published
-from byzantium.papers.artifact import Artifact, Cell
+from byzantium.papers.artifacts import Artifact, Cell
 from byzantium.papers.published import Published
-from byzantium.runs.store import Result, Store
+from byzantium.runs import Result, Store
 
 # A cell agrees within two published standard deviations, or so many points.
 POINTS = 1.5

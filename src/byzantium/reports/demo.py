@@ -8,10 +8,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from byzantium.papers.bucketing import bucketed
+from byzantium.papers import bucketed
 from byzantium.reports.palette import words
-from byzantium.runs.run import Run
-from byzantium.runs.store import Store
+from byzantium.runs import Run, Store
 
 RULES = {
     "mean": "Mean()",

@@ -9,11 +9,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from byzantium.core import files
-from byzantium.core.errors import needed
+from byzantium.core import files, needed
 from byzantium.learning import metrics
-from byzantium.papers import published
-from byzantium.papers.comparison import Compared, Comparison
+from byzantium.papers import Compared, Comparison, published
 from byzantium.reports import palette, tables
 from byzantium.reports.palette import words
 from byzantium.reports.style import (
@@ -28,7 +26,7 @@ from byzantium.reports.style import (
     note,
     sheet,
 )
-from byzantium.runs.run import Run
+from byzantium.runs import Run
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

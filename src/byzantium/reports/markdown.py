@@ -8,12 +8,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from byzantium.papers.artifact import Artifact
-from byzantium.papers.bucketing import MAKERS, artifact
-from byzantium.papers.comparison import POINTS, Comparison
+from byzantium.papers import MAKERS, POINTS, Artifact, Comparison, artifact
 from byzantium.reports import tables
 from byzantium.reports.tables import Entry, Table
-from byzantium.runs.store import Store
+from byzantium.runs import Store
 
 if TYPE_CHECKING:
     import rich.table

@@ -20,16 +20,11 @@ from typing import Any
 
 from byzantium import __version__
 from byzantium.aggregation import parse
-from byzantium.core import files
-from byzantium.core.errors import needed
+from byzantium.core import files, needed
 from byzantium.learning import metrics
-from byzantium.papers import published
-from byzantium.papers.comparison import Compared, Comparison
+from byzantium.papers import Compared, Comparison, published
 from byzantium.reports import palette, tables
-from byzantium.runs.job import Job, Metrics
-from byzantium.runs.mimicry import Mimicry
-from byzantium.runs.run import Run
-from byzantium.runs.store import Result, Store
+from byzantium.runs import Job, Metrics, Mimicry, Result, Run, Store
 
 # Runs that differ in these alone stand in one matrix.
 COMPARED = ("rule", "attack", "seed", "record", "evaluate_every")

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from byzantium.papers.artifact import Artifact
+from byzantium.papers import Artifact
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

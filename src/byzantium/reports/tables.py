@@ -9,10 +9,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from byzantium.learning import metrics
-from byzantium.papers.comparison import Compared, Comparison
-from byzantium.runs.records import LARGEST
-from byzantium.runs.run import LAST, Run
-from byzantium.runs.store import Result
+from byzantium.papers import Compared, Comparison
+from byzantium.runs import LARGEST, LAST, Result, Run
 
 NONE = "—"
 

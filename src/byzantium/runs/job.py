@@ -16,14 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
-
-from byzantium.core import files, notation
-from byzantium.core.claims import BusyError as BusyError
-from byzantium.core.claims import held
-from byzantium.core.errors import ByzantiumError
-from byzantium.core.fields import check_fields
-from byzantium.core.lazy import cached_property
+from byzantium.core import BusyError as BusyError
+from byzantium.core import ByzantiumError, cached_property, check_fields, files, held, notation
 from byzantium.runs import records
 from byzantium.runs.records import Metrics as Metrics
 from byzantium.runs.records import lines as lines
@@ -208,6 +202,8 @@ def _seconds_before(folder: Path) -> float:
 
 def surroundings() -> dict[str, Any]:
     """What the numbers were made with."""
+    import torch
+
     from byzantium import __version__
 
     return {

@@ -16,9 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from byzantium.core import files
-from byzantium.core.errors import ByzantiumError
-from byzantium.learning.metrics import TABLE
+from byzantium.core import ByzantiumError, files
+from byzantium.learning import metrics as measured
 
 Metrics = dict[str, Any]
 
@@ -236,7 +235,7 @@ def _are_digests(value: Any) -> bool:
 
 def _is_measured(name: str, value: Any, workers: int) -> bool:
     """A number, which need not be finite; a number for each worker; how often some were named."""
-    kind = TABLE[name].kind if name in TABLE else "number"
+    kind = measured.TABLE[name].kind if name in measured.TABLE else "number"
     if kind == "shares":
         return isinstance(value, list) and len(value) == workers and all(map(_is_number, value))
     if kind == "workers":

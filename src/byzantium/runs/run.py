@@ -2,91 +2,38 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
-
-from byzantium.aggregation import Aggregator, parse_rule
-from byzantium.aggregation.pipeline import check_sizes
-from byzantium.core import files, notation
-from byzantium.core.errors import ByzantiumError
-from byzantium.core.fields import (
+from byzantium import aggregation, learning, runs, threats
+from byzantium.core import (
+    Beta,
+    ByzantiumError,
     Count,
-    Measure,
+    Imbalance,
     Positive,
     PositiveMeasure,
     Seed,
-    fitted_arguments,
+    files,
+    notation,
 )
-from byzantium.learning import (
-    Dataset,
-    Settings,
-    Simulation,
-    load,
-    long_tail,
-    metrics,
-    models,
-    partition,
-)
-from byzantium.learning.data import NAMES
-from byzantium.learning.partition import Imbalance
-from byzantium.learning.saving import checkpointed, resume
-from byzantium.learning.worker import Beta
-from byzantium.runs.job import (
-    METRICS,
-    Job,
-    Metrics,
-    Stop,
-    Watch,
-    append,
-    option,
-)
-from byzantium.threats import parse_attack
+from byzantium.learning import metrics
+from byzantium.runs.job import METRICS, Job, Metrics, Stop, Watch, append, option
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from byzantium.aggregation import Aggregator
+    from byzantium.learning import Dataset, Settings, Simulation
 
 # The accuracy of a run is the mean of its last five evaluations, as in the paper.
 LAST = 5
-
-
-def _cnn(data: Dataset, scale: Positive = 1) -> nn.Module:
-    if data.train_x.shape[1:] != (1, 28, 28):
-        size = " x ".join(map(str, data.train_x.shape[1:]))
-        raise ByzantiumError(
-            f"the model cnn is for images of 1 x 28 x 28, those of {data.name} are {size}"
-        )
-    return models.cnn(scale, data.classes)
-
-
-def _mlp(data: Dataset, hidden: Positive = 64, layers: Positive = 1) -> nn.Module:
-    return models.mlp(tuple(data.train_x.shape[1:]), (hidden,) * layers, data.classes)
-
-
-def _linear(data: Dataset) -> nn.Module:
-    return models.linear(tuple(data.train_x.shape[1:]), data.classes)
-
-
-MODELS: dict[str, Callable[..., nn.Module]] = {"cnn": _cnn, "mlp": _mlp, "linear": _linear}
-
-
-def _sgd(
-    parameters: Any, rate: float, momentum: Measure = 0.0, weight_decay: Measure = 0.0
-) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=rate, momentum=momentum, weight_decay=weight_decay)
-
-
-def _adam(parameters: Any, rate: float, weight_decay: Measure = 0.0) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=rate, weight_decay=weight_decay)
-
-
-OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"sgd": _sgd, "adam": _adam}
 
 
 @dataclass(frozen=True)
@@ -138,24 +85,24 @@ class Run(Job):
     seed: Seed = option(0, "Of everything random.")
 
     def check(self) -> None:
-        if self.data not in NAMES:
-            raise ByzantiumError(
-                f"there is no data set {self.data!r}{notation.hint(self.data, NAMES)}"
-            )
+        names = learning.data.NAMES
+        if self.data not in names:
+            hint = notation.hint(self.data, names)
+            raise ByzantiumError(f"there is no data set {self.data!r}{hint}")
         settings, rule = self.settings(), self.aggregator()
         for stage in rule.stages:
-            if getattr(stage, "f", self.f) != self.f:
+            if stage.bad not in (None, self.f):
                 raise ByzantiumError(
-                    f"{stage!r} says f={stage.f} and the run says f={self.f}; "  # type: ignore[attr-defined]
+                    f"{stage!r} says f={stage.bad} and the run says f={self.f}; "
                     "written without its f, a rule has that of the run"
                 )
-        check_sizes(rule.stages, settings.participants or settings.n)
+        aggregation.check_sizes(rule.stages, settings.participants or settings.n)
         normal = {
             "rule": repr(rule),
-            "attack": repr(parse_attack(_called(self.attack))),
-            "partition": repr(partition.read(self.partition)),
-            "model": _spelled(self.model, MODELS, given=1)[0],
-            "optimiser": _spelled(self.optimiser, OPTIMISERS, given=2)[0],
+            "attack": repr(threats.parse_attack(runs.parts.called(self.attack))),
+            "partition": repr(learning.partition.read(self.partition)),
+            "model": runs.parts.model(self.model)[0],
+            "optimiser": runs.parts.optimiser(self.optimiser)[0],
         }
         for name, text in normal.items():
             object.__setattr__(self, name, text)
@@ -171,29 +118,31 @@ class Run(Job):
         """How many attack: unless it is said, as many as declared; none without an attack."""
         if self.attackers is not None:
             return self.attackers
-        return 0 if _called(self.attack) == "NoAttack()" else self.f
+        return 0 if runs.parts.called(self.attack) == "NoAttack()" else self.f
 
     def settings(self) -> Settings:
-        return Settings(
+        return learning.Settings(
             n=self.n,
             q=self.q,
             **{
                 name: getattr(self, name)
-                for name in inspect.signature(Settings).parameters
+                for name in inspect.signature(learning.Settings).parameters
                 if name not in ("n", "q")
             },
         )
 
     def aggregator(self) -> Aggregator:
-        return rule_of(self.rule, self.f)
+        return runs.parts.rule_of(self.rule, self.f)
 
     def dataset(self) -> Dataset:
         """The data set; of the last two, those that other runs of this process need are at hand."""
-        return _dataset(self.data, self.long_tail, os.environ.get("BYZANTIUM_DATA"))
+        return runs.parts.dataset(self.data, self.long_tail, os.environ.get("BYZANTIUM_DATA"))
 
     def built(self, data: Dataset) -> nn.Module:
         """The model for a data set, at its beginning."""
-        _, build = _spelled(self.model, MODELS, given=1)
+        import torch
+
+        _, build = runs.parts.model(self.model)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             model: nn.Module = build(data)
@@ -201,25 +150,27 @@ class Run(Job):
 
     def check_parts(self, data: Dataset) -> None:
         """Raise a sentence unless the model and the partition fit a data set."""
+        import torch
+
         try:
             with torch.device("meta"):  # shapes without numbers, which take no memory
                 self.built(data)
         except (RuntimeError, MemoryError) as error:
             raise ByzantiumError(f"the model {self.model} cannot be built: {error}") from error
         generator = torch.Generator().manual_seed(0)
-        partition.read(self.partition)(data.train_y, self.n - self.q, generator)
+        learning.partition.read(self.partition)(data.train_y, self.n - self.q, generator)
 
     def simulation(self) -> Simulation:
         """The training, at its beginning."""
         data = self.dataset()
-        _, optimiser = _spelled(self.optimiser, OPTIMISERS, given=2)
-        return Simulation(
+        _, optimiser = runs.parts.optimiser(self.optimiser)
+        return learning.Simulation(
             self.settings(),
             data,
             self.built(data),
             self.aggregator(),
-            parse_attack(self.attack),
-            partition.read(self.partition),
+            threats.parse_attack(self.attack),
+            learning.partition.read(self.partition),
             lambda parameters: optimiser(parameters, self.learning_rate),
         )
 
@@ -227,12 +178,12 @@ class Run(Job):
 
     def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:
         training = self.simulation()
-        resume(training, folder)
+        learning.resume(training, folder)
         history, path = training.history, folder / METRICS
         blocks = _blocks(history.evaluations, history.rounds)
         files.write(path, "".join(json.dumps(block) + "\n" for block in blocks))
         written = len(blocks)
-        for record in checkpointed(training, folder, stop=stop):
+        for record in learning.checkpointed(training, folder, stop=stop):
             if len(history.evaluations) > written:
                 append(path, _blocks(history.evaluations, history.rounds, written)[0])
                 written += 1
@@ -269,53 +220,7 @@ def check_ready(jobs: Iterable[Job]) -> None:
         if isinstance(run, Run):
             same = alike.setdefault((run.data, run.long_tail), {})
             same[run.model, run.partition, run.n - run.q] = run
-    for (name, gamma), runs in alike.items():
-        data = _selected(name, gamma)
-        for run in runs.values():
+    for (name, gamma), different in alike.items():
+        data = runs.parts.selected(name, gamma)
+        for run in different.values():
             run.check_parts(data)
-
-
-def _selected(name: str, gamma: float) -> Dataset:
-    data = load(name)
-    return data if gamma == 1 else long_tail(data, gamma)
-
-
-@functools.lru_cache(maxsize=2)
-def _dataset(name: str, gamma: float, folder: str | None) -> Dataset:
-    """Read once for all runs of a process; `folder` is where `load` looks for the files."""
-    return _selected(name, gamma)
-
-
-def rule_of(text: str, f: int) -> Aggregator:
-    """A rule from its notation; written without its f, it has this one."""
-    return parse_rule(_called(text), f=f)
-
-
-def _called(text: str) -> str:
-    """`Median` is short for `Median()`."""
-    return f"{text.strip()}()" if text.strip().isidentifier() else text
-
-
-def _spelled(
-    text: str, known: Mapping[str, Callable[..., Any]], given: int
-) -> tuple[str, Callable[..., Any]]:
-    """How `name(argument=value)` is written, and the function with these arguments.
-
-    The first `given` parameters are not of the notation.
-    """
-
-    def note(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(**arguments: Any) -> tuple[str, dict[str, Any]]:
-            return name, fitted_arguments(make, arguments)
-
-        signature = inspect.signature(make)
-        written = list(signature.parameters.values())[given:]
-        noted.__signature__ = signature.replace(parameters=written)  # type: ignore[attr-defined]
-        return noted
-
-    noting = {name: note(name, make) for name, make in known.items()}
-    name, arguments = notation.read(_called(text), noting)
-    defaults = inspect.signature(known[name]).parameters
-    given_ones = {k: v for k, v in arguments.items() if v != defaults[k].default}
-    listed = ", ".join(f"{argument}={value}" for argument, value in given_ones.items())
-    return f"{name}({listed})" if listed else name, functools.partial(known[name], **arguments)

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from byzantium.core.claims import at_work
-from byzantium.core.errors import ByzantiumError, needed
+from byzantium.core import ByzantiumError, at_work, needed
 from byzantium.runs import records
 from byzantium.runs.job import CONFIGURATION, FAILURE, METRICS, NUMERICS, Job, Metrics, finished
 from byzantium.runs.mimicry import Mimicry

@@ -17,10 +17,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from byzantium.core.claims import held
-from byzantium.core.errors import ByzantiumError
+from byzantium.core import ByzantiumError, held
 from byzantium.runs import records
 from byzantium.runs.job import BusyError, Job, Stop, perform, read, write_failure
 from byzantium.runs.run import Run
@@ -159,6 +156,8 @@ def _serve(pipe: Connection, root: Path, threads: int) -> None:
 
     When a signal stops it, or the process that leads the pool is gone, it saves itself and ends.
     """
+    import torch
+
     stopped = threading.Event()
     for number in INTERRUPTS:
         handle_signal(number, lambda *_: stopped.set())

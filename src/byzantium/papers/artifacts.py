@@ -8,11 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Self
 
-from byzantium.core.errors import ByzantiumError
-from byzantium.core.fields import Bounds, check_fields
+from byzantium.core import Bounds, ByzantiumError, check_fields
 from byzantium.learning import metrics
-from byzantium.runs.job import Job, check_names
-from byzantium.runs.run import Run
+from byzantium.runs import Job, Run, check_names
 
 # As many as were published, and as can be asked for.
 SEEDS, MOST_SEEDS = 3, 100
