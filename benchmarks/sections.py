@@ -145,10 +145,10 @@ def thirteen(run: Run) -> Section:
 
 def comparators(n: int) -> int:
     """How many comparators the median's network of n inputs has."""
-    from byzantium.aggregation.network import network
+    from byzantium.aggregation.network import middle
 
     first = (n - 1) // 2
-    return len(network(n, first, n - first, in_order=False).comparators)
+    return len(middle(n, first, n - first).comparators)
 
 
 def gram_flops(n: int) -> int:

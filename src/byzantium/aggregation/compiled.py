@@ -1,13 +1,14 @@
 """The passes over the vectors on the CPU, by compiled kernels; `plain` says what they mean.
 
-Kernels release the GIL and are spread over threads of our own, as many as torch uses: those of
-numba die in a forked child and abort under several callers, those of torch are not ours to use.
+Kernels release the GIL and are spread over threads of our own, as many as torch uses; those of
+torch are not ours to use.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,137 +16,204 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byzantium.aggregation import kernels
-from byzantium.aggregation.network import network
+from byzantium.aggregation import kernels, machine, sorting
+from byzantium.aggregation.emit import DOUBLE, FLOAT
 from byzantium.core.threads import spread
 
 Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
 Result = TypeVar("Result")
 
-# Each thread is given about this many pieces, so that a busy core does not hold up the rest.
-PIECES_PER_THREAD = 4
-# Below this many values a call is over before another thread has woken up.
+REAL = {torch.float32: FLOAT, torch.float64: DOUBLE}
+# Below this many values a call is over before another thread has woken up, or a kernel of its own
+# has been compiled.
 SMALL = 1 << 18
-# Mixed rows are made in blocks of this many columns, just before they are sorted.
-MIXED_COLUMNS = 4 * kernels.BLOCK
+# A call is divided into this many pieces, or into pieces of this many values if these are more. It
+# does not matter how many threads there are: sums stay the same, to the bit.
+PIECES, PIECE = 16, 1 << 22
+# Columns are divided at multiples of this.
+GRAIN = 1024
+# Beyond so many rows, a network without a loop takes long to compile, and fits in no cache.
+MOST_STRAIGHT = 64
 
 
 def mixed(matrix: Tensor, rows: Tensor, mixing: Array) -> Tensor:
-    flat, offsets = _flat(matrix, rows)
-    lists, nothing = _lists(mixing), np.empty(0, flat.dtype)
-    result = np.empty((len(mixing), matrix.shape[1]))
+    m, d = len(mixing), matrix.shape[1]
+    kernel, given = kernels.mix(REAL[matrix.dtype]), _Mixing(matrix, rows, mixing)
+    result = torch.empty(m, d, dtype=torch.float64)
 
     def part(first: int, last: int) -> None:
-        kernels.mix(flat, offsets, *lists, nothing, 0.0, result[:, first:last], first, last)
+        wide = _room(given.n * kernels.BLOCK)
+        kernel(*given.arguments, _address(wide), first, last, result.data_ptr(), d)
 
-    _over_columns(part, len(lists[1]), matrix.shape[1])
-    return torch.from_numpy(result)
+    _over_columns(part, len(given.shares), d)
+    return result
 
 
 def squared_norms(matrix: Tensor, rows: Tensor) -> Array:
-    flat, offsets = _flat(matrix, rows)
+    n, real, addresses = len(rows), REAL[matrix.dtype], _addresses(matrix, rows)
+    kernel, lanes = kernels.squared_norms(real), machine.HOST.lanes(real)
 
     def part(first: int, last: int) -> Array:
-        total = np.zeros(len(offsets))
-        kernels.squared_norms(flat, offsets, total, first, last)
-        return total
+        sums = _room(n, lanes)
+        kernel(_address(addresses), n, first, last, _address(sums))
+        return sums.sum(axis=1)
 
-    return np.sum(_over_columns(part, len(rows), matrix.shape[1]), axis=0)
+    return _sum(_over_columns(part, n, matrix.shape[1]))
 
 
 def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], reference: int) -> Array:
-    points = len(rows) + len(anchors)
-    flat, offsets = _flat(matrix, rows)
-    kinds = [kernels.ORIGIN if anchor is None else kernels.CENTRE for anchor in anchors]
-    offsets = np.append(offsets, np.array(kinds, dtype=np.int64))
-    centre = _centre(anchors, matrix).numpy()
+    points, d, real = len(rows) + len(anchors), matrix.shape[1], REAL[matrix.dtype]
+    tile = kernels.tile_of(points)
+    stride, size = -(-points // tile) * tile, kernels.gram_columns(points, d)
+    origin = matrix.new_zeros(size)  # the same in all columns: it need not be longer
+    vectors = [origin if anchor is None else anchor.contiguous() for anchor in anchors]
+    addresses = _addresses(matrix, rows)
+    base = int(addresses[reference])
+    addresses = np.append(addresses, np.array([v.data_ptr() for v in vectors], dtype=np.int64))
+    advances = np.ones(points, dtype=np.int64)
+    advances[len(rows) :] = [anchor is not None for anchor in anchors]
+    kernel = kernels.gram(real, tile)
 
     def part(first: int, last: int) -> Array:
-        total = np.zeros((-(-points // 3) * 3,) * 2)
-        kernels.gram(flat, offsets, centre, reference, total, first, last)
-        return total
+        block, products = _room(stride * size), _room(stride, stride)
+        given = (_address(addresses), points, _address(advances), base, first, last)
+        kernel(*given, _address(block), size, _address(products), stride)
+        return products
 
-    parts = _over_columns(part, points, matrix.shape[1])
-    lower = np.tril(np.sum(parts, axis=0)[:points, :points])
+    lower = np.tril(_sum(_over_columns(part, points, d))[:points, :points])
     return lower + np.tril(lower, -1).T
 
 
 def combine(
     matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], weights: Array, out: Tensor
 ) -> None:
-    n, d = len(rows), matrix.shape[1]
-    flat, offsets = _flat(matrix, rows)
-    # The centre comes last among the anchors.
-    on_centre = float(weights[-1]) if anchors and anchors[-1] is not None else 0.0
-    centre = _centre(anchors, matrix).numpy()
-    lists, result = _lists(weights[None, :n]), out.numpy()
+    addresses, shares = _addresses(matrix, rows), weights[: len(rows)]
+    # The centre comes last among the anchors, and is one more row; the origin adds nothing.
+    centre = anchors[-1].contiguous() if anchors and anchors[-1] is not None else None
+    if centre is not None:
+        addresses, shares = np.append(addresses, centre.data_ptr()), np.append(shares, weights[-1])
+    counts = shares.nonzero()[0]
+    if not len(counts):
+        out.zero_()
+        return
+    addresses, shares = addresses[counts], shares[counts]
+    n, excess, kernel = len(counts), _excess(weights), kernels.weighted_sum(REAL[matrix.dtype])
 
     def part(first: int, last: int) -> None:
-        piece = result[None, first:last]
-        kernels.mix(flat, offsets, *lists, centre, on_centre, piece, first, last)
+        given = (_address(addresses), n, _address(shares), excess)
+        kernel(*given, first, last, out.data_ptr())
 
-    _over_columns(part, len(lists[1]), d)
+    _over_columns(part, n, matrix.shape[1])
 
 
 def central_mean(
     matrix: Tensor, rows: Tensor, mixing: Array | None, kept: int, nearest: bool, out: Tensor
 ) -> Array:
-    n, d = len(rows) if mixing is None else len(mixing), matrix.shape[1]
-    flat, offsets = _flat(matrix, rows)
-    kernel, low = kernels.nearest_mean if nearest else kernels.middle_mean, (n - kept) // 2
-    net = (
-        network(n, 0, n, in_order=True) if nearest else network(n, low, low + kept, in_order=False)
-    )
-    result = out.numpy()
-    lists, nothing = None if mixing is None else _lists(mixing), np.empty(0, flat.dtype)
+    n, d, real = len(rows) if mixing is None else len(mixing), matrix.shape[1], REAL[matrix.dtype]
+    lanes, straight = machine.HOST.lanes(real), n <= MOST_STRAIGHT and n * d >= SMALL
+    if straight:
+        columns, context = sorting.straight(n, kept, nearest, real), np.empty(0, dtype=np.int64)
+        size = kernels.BLOCK
+    else:
+        columns, context = sorting.tabled(nearest, real), _context(n, kept, nearest)
+        size = sorting.STRIP // matrix.itemsize
+    if mixing is None:
+        blocks, addresses = sorting.copied(real, size), _addresses(matrix, rows)
+    else:
+        blocks, given = sorting.mixed(real, size), _Mixing(matrix, rows, mixing)
 
     def part(first: int, last: int) -> Array:
-        squares = np.zeros(n)
-        if lists is None:
-            kernel(flat, offsets, *net, kept, squares, result, first, last)
-            return squares
-        mixed = np.empty((n, MIXED_COLUMNS), flat.dtype)
-        places = np.arange(n) * MIXED_COLUMNS
-        for start in range(first, last, MIXED_COLUMNS):
-            stop = min(start + MIXED_COLUMNS, last)
-            kernels.mix(flat, offsets, *lists, nothing, 0.0, mixed, start, stop)
-            piece = result[start:stop]
-            kernel(mixed.reshape(-1), places, *net, kept, squares, piece, 0, stop - start)
-        return squares
+        sums = _room(n, lanes)
+        if straight and mixing is None:  # whole vectors are sorted as they come from the memory
+            start, first = first, last - (last - first) % lanes
+            where = _address(addresses), start, first
+            columns(_address(context), *where, _address(sums), out.data_ptr())
+        if first < last:
+            wide = _room(0 if mixing is None else given.n * size)
+            source = (
+                (_address(addresses), n) if mixing is None else (*given.arguments, _address(wide))
+            )
+            room = [context, _room(n * size), _room(n), sums, _room(size)]
+            blocks(*source, first, last, columns.address, *map(_address, room), out.data_ptr())
+        return sums.sum(axis=1)
 
-    return np.sum(_over_columns(part, n, d), axis=0)
+    return _sum(_over_columns(part, n, d))
 
 
 def moments(matrix: Tensor, rows: Tensor, mean: Tensor, deviation: Tensor) -> None:
-    flat, offsets = _flat(matrix, rows)
-    arguments = (flat, offsets, mean.numpy(), deviation.numpy())
-    _over_columns(partial(kernels.moments, *arguments), len(rows), matrix.shape[1])
+    n, d, addresses = len(rows), matrix.shape[1], _addresses(matrix, rows)
+    kernel, out = kernels.moments(REAL[matrix.dtype]), (mean.data_ptr(), deviation.data_ptr())
+
+    def part(first: int, last: int) -> None:
+        kernel(_address(addresses), n, first, last, *out, n, max(n - 1, 1))
+
+    _over_columns(part, n, d)
 
 
-def _lists(mixing: Array) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
-    """A matrix as starts, sources, shares: see `kernels.mix`."""
-    rows, sources = mixing.nonzero()
-    starts = np.searchsorted(rows, np.arange(len(mixing) + 1))
-    return starts, sources, mixing[rows, sources]
+# -- what kernels are given --------------------------------------------------------------------
 
 
-def _centre(anchors: Sequence[Tensor | None], matrix: Tensor) -> Tensor:
-    """The one anchor that is not the origin; empty where there is none."""
-    return next((a for a in anchors if a is not None), matrix.new_empty(0))
+class _Mixing:
+    """A matrix P as lists, and the rows that it mixes; see `kernels.Mixing`."""
+
+    def __init__(self, matrix: Tensor, rows: Tensor, mixing: Array) -> None:
+        used = mixing.any(axis=0)  # a row without a share is left out
+        mixing, addresses = mixing[:, used], _addresses(matrix, rows)[used]
+        m, self.n = mixing.shape
+        where, sources = map(np.ascontiguousarray, mixing.nonzero())
+        starts, excess = where.searchsorted(np.arange(m + 1)), np.zeros(m)
+        if matrix.dtype == torch.float64:
+            excess[:] = [_excess(shares) for shares in mixing]
+        self.shares = mixing[where, sources]
+        self._kept = addresses, starts, sources, self.shares, excess
+        first, second, *lists = map(_address, self._kept)
+        self.arguments = first, self.n, second, m, *lists
 
 
-def _flat(matrix: Tensor, rows: Tensor) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """One flat array and where in it each row starts, whatever lies between the rows."""
-    size = (len(matrix) - 1) * matrix.stride(0) + matrix.shape[1] if matrix.numel() else 0
-    flat: NDArray[Any] = matrix.as_strided((size,), (1,)).numpy()
-    return flat, (rows * matrix.stride(0)).numpy()
+def _excess(shares: Array) -> float:
+    """By how much shares that are to sum to one miss it; nothing, if that is not rounding."""
+    excess = math.fsum([*shares.tolist(), -1.0])
+    return excess if abs(excess) <= len(shares) * np.finfo(np.float64).eps else 0.0
+
+
+@lru_cache(maxsize=64)
+def _context(n: int, kept: int, nearest: bool) -> Integers:
+    """A network as `sorting.tabled` takes it."""
+    comparators, wires = sorting.network(n, kept, nearest)
+    pairs = [wire for comparator in comparators for wire in comparator[:2]]
+    return np.array([n, kept, len(comparators), *wires, *pairs], dtype=np.int64)
+
+
+def _addresses(matrix: Tensor, rows: Tensor) -> Integers:
+    """Where each row starts, whatever lies between the rows."""
+    addresses: Integers = (rows * (matrix.stride(0) * matrix.itemsize)).numpy()
+    return addresses + matrix.data_ptr()
+
+
+def _address(array: NDArray[Any]) -> int:
+    assert array.flags.c_contiguous
+    return int(array.__array_interface__["data"][0])
+
+
+def _room(*shape: int) -> Array:
+    """Zeros for a kernel to work with, from where a line of the cache begins."""
+    size, line = math.prod(shape), kernels.LINE // 8
+    room = np.zeros(size + line)
+    start = -(_address(room) // 8) % line
+    return room[start : start + size].reshape(shape)
+
+
+def _sum(parts: Sequence[Array]) -> Array:
+    """In order."""
+    return parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
 
 
 def _over_columns(kernel: Callable[[int, int], Result], n: int, d: int) -> list[Result]:
     """kernel(first, last) for pieces that together cover the d columns of n rows."""
-    threads = torch.get_num_threads()
-    if threads == 1 or n * d < SMALL:
+    if n * d < SMALL:
         return [kernel(0, d)]
-    step = kernels.BLOCK * -(-d // (kernels.BLOCK * threads * PIECES_PER_THREAD))
+    values = min(max(n * d // PIECES, SMALL // 2, 1), PIECE)
+    step = GRAIN * -(-values // (GRAIN * n))
     pieces = [(first, min(first + step, d)) for first in range(0, d, step)]
-    return spread(kernel, pieces, threads)
+    return spread(kernel, pieces, torch.get_num_threads())

@@ -1,0 +1,232 @@
+"""Kernels for order statistics: all rows of some columns are sorted at once, by a network.
+
+Both kinds of kernel are called alike: columns(context, rows, first, last, sums, out) fills out[c]
+for first <= c < last, whole vectors, with the mean of the central values of the rows (see
+`order.central`), and adds the squares of row i to sums[i, :], of which there are as many as lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from byzantium.aggregation import machine
+from byzantium.aggregation.emit import (
+    ADDRESS,
+    DOUBLE,
+    INTEGER,
+    SIZE,
+    Array,
+    Function,
+    Value,
+    fma,
+    maximum,
+    minimum,
+    select,
+)
+from byzantium.aggregation.kernels import CHUNK, Mixing, Total, prefetch
+from byzantium.aggregation.machine import kernel
+from byzantium.aggregation.network import Network, in_order, middle
+
+
+class _Columns:
+    """What a kernel is given."""
+
+    def __init__(self, function: Function, real: str) -> None:
+        self.context = function.array("context", INTEGER)
+        self.rows = function.array("rows", ADDRESS)
+        self.first, self.last = function.number("first"), function.number("last")
+        self.sums = function.array("sums", DOUBLE)
+        self.out = function.array("out", real)
+
+
+def network(n: int, kept: int, nearest: bool) -> Network:
+    """What must be sorted for the `kept` central values among n."""
+    if not nearest:
+        low = (n - kept) // 2
+        return middle(n, low, low + kept)
+    # Those that stay in the window wherever it slides are only summed, unless they are the median.
+    always = set(range(n - kept, kept)) - {(n - 1) // 2, n // 2}
+    return in_order(n, tuple(sorted(always)))
+
+
+@kernel
+def straight(n: int, kept: int, nearest: bool, real: str) -> list[Function]:
+    """One vector of columns at a time, comparator by comparator, without a loop or a table."""
+    comparators, wires = network(n, kept, nearest)
+    function, lanes = Function("straight"), machine.HOST.lanes(real)
+    given = _Columns(function, real)
+    with function.loop(given.first, given.last, lanes) as c:
+        values: dict[int, Value] = {}
+
+        def value(wire: int) -> Value:
+            """What is on a wire; at first, and not before it is needed, a row."""
+            if wire not in values:
+                row = Array(given.rows.load(wire), real)
+                x = values[wire] = row.load(c, lanes)
+                row.prefetch(c + CHUNK // SIZE[real])
+                square, place = x.to(DOUBLE), wire * lanes
+                given.sums.store(place, fma(square, square, given.sums.load(place, lanes)))
+            return values[wire]
+
+        for a, b, low, high in comparators:
+            x, y = value(a), value(b)
+            if low:
+                values[a] = minimum(x, y)
+            if high:
+                values[b] = maximum(x, y)
+        for wire in range(n):
+            value(wire)  # its squares are wanted, if nothing else
+        central = [values[wire] for wire in wires]
+        if nearest:
+            central = _nearest(central, kept)
+        given.out.store(c, _mean(function, central, real))
+    return [function]
+
+
+def _mean(function: Function, values: Sequence[Value], real: str) -> Value:
+    if len(values) == 1:
+        return values[0]
+    total = Total(function, real, values[0].lanes)
+    for x in values:
+        total.add(x)
+    return total.over(function.constant(float(len(values)), DOUBLE, values[0].lanes)).to(real)
+
+
+def _nearest(values: Sequence[Value], kept: int) -> list[Value]:
+    """Of sorted values, the `kept` nearest the median.
+
+    A window of so many slides up past value j if value j + kept is nearer: then one takes the
+    place of the other.
+    """
+    n = len(values)
+    median = _median(values[(n - 1) // 2], values[n // 2])
+    window = list(values[:kept])
+    for j in range(n - kept):
+        enters = values[j + kept]
+        slides = _slides(enters, values[j], median)
+        window[j % kept] = select(slides, enters, window[j % kept])
+    return window
+
+
+def _median(low: Value, high: Value) -> Value:
+    return (low.to(DOUBLE) + high.to(DOUBLE)) * 0.5
+
+
+def _slides(enters: Value, leaves: Value, median: Value) -> Value:
+    return enters.to(DOUBLE) - median < median - leaves.to(DOUBLE)
+
+
+# -- many rows ---------------------------------------------------------------------------------
+
+# Bytes of a row that are sorted at a time; of some hundred rows, so many stay in the nearest cache.
+STRIP = 128
+
+
+@kernel
+def tabled(nearest: bool, real: str) -> list[Function]:
+    """The network comes as a table, and sorts the rows where they are: they are to be copies.
+
+    context: n, kept, the number of comparators, the wires that count and those of each comparator.
+    """
+    function = Function("tabled")
+    given = _Columns(function, real)
+    n, kept, number = (given.context.load(k) for k in range(3))
+    wires = given.context.at(3)
+    pairs = wires.at(n if nearest else kept)
+    lanes, strip = machine.HOST.lanes(real), STRIP // SIZE[real]
+
+    def row(wire: Value) -> Array:
+        return Array(given.rows.load(wire), real)
+
+    with function.loop(given.first, given.last, strip) as start:
+        with function.loop(0, n) as i:
+            square = given.sums.load(i * lanes, lanes)
+            for c in range(0, strip, lanes):
+                x = row(i).load(start + c, lanes).to(DOUBLE)
+                square = fma(x, x, square)
+            given.sums.store(i * lanes, square)
+        with function.loop(0, number) as k:
+            a, b = row(pairs.load(k * 2)), row(pairs.load(k * 2 + 1))
+            for c in range(0, strip, lanes):
+                x, y = a.load(start + c, lanes), b.load(start + c, lanes)
+                a.store(start + c, minimum(x, y))
+                b.store(start + c, maximum(x, y))
+
+        def value(rank: Value, start: Value = start) -> Value:
+            return row(wires.load(rank)).load(start, strip)
+
+        total = Total(function, real, strip)
+        median = _median(value((n - 1) / 2), value(n / 2)) if nearest else None
+        with function.loop(0, kept) as r:
+            inside = function.variable(value(r))
+            if median is not None:
+                with function.loop(r, n - kept, kept) as j:
+                    enters = value(j + kept)
+                    slides = _slides(enters, value(j), median)
+                    inside.value = select(slides, enters, inside.value)
+            total.add(inside.value)
+        given.out.store(start, total.over(kept.to(DOUBLE).on(strip)).to(real))
+    return [function]
+
+
+# -- block by block ----------------------------------------------------------------------------
+
+
+class _Blocks:
+    """What a function is given to sort the columns of rows that are made a block at a time.
+
+    columns: the kernel that sorts, and its context. All else but `out` is room to work in.
+    """
+
+    def __init__(self, function: Function, real: str, size: int) -> None:
+        self.function, self.real, self.size = function, real, size
+        self.first, self.last = function.number("first"), function.number("last")
+        self.columns = function.number("columns", ADDRESS)
+        self.context = function.array("context", INTEGER)
+        self.block, self.places = function.array("block", real), function.array("places", ADDRESS)
+        self.sums, self.result = function.array("sums", DOUBLE), function.array("result", real)
+        self.out = function.array("out", real)
+
+    def sort(self, n: Value, make: Callable[[Value, Value | None], None]) -> None:
+        """make(start, bound) stores row i, columns start and following, at block[i, :]."""
+        function, size, lanes = self.function, self.size, machine.HOST.lanes(self.real)
+        with function.loop(0, n) as i:
+            self.places.store(i, self.block.at(i * size).address)
+        zero, width = function.constant(0, INTEGER), function.constant(size, INTEGER)
+        given = self.context, self.places, zero, width, self.sums, self.result
+        for start, bound in function.columns(self.first, self.last, size):
+            make(start, bound)
+            function.call(self.columns, *given)
+            for c in range(0, size, lanes):
+                self.out.store(start + c, self.result.load(c, lanes), bound)
+
+
+@kernel
+def copied(real: str, size: int) -> list[Function]:
+    """Copy the rows, and sort them."""
+    function, lanes = Function("copied"), machine.HOST.lanes(real)
+    rows, n = function.array("rows", ADDRESS), function.number("n")
+    blocks = _Blocks(function, real, size)
+
+    def copy(start: Value, bound: Value | None) -> None:
+        with function.loop(0, n) as i:
+            row = Array(rows.load(i), real)
+            for c in range(0, size, lanes):
+                blocks.block.store(i * size + c, row.load(start + c, lanes, bound))
+            prefetch(row, start + CHUNK // SIZE[real], size)
+
+    blocks.sort(n, copy)
+    return [function]
+
+
+@kernel
+def mixed(real: str, size: int) -> list[Function]:
+    """Mix the rows, and sort what comes of it; see `Mixing`."""
+    function = Function("mixed")
+    mixing, blocks = Mixing(function, real, size), _Blocks(function, real, size)
+
+    def store(i: Value, c: int, x: Value) -> None:
+        blocks.block.store(i * size + c, x.to(real))
+
+    blocks.sort(mixing.m, lambda start, bound: mixing.block(start, bound, store))
+    return [function]
