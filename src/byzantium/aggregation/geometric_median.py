@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from byzantium.aggregation.geometry import Array, Geometry, medians, squared_distances
+from byzantium.aggregation.geometry import FAR, Array, Geometry, medians, squared_distances
 
 # Newton's method takes about ten; never reached, this bounds the work whatever comes in.
 MOST_STEPS = 200
@@ -61,8 +61,11 @@ class SumOfDistances:
         geometry, n = self.geometry, self.n
         gram, distances = geometry.gram[:n, :n], geometry.squared_distances
         reach = medians(distances)
-        # Rows that can hardly be told apart are one row that counts several times.
-        indistinct = distances <= CLOSE**2 * reach.min()
+        # Rows that can hardly be told apart are one row that counts several times. (Of those far
+        # away from the others, rounding may hide the distances, and they do not matter.)
+        near = distances[reach.argmin()] <= FAR * reach.min()
+        indistinct = (distances <= CLOSE**2 * reach.min()) & near[:, None] & near
+        np.fill_diagonal(indistinct, True)
         rows, group, counts = np.unique(
             indistinct.argmax(axis=1), return_inverse=True, return_counts=True
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -27,7 +27,7 @@ class Mimicry(Job):
     'Median()'
     """
 
-    measure: ClassVar[str] = "error"
+    measure = "error"
 
     rule: str = "Mean()"
     n: int = 50
