@@ -148,7 +148,7 @@ def comparators(n: int) -> int:
     from byzantium.aggregation.network import middle
 
     first = (n - 1) // 2
-    return len(middle(n, first, n - first).comparators)
+    return len(middle(n, first, n - first).parts)
 
 
 def gram_flops(n: int) -> int:

@@ -35,26 +35,31 @@ Array = NDArray[np.float64]
 def outputs(network: Network, values: tuple[int, ...]) -> list[int]:
     """A network, run by hand."""
     wires: list[int | None] = list(values)
-    for a, b, low, high in network.comparators:
-        x, y = wires[a], wires[b]
-        assert x is not None
-        assert y is not None, "a comparator reads what nobody kept"
-        wires[a] = min(x, y) if low else None
-        wires[b] = max(x, y) if high else None
-    wanted = [wires[wire] for wire in network.wires]
-    assert None not in wanted
-    return wanted  # type: ignore[return-value]
+    for part in network.parts:
+        local = [wires[wire] for wire in part.wires]
+        for a, b in part.pairs:
+            x, y = local[a], local[b]
+            assert x is not None
+            assert y is not None, "a comparator reads what nobody kept"
+            local[a], local[b] = min(x, y), max(x, y)
+        for wire, wanted, value in zip(part.wires, part.wanted, local, strict=True):
+            wires[wire] = value if wanted else None
+    found = [value for value in (wires[wire] for wire in network.wires) if value is not None]
+    assert len(found) == len(network.wires)
+    return found
 
 
+@pytest.mark.parametrize("most", [2, 5])
 @pytest.mark.parametrize("n", range(1, 11))
-def test_networks_bring_out_the_wanted_ranks_of_all_zeros_and_ones(n: int) -> None:
+def test_networks_bring_out_the_wanted_ranks_of_all_zeros_and_ones(n: int, most: int) -> None:
     """The zero-one principle: a network that sorts these sorts everything."""
     for values in itertools.product((0, 1), repeat=n):
         ordered = sorted(values)
-        assert outputs(in_order(n), values) == ordered
+        assert outputs(in_order(n, most=most), values) == ordered
         for first in range(n):
             for last in range(first + 1, n + 1):
-                assert sorted(outputs(middle(n, first, last), values)) == ordered[first:last]
+                network = middle(n, first, last, most)
+                assert sorted(outputs(network, values)) == ordered[first:last]
 
 
 @pytest.mark.parametrize("n", [3, 6, 9])
@@ -67,12 +72,21 @@ def test_ranks_that_are_only_summed_need_not_be_in_order(n: int) -> None:
             assert sum(found) == sum(ordered)
 
 
+@pytest.mark.parametrize("n", [25, 101, 300])
+def test_parts_of_networks_are_small_and_few_in_kind(n: int) -> None:
+    network = in_order(n, most=24)
+    assert all(len(part.wires) <= 24 for part in network.parts)
+    assert len({part.pairs for part in network.parts}) < 15  # each kind is to be compiled
+    comparators = sum(len(part.pairs) for part in network.parts)
+    assert comparators == len(in_order(n).parts)
+    assert sum(len(part.wires) == 2 for part in network.parts) < comparators / 2
+
+
 def test_pruning_leaves_out_what_the_median_does_not_need() -> None:
-    full, median, trimmed = in_order(25), middle(25, 12, 13), middle(25, 5, 20)
-    assert len(full.comparators) == 138
-    assert len(median.comparators) == 113
-    assert len(trimmed.comparators) == 97
-    assert len(middle(25, 0, 25).comparators) == 0  # the mean needs no order
+    assert len(in_order(25).parts) == 138
+    assert len(middle(25, 12, 13).parts) == 113
+    assert len(middle(25, 5, 20).parts) == 97
+    assert len(middle(25, 0, 25).parts) == 0  # the mean needs no order
 
 
 # -- order statistics --------------------------------------------------------------------------
@@ -106,12 +120,20 @@ def assert_right(X: Tensor, kept: int, nearest: bool) -> None:
     assert np.allclose(squares, (wide**2).sum(axis=1), rtol=1e-13, atol=0)
 
 
-@pytest.fixture(params=["straight", "tabled"])
-def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both kinds of code, for inputs of any size."""
+# What makes the kinds of code: the most rows for straight-line code, the most wires of a part.
+CODES = {"straight": (80, 24), "parts": (0, 24), "comparators": (0, 2)}
+
+
+@pytest.fixture(params=CODES)
+def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kind of code, for inputs of any size."""
     monkeypatch.setattr(compiled, "SMALL", 1)
-    monkeypatch.setattr(compiled, "MOST_STRAIGHT", 64 if request.param == "straight" else 0)
-    return str(request.param)
+    set_code(request.param, monkeypatch)
+
+
+def set_code(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "MOST_STRAIGHT", CODES[kind][0])
+    monkeypatch.setattr(compiled, "MOST_PART", CODES[kind][1])
 
 
 def rules(n: int) -> list[tuple[int, bool]]:
@@ -122,7 +144,7 @@ def rules(n: int) -> list[tuple[int, bool]]:
 
 
 @pytest.mark.usefixtures("code")
-@pytest.mark.parametrize("n", [*range(1, 71), 101, 130])
+@pytest.mark.parametrize("n", [*range(1, 71), 101, 130, 300])
 def test_any_number_of_rows(n: int) -> None:
     """A rule and a dtype for each, or there would be minutes of compiling."""
     kept, nearest = rules(n)[n % len(rules(n))]
@@ -150,15 +172,17 @@ def test_any_number_of_columns(width: int, dtype: torch.dtype, nearest: bool) ->
 @DTYPES
 @pytest.mark.parametrize("kept", [1, 9, 17])
 @pytest.mark.parametrize("nearest", [False, True])
-def test_both_kinds_of_code_agree_to_the_bit(
+def test_all_kinds_of_code_agree_to_the_bit(
     kept: int, nearest: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     X = inputs.gaussian(25, 15_007).to(dtype)
-    straight, squares = central_mean(X, kept, nearest)
-    monkeypatch.setattr(compiled, "MOST_STRAIGHT", 0)
-    tabled, others = central_mean(X, kept, nearest)
-    assert np.array_equal(straight, tabled)
-    assert np.allclose(squares, others, rtol=1e-14, atol=0)
+    results = []
+    for kind in CODES:
+        set_code(kind, monkeypatch)
+        results.append(central_mean(X, kept, nearest))
+    for means, squares in results[1:]:
+        assert np.array_equal(means, results[0][0])
+        assert np.allclose(squares, results[0][1], rtol=1e-14, atol=0)
 
 
 @DTYPES

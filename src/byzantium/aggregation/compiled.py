@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byzantium.aggregation import kernels, machine, sorting
+from byzantium.aggregation import kernels, machine, network, sorting
 from byzantium.aggregation.emit import DOUBLE, FLOAT
 from byzantium.core.threads import spread
 
@@ -33,20 +33,23 @@ SMALL = 1 << 18
 PIECES, PIECE = 16, 1 << 22
 # Columns are divided at multiples of this.
 GRAIN = 1024
-# Beyond so many rows, a network without a loop takes long to compile, and fits in no cache.
-MOST_STRAIGHT = 64
+# Up to so many rows a network is code without a loop; that of more would take long to compile, and
+# fit in no cache. Larger ones are made of parts with at most so many wires.
+MOST_STRAIGHT, MOST_PART = 80, 24
 
 
 def mixed(matrix: Tensor, rows: Tensor, mixing: Array) -> Tensor:
-    m, d = len(mixing), matrix.shape[1]
-    kernel, given = kernels.mix(REAL[matrix.dtype]), _Mixing(matrix, rows, mixing)
-    result = torch.empty(m, d, dtype=torch.float64)
+    d, kernel, source = (
+        matrix.shape[1],
+        kernels.mix(REAL[matrix.dtype]),
+        _Mixed(matrix, rows, mixing),
+    )
+    result = torch.empty(len(mixing), d, dtype=torch.float64)
 
     def part(first: int, last: int) -> None:
-        wide = _room(given.n * kernels.BLOCK)
-        kernel(*given.arguments, _address(wide), first, last, result.data_ptr(), d)
+        kernel(*source.arguments(), first, last, result, d)
 
-    _over_columns(part, len(given.shares), d)
+    _over_columns(part, len(source.shares), d)
     return result
 
 
@@ -56,32 +59,31 @@ def squared_norms(matrix: Tensor, rows: Tensor) -> Array:
 
     def part(first: int, last: int) -> Array:
         sums = _room(n, lanes)
-        kernel(_address(addresses), n, first, last, _address(sums))
+        kernel(addresses, n, first, last, sums)
         return sums.sum(axis=1)
 
     return _sum(_over_columns(part, n, matrix.shape[1]))
 
 
 def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], reference: int) -> Array:
-    points, d, real = len(rows) + len(anchors), matrix.shape[1], REAL[matrix.dtype]
-    tile = kernels.tile_of(points)
-    stride, size = -(-points // tile) * tile, kernels.gram_columns(points, d)
+    n, d, real = len(rows) + len(anchors), matrix.shape[1], REAL[matrix.dtype]
+    tile = kernels.tile_of(n)
+    stride, size = -(-n // tile) * tile, kernels.gram_columns(n, d)
     origin = matrix.new_zeros(size)  # the same in all columns: it need not be longer
     vectors = [origin if anchor is None else anchor.contiguous() for anchor in anchors]
-    addresses = _addresses(matrix, rows)
-    base = int(addresses[reference])
-    addresses = np.append(addresses, np.array([v.data_ptr() for v in vectors], dtype=np.int64))
-    advances = np.ones(points, dtype=np.int64)
+    addresses = np.append(_addresses(matrix, rows), [v.data_ptr() for v in vectors]).astype(
+        np.int64
+    )
+    advances = np.ones(n, dtype=np.int64)
     advances[len(rows) :] = [anchor is not None for anchor in anchors]
-    kernel = kernels.gram(real, tile)
+    kernel, base = kernels.gram(real, tile), int(addresses[reference])
 
     def part(first: int, last: int) -> Array:
         block, products = _room(stride * size), _room(stride, stride)
-        given = (_address(addresses), points, _address(advances), base, first, last)
-        kernel(*given, _address(block), size, _address(products), stride)
+        kernel(addresses, n, advances, base, first, last, block, size, products, stride)
         return products
 
-    lower = np.tril(_sum(_over_columns(part, points, d))[:points, :points])
+    lower = np.tril(_sum(_over_columns(part, n, d))[:n, :n])
     return lower + np.tril(lower, -1).T
 
 
@@ -93,82 +95,81 @@ def combine(
     centre = anchors[-1].contiguous() if anchors and anchors[-1] is not None else None
     if centre is not None:
         addresses, shares = np.append(addresses, centre.data_ptr()), np.append(shares, weights[-1])
-    counts = shares.nonzero()[0]
-    if not len(counts):
-        out.zero_()
-        return
-    addresses, shares = addresses[counts], shares[counts]
-    n, excess, kernel = len(counts), _excess(weights), kernels.weighted_sum(REAL[matrix.dtype])
+    counting = shares != 0
+    addresses, shares = addresses[counting], shares[counting]
+    n, excess, kernel = len(shares), _excess(weights), kernels.weighted_sum(REAL[matrix.dtype])
 
     def part(first: int, last: int) -> None:
-        given = (_address(addresses), n, _address(shares), excess)
-        kernel(*given, first, last, out.data_ptr())
+        kernel(addresses, n, shares, excess, first, last, out)
 
-    _over_columns(part, n, matrix.shape[1])
+    _over_columns(part, max(n, 1), matrix.shape[1])
 
 
 def central_mean(
     matrix: Tensor, rows: Tensor, mixing: Array | None, kept: int, nearest: bool, out: Tensor
 ) -> Array:
     n, d, real = len(rows) if mixing is None else len(mixing), matrix.shape[1], REAL[matrix.dtype]
-    lanes, straight = machine.HOST.lanes(real), n <= MOST_STRAIGHT and n * d >= SMALL
+    source = _Rows(matrix, rows) if mixing is None else _Mixed(matrix, rows, mixing)
+    blocks = sorting.copied(real) if mixing is None else sorting.mixed(real)
+    straight = n <= MOST_STRAIGHT and n * d >= SMALL
     if straight:
         columns, context = sorting.straight(n, kept, nearest, real), np.empty(0, dtype=np.int64)
-        size = kernels.BLOCK
     else:
-        columns, context = sorting.tabled(nearest, real), _context(n, kept, nearest)
-        size = sorting.STRIP // matrix.itemsize
-    if mixing is None:
-        blocks, addresses = sorting.copied(real, size), _addresses(matrix, rows)
-    else:
-        blocks, given = sorting.mixed(real, size), _Mixing(matrix, rows, mixing)
+        most = MOST_PART if n * d >= SMALL else network.SINGLE
+        columns = sorting.tabled(nearest, real)
+        context = _context(machine.HOST, n, kept, nearest, real, most)
+    lanes, size = machine.HOST.lanes(real), kernels.BLOCK // matrix.itemsize
 
     def part(first: int, last: int) -> Array:
         sums = _room(n, lanes)
         if straight and mixing is None:  # whole vectors are sorted as they come from the memory
             start, first = first, last - (last - first) % lanes
-            where = _address(addresses), start, first
-            columns(_address(context), *where, _address(sums), out.data_ptr())
+            columns(context, source.addresses, start, first, sums, out)
         if first < last:
-            wide = _room(0 if mixing is None else given.n * size)
-            source = (
-                (_address(addresses), n) if mixing is None else (*given.arguments, _address(wide))
-            )
-            room = [context, _room(n * size), _room(n), sums, _room(size)]
-            blocks(*source, first, last, columns.address, *map(_address, room), out.data_ptr())
+            room = _room(n * size), _room(n), sums, _room(size)
+            blocks(*source.arguments(), first, last, columns, context, *room, out)
         return sums.sum(axis=1)
 
     return _sum(_over_columns(part, n, d))
 
 
 def moments(matrix: Tensor, rows: Tensor, mean: Tensor, deviation: Tensor) -> None:
-    n, d, addresses = len(rows), matrix.shape[1], _addresses(matrix, rows)
-    kernel, out = kernels.moments(REAL[matrix.dtype]), (mean.data_ptr(), deviation.data_ptr())
+    n, addresses, kernel = len(rows), _addresses(matrix, rows), kernels.moments(REAL[matrix.dtype])
 
     def part(first: int, last: int) -> None:
-        kernel(_address(addresses), n, first, last, *out, n, max(n - 1, 1))
+        kernel(addresses, n, first, last, mean, deviation, n, max(n - 1, 1))
 
-    _over_columns(part, n, d)
+    _over_columns(part, n, matrix.shape[1])
 
 
 # -- what kernels are given --------------------------------------------------------------------
 
 
-class _Mixing:
+class _Rows:
+    def __init__(self, matrix: Tensor, rows: Tensor) -> None:
+        self.addresses = _addresses(matrix, rows)
+
+    def arguments(self) -> tuple[Any, ...]:
+        return self.addresses, len(self.addresses)
+
+
+class _Mixed(_Rows):
     """A matrix P as lists, and the rows that it mixes; see `kernels.Mixing`."""
 
     def __init__(self, matrix: Tensor, rows: Tensor, mixing: Array) -> None:
         used = mixing.any(axis=0)  # a row without a share is left out
-        mixing, addresses = mixing[:, used], _addresses(matrix, rows)[used]
-        m, self.n = mixing.shape
-        where, sources = map(np.ascontiguousarray, mixing.nonzero())
-        starts, excess = where.searchsorted(np.arange(m + 1)), np.zeros(m)
+        super().__init__(matrix, rows[torch.from_numpy(used)])
+        mixing, m = mixing[:, used], len(mixing)
+        where, sources = mixing.nonzero()
+        self.starts, self.sources = where.searchsorted(np.arange(m + 1)), sources.copy()
+        self.shares, self.excess = mixing[where, sources], np.zeros(m)
         if matrix.dtype == torch.float64:
-            excess[:] = [_excess(shares) for shares in mixing]
-        self.shares = mixing[where, sources]
-        self._kept = addresses, starts, sources, self.shares, excess
-        first, second, *lists = map(_address, self._kept)
-        self.arguments = first, self.n, second, m, *lists
+            self.excess[:] = [_excess(shares) for shares in mixing]
+        self.columns = kernels.BLOCK // matrix.itemsize
+
+    def arguments(self) -> tuple[Any, ...]:
+        lists = self.starts, len(self.excess), self.sources, self.shares, self.excess
+        return *super().arguments(), *lists, _room(len(self.addresses) * self.columns)
 
 
 def _excess(shares: Array) -> float:
@@ -178,11 +179,9 @@ def _excess(shares: Array) -> float:
 
 
 @lru_cache(maxsize=64)
-def _context(n: int, kept: int, nearest: bool) -> Integers:
-    """A network as `sorting.tabled` takes it."""
-    comparators, wires = sorting.network(n, kept, nearest)
-    pairs = [wire for comparator in comparators for wire in comparator[:2]]
-    return np.array([n, kept, len(comparators), *wires, *pairs], dtype=np.int64)
+def _context(processor: machine.Processor, *arguments: Any) -> Integers:
+    """The table of a network, whose parts are code for a processor."""
+    return np.array(sorting.table(*arguments), dtype=np.int64)
 
 
 def _addresses(matrix: Tensor, rows: Tensor) -> Integers:
@@ -191,16 +190,11 @@ def _addresses(matrix: Tensor, rows: Tensor) -> Integers:
     return addresses + matrix.data_ptr()
 
 
-def _address(array: NDArray[Any]) -> int:
-    assert array.flags.c_contiguous
-    return int(array.__array_interface__["data"][0])
-
-
 def _room(*shape: int) -> Array:
     """Zeros for a kernel to work with, from where a line of the cache begins."""
     size, line = math.prod(shape), kernels.LINE // 8
     room = np.zeros(size + line)
-    start = -(_address(room) // 8) % line
+    start = -(room.__array_interface__["data"][0] // 8) % line
     return room[start : start + size].reshape(shape)
 
 

@@ -276,8 +276,11 @@ class Function:
             yield c, last
 
     def call(self, other: Function | Value, *arguments: Value | Array) -> None:
-        """Another function, or the one at an address."""
-        name = other.text if isinstance(other, Value) else f"@{other.name}"
+        """Another function, or the one at an address, which is a number."""
+        if isinstance(other, Value):
+            name = self.value(ADDRESS, 1, f"inttoptr {other} to ptr").text
+        else:
+            name = f"@{other.name}"
         given = (str(a.address if isinstance(a, Array) else a) for a in arguments)
         self.write(f"call void {name}({', '.join(given)})")
 

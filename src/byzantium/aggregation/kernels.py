@@ -28,8 +28,8 @@ from byzantium.aggregation.machine import kernel
 
 # Bytes of a row that are read at a time, and how far ahead they are asked for.
 CHUNK = 512
-# Columns that are mixed at a time: the rows of so few stay in the nearest cache.
-BLOCK = 64
+# Bytes of a row that are mixed or sorted at a time: so little of all rows stays near.
+BLOCK = 256
 # Bytes that come from memory together.
 LINE = 64
 
@@ -162,23 +162,24 @@ class Mixing:
     starts[i] <= k < starts[i + 1], over 1 + excess[i], which is what these shares sum to.
     """
 
-    def __init__(self, function: Function, real: str, size: int) -> None:
-        self.function, self.real, self.size = function, real, size
+    def __init__(self, function: Function, real: str) -> None:
+        self.function, self.real = function, real
         self.rows, self.n = function.array("rows", ADDRESS), function.number("n")
         self.starts, self.m = function.array("starts", INTEGER), function.number("m")
         self.sources = function.array("sources", INTEGER)
         self.shares = function.array("shares", DOUBLE)
         self.excess = function.array("excess", DOUBLE)
-        self.wide = function.array("wide", DOUBLE)  # (n, size), to work in
+        self.wide = function.array("wide", DOUBLE)  # (n, columns of a block), to work in
 
     def block(
         self, start: Value, bound: Value | None, store: Callable[[Value, int, Value], None]
     ) -> None:
-        """Make `size` columns of P X from `start` on; those that are not before the bound are zero.
+        """Make a block of P X, from column `start` on; what is not before the bound is zero.
 
         store(i, c, x) is to keep the lanes x of row i, columns start + c and following, in float64.
         """
-        function, size, lanes = self.function, self.size, machine.HOST.lanes(self.real)
+        function, size = self.function, BLOCK // SIZE[self.real]
+        lanes = machine.HOST.lanes(self.real)
         with function.loop(0, self.n) as j:
             row = Array(self.rows.load(j), self.real)
             for c in range(0, size, lanes):
@@ -201,10 +202,10 @@ class Mixing:
 def mix(real: str) -> list[Function]:
     """out[i * stride + c] = (P X)[i, c], in float64; see `Mixing`."""
     function = Function("mix")
-    mixing = Mixing(function, real, BLOCK)
+    mixing = Mixing(function, real)
     first, last = function.number("first"), function.number("last")
     out, stride = function.array("out", DOUBLE), function.number("stride")
-    for start, bound in function.columns(first, last, BLOCK):
+    for start, bound in function.columns(first, last, BLOCK // SIZE[real]):
 
         def store(
             i: Value, c: int, x: Value, start: Value = start, bound: Value | None = bound

@@ -12,6 +12,9 @@ from functools import cache, wraps
 from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
 from byzantium.aggregation.emit import ADDRESS, DOUBLE, INTEGER, SIZE, Function
 from byzantium.core.forks import held_during_forks
@@ -47,14 +50,27 @@ held_during_forks(_compiling)
 
 
 class Kernel:
-    """A compiled function, called with numbers and addresses; `address` is its own."""
+    """A compiled function of numbers, arrays and other kernels; `address` is where it is.
+
+    Arrays are given by the addresses of what they hold, which must lie without gaps.
+    """
 
     def __init__(self, address: int, kinds: Sequence[str]) -> None:
         self.address = address
         self._call = ctypes.CFUNCTYPE(None, *(C_TYPES[kind] for kind in kinds))(address)
 
-    def __call__(self, *arguments: float) -> None:
-        self._call(*arguments)
+    def __call__(self, *arguments: float | NDArray[Any] | Tensor | Kernel) -> None:
+        self._call(*map(_number, arguments))
+
+
+def _number(argument: float | NDArray[Any] | Tensor | Kernel) -> float:
+    if isinstance(argument, np.ndarray):
+        assert argument.flags.c_contiguous
+        return argument.__array_interface__["data"][0]
+    if isinstance(argument, Tensor):
+        assert argument.is_contiguous()
+        return argument.data_ptr()
+    return argument.address if isinstance(argument, Kernel) else argument
 
 
 def kernel(write: Callable[..., list[Function]]) -> Callable[..., Kernel]:

@@ -8,6 +8,7 @@ for first <= c < last, whole vectors, with the mean of the central values of the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain, groupby
 
 from byzantium.aggregation import machine
 from byzantium.aggregation.emit import (
@@ -23,9 +24,9 @@ from byzantium.aggregation.emit import (
     minimum,
     select,
 )
-from byzantium.aggregation.kernels import CHUNK, Mixing, Total, prefetch
+from byzantium.aggregation.kernels import BLOCK, CHUNK, Mixing, Total, prefetch
 from byzantium.aggregation.machine import kernel
-from byzantium.aggregation.network import Network, in_order, middle
+from byzantium.aggregation.network import SINGLE, Network, in_order, middle
 
 
 class _Columns:
@@ -39,14 +40,14 @@ class _Columns:
         self.out = function.array("out", real)
 
 
-def network(n: int, kept: int, nearest: bool) -> Network:
-    """What must be sorted for the `kept` central values among n."""
+def network(n: int, kept: int, nearest: bool, most: int = SINGLE) -> Network:
+    """What must be compared for the `kept` central values among n."""
     if not nearest:
         low = (n - kept) // 2
-        return middle(n, low, low + kept)
+        return middle(n, low, low + kept, most)
     # Those that stay in the window wherever it slides are only summed, unless they are the median.
     always = set(range(n - kept, kept)) - {(n - 1) // 2, n // 2}
-    return in_order(n, tuple(sorted(always)))
+    return in_order(n, tuple(sorted(always)), most)
 
 
 @kernel
@@ -68,7 +69,7 @@ def straight(n: int, kept: int, nearest: bool, real: str) -> list[Function]:
                 given.sums.store(place, fma(square, square, given.sums.load(place, lanes)))
             return values[wire]
 
-        for a, b, low, high in comparators:
+        for (a, b), _, (low, high) in comparators:
             x, y = value(a), value(b)
             if low:
                 values[a] = minimum(x, y)
@@ -118,22 +119,42 @@ def _slides(enters: Value, leaves: Value, median: Value) -> Value:
 
 # -- many rows ---------------------------------------------------------------------------------
 
-# Bytes of a row that are sorted at a time; of some hundred rows, so many stay in the nearest cache.
-STRIP = 128
+
+@kernel
+def part(pairs: tuple[tuple[int, int], ...], real: str) -> list[Function]:
+    """Sort a block of columns by a `network.Part`, the rows being where they are."""
+    function, lanes = Function("part"), machine.HOST.lanes(real)
+    rows, wires = function.array("rows", ADDRESS), function.array("wires", INTEGER)
+    start = function.number("start")
+    with function.loop(start, start + BLOCK // SIZE[real], lanes) as c:
+        places: dict[int, Array] = {}
+        values: dict[int, Value] = {}
+
+        def value(k: int) -> Value:
+            if k not in values:
+                places[k] = Array(rows.load(wires.load(k)), real).at(c)
+                values[k] = places[k].load(0, lanes)
+            return values[k]
+
+        for a, b in pairs:
+            x, y = value(a), value(b)
+            values[a], values[b] = minimum(x, y), maximum(x, y)
+        for k, place in places.items():
+            place.store(0, values[k])
+    return [function]
 
 
 @kernel
 def tabled(nearest: bool, real: str) -> list[Function]:
     """The network comes as a table, and sorts the rows where they are: they are to be copies.
 
-    context: n, kept, the number of comparators, the wires that count and those of each comparator.
+    context: see `table`.
     """
     function = Function("tabled")
     given = _Columns(function, real)
-    n, kept, number = (given.context.load(k) for k in range(3))
+    n, kept, steps = (given.context.load(k) for k in range(3))
     wires = given.context.at(3)
-    pairs = wires.at(n if nearest else kept)
-    lanes, strip = machine.HOST.lanes(real), STRIP // SIZE[real]
+    lanes, strip = machine.HOST.lanes(real), BLOCK // SIZE[real]
 
     def row(wire: Value) -> Array:
         return Array(given.rows.load(wire), real)
@@ -145,12 +166,21 @@ def tabled(nearest: bool, real: str) -> list[Function]:
                 x = row(i).load(start + c, lanes).to(DOUBLE)
                 square = fma(x, x, square)
             given.sums.store(i * lanes, square)
-        with function.loop(0, number) as k:
-            a, b = row(pairs.load(k * 2)), row(pairs.load(k * 2 + 1))
-            for c in range(0, strip, lanes):
-                x, y = a.load(start + c, lanes), b.load(start + c, lanes)
-                a.store(start + c, minimum(x, y))
-                b.store(start + c, maximum(x, y))
+
+        place = function.variable(n if nearest else kept)
+        with function.loop(0, steps):
+            step = wires.at(place.value)
+            parts, code, comparators, length = (step.load(k) for k in range(4))
+            here = step.at(4)
+            with function.loop(0, parts):
+                function.call(code, given.rows, here, start)
+            with function.loop(0, comparators) as k:
+                a, b = row(here.load(k * 2)), row(here.load(k * 2 + 1))
+                for c in range(0, strip, lanes):
+                    x, y = a.load(start + c, lanes), b.load(start + c, lanes)
+                    a.store(start + c, minimum(x, y))
+                    b.store(start + c, maximum(x, y))
+            place.value = place.value + length
 
         def value(rank: Value, start: Value = start) -> Value:
             return row(wires.load(rank)).load(start, strip)
@@ -169,6 +199,27 @@ def tabled(nearest: bool, real: str) -> list[Function]:
     return [function]
 
 
+def table(n: int, kept: int, nearest: bool, real: str, most: int) -> list[int]:
+    """The context of `tabled`, for a network with parts of at most so many wires.
+
+    n, kept, the number of steps; the wires that count; then the steps. A step is one part, or some
+    single comparators: the number of parts (one or none), the address of the code of that part, the
+    number of comparators, the length of all this, and the wires.
+    """
+    parts, wires = network(n, kept, nearest, most)
+    steps = []
+    for single, group in groupby(parts, key=lambda part: len(part.wires) == SINGLE):
+        if single:
+            pairs = [wire for comparator in group for wire in comparator.wires]
+            steps.append([0, 0, len(pairs) // 2, 4 + len(pairs), *pairs])
+        else:
+            steps += [
+                [1, part(one.pairs, real).address, 0, 4 + len(one.wires), *one.wires]
+                for one in group
+            ]
+    return [n, kept, len(steps), *wires, *chain(*steps)]
+
+
 # -- block by block ----------------------------------------------------------------------------
 
 
@@ -178,10 +229,10 @@ class _Blocks:
     columns: the kernel that sorts, and its context. All else but `out` is room to work in.
     """
 
-    def __init__(self, function: Function, real: str, size: int) -> None:
-        self.function, self.real, self.size = function, real, size
+    def __init__(self, function: Function, real: str) -> None:
+        self.function, self.real = function, real
         self.first, self.last = function.number("first"), function.number("last")
-        self.columns = function.number("columns", ADDRESS)
+        self.columns = function.number("columns")
         self.context = function.array("context", INTEGER)
         self.block, self.places = function.array("block", real), function.array("places", ADDRESS)
         self.sums, self.result = function.array("sums", DOUBLE), function.array("result", real)
@@ -189,7 +240,8 @@ class _Blocks:
 
     def sort(self, n: Value, make: Callable[[Value, Value | None], None]) -> None:
         """make(start, bound) stores row i, columns start and following, at block[i, :]."""
-        function, size, lanes = self.function, self.size, machine.HOST.lanes(self.real)
+        function, size = self.function, BLOCK // SIZE[self.real]
+        lanes = machine.HOST.lanes(self.real)
         with function.loop(0, n) as i:
             self.places.store(i, self.block.at(i * size).address)
         zero, width = function.constant(0, INTEGER), function.constant(size, INTEGER)
@@ -202,11 +254,11 @@ class _Blocks:
 
 
 @kernel
-def copied(real: str, size: int) -> list[Function]:
+def copied(real: str) -> list[Function]:
     """Copy the rows, and sort them."""
-    function, lanes = Function("copied"), machine.HOST.lanes(real)
+    function, lanes, size = Function("copied"), machine.HOST.lanes(real), BLOCK // SIZE[real]
     rows, n = function.array("rows", ADDRESS), function.number("n")
-    blocks = _Blocks(function, real, size)
+    blocks = _Blocks(function, real)
 
     def copy(start: Value, bound: Value | None) -> None:
         with function.loop(0, n) as i:
@@ -220,10 +272,10 @@ def copied(real: str, size: int) -> list[Function]:
 
 
 @kernel
-def mixed(real: str, size: int) -> list[Function]:
+def mixed(real: str) -> list[Function]:
     """Mix the rows, and sort what comes of it; see `Mixing`."""
-    function = Function("mixed")
-    mixing, blocks = Mixing(function, real, size), _Blocks(function, real, size)
+    function, size = Function("mixed"), BLOCK // SIZE[real]
+    mixing, blocks = Mixing(function, real), _Blocks(function, real)
 
     def store(i: Value, c: int, x: Value) -> None:
         blocks.block.store(i * size + c, x.to(real))
