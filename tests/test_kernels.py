@@ -21,7 +21,7 @@ from byzantium.aggregation import compiled, machine, plain
 from byzantium.aggregation.machine import Processor
 from byzantium.aggregation.network import Network, in_order, middle
 
-WIDE = 30_001  # columns that are worth several threads
+WIDE = 90_001  # columns that are worth several threads
 WIDTHS = (0, 1, 15, 16, 17, 31, 2049)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 EPSILON = {torch.float32: 2.0**-23, torch.float64: 2.0**-52}

@@ -25,12 +25,12 @@ Integers = NDArray[np.int64]
 Result = TypeVar("Result")
 
 REAL = {torch.float32: FLOAT, torch.float64: DOUBLE}
-# Below this many values a call is over before another thread has woken up, or a kernel of its own
-# has been compiled.
+# For less values than these it does not pay to compile a network of their own.
 SMALL = 1 << 18
-# A call is divided into this many pieces, or into pieces of this many values if these are more. It
-# does not matter how many threads there are: sums stay the same, to the bit.
-PIECES, PIECE = 16, 1 << 22
+# A call is divided into this many pieces, but they have no less and no more values than these: less
+# are computed before another thread has woken up. How many threads there are does not matter, so
+# that sums are the same to the bit.
+PIECES, LEAST, MOST = 8, 1 << 19, 1 << 22
 # Columns are divided at multiples of this.
 GRAIN = 1024
 # Up to so many rows a network is code without a loop; that of more would take long to compile, and
@@ -39,12 +39,9 @@ MOST_STRAIGHT, MOST_PART = 80, 24
 
 
 def mixed(matrix: Tensor, rows: Tensor, mixing: Array) -> Tensor:
-    d, kernel, source = (
-        matrix.shape[1],
-        kernels.mix(REAL[matrix.dtype]),
-        _Mixed(matrix, rows, mixing),
-    )
-    result = torch.empty(len(mixing), d, dtype=torch.float64)
+    kernel, source = kernels.mix(REAL[matrix.dtype]), _Mixed(matrix, rows, mixing)
+    m, d = len(mixing), matrix.shape[1]
+    result = torch.empty(m, d, dtype=torch.float64)
 
     def part(first: int, last: int) -> None:
         kernel(*source.arguments(), first, last, result, d)
@@ -205,9 +202,9 @@ def _sum(parts: Sequence[Array]) -> Array:
 
 def _over_columns(kernel: Callable[[int, int], Result], n: int, d: int) -> list[Result]:
     """kernel(first, last) for pieces that together cover the d columns of n rows."""
-    if n * d < SMALL:
-        return [kernel(0, d)]
-    values = min(max(n * d // PIECES, SMALL // 2, 1), PIECE)
+    values = min(max(n * d // PIECES, LEAST), MOST)
     step = GRAIN * -(-values // (GRAIN * n))
+    if d <= step:
+        return [kernel(0, d)]
     pieces = [(first, min(first + step, d)) for first in range(0, d, step)]
     return spread(kernel, pieces, torch.get_num_threads())

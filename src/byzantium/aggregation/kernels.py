@@ -26,10 +26,10 @@ from byzantium.aggregation.emit import (
 )
 from byzantium.aggregation.machine import kernel
 
-# Bytes of a row that are read at a time, and how far ahead they are asked for.
-CHUNK = 512
-# Bytes of a row that are mixed or sorted at a time: so little of all rows stays near.
+# Bytes of a row that are read, mixed or sorted at a time: so little of all rows stays near.
 BLOCK = 256
+# How many bytes ahead they are asked for.
+AHEAD = 512
 # Bytes that come from memory together.
 LINE = 64
 
@@ -79,9 +79,9 @@ class Total:
 
 
 def prefetch(row: Array, index: Value, columns: int) -> None:
-    """Ask for so many columns from there on."""
-    for c in range(0, columns, LINE // SIZE[row.kind]):
-        row.prefetch(index + c)
+    """Ask for as many columns as are being read, ahead of them."""
+    for c in range(AHEAD, AHEAD + columns * SIZE[row.kind], LINE):
+        row.prefetch(index + c // SIZE[row.kind])
 
 
 @kernel
@@ -91,7 +91,7 @@ def squared_norms(real: str) -> list[Function]:
     rows, n = function.array("rows", ADDRESS), function.number("n")
     first, last = function.number("first"), function.number("last")
     sums = function.array("sums", DOUBLE)
-    lanes, columns = machine.HOST.lanes(real), CHUNK // SIZE[real]
+    lanes, columns = machine.HOST.lanes(real), BLOCK // SIZE[real]
     for start, bound in function.columns(first, last, columns):
         with function.loop(0, n) as i:
             row, sum_ = Array(rows.load(i), real), sums.load(i * lanes, lanes)
@@ -99,7 +99,7 @@ def squared_norms(real: str) -> list[Function]:
                 x = row.load(start + c, lanes, bound).to(DOUBLE)
                 sum_ = fma(x, x, sum_)
             sums.store(i * lanes, sum_)
-            prefetch(row, start + columns, columns)
+            prefetch(row, start, columns)
     return [function]
 
 
@@ -117,7 +117,7 @@ def moments(real: str) -> list[Function]:
         with function.loop(0, n) as i:
             row = Array(rows.load(i), real)
             total.add(row.load(c, lanes, bound))
-            prefetch(row, c + CHUNK // SIZE[real], lanes)
+            prefetch(row, c, lanes)
         middle = total.over(over.on(lanes))
         square = function.variable(function.constant(0.0, DOUBLE, lanes))
         with function.loop(0, n) as i:
@@ -145,7 +145,7 @@ def weighted_sum(real: str) -> list[Function]:
         with function.loop(0, n) as i:
             row = Array(rows.load(i), real)
             total.add_product(shares.load(i).on(lanes), row.load(c, lanes, bound))
-            prefetch(row, c + CHUNK // SIZE[real], lanes)
+            prefetch(row, c, lanes)
         out.store(c, total.over_one_plus(excess.on(lanes)).to(real), bound)
     return [function]
 
@@ -184,7 +184,7 @@ class Mixing:
             row = Array(self.rows.load(j), self.real)
             for c in range(0, size, lanes):
                 self.wide.store(j * size + c, row.load(start + c, lanes, bound).to(DOUBLE))
-            prefetch(row, start + CHUNK // SIZE[self.real], size)
+            prefetch(row, start, size)
         lanes = min(size, _lanes_of_sums(self.real))
         with function.loop(0, self.m) as i:
             excess = self.excess.load(i).on(lanes)

@@ -24,7 +24,7 @@ from byzantium.aggregation.emit import (
     minimum,
     select,
 )
-from byzantium.aggregation.kernels import BLOCK, CHUNK, Mixing, Total, prefetch
+from byzantium.aggregation.kernels import BLOCK, Mixing, Total, prefetch
 from byzantium.aggregation.machine import kernel
 from byzantium.aggregation.network import SINGLE, Network, in_order, middle
 
@@ -64,7 +64,7 @@ def straight(n: int, kept: int, nearest: bool, real: str) -> list[Function]:
             if wire not in values:
                 row = Array(given.rows.load(wire), real)
                 x = values[wire] = row.load(c, lanes)
-                row.prefetch(c + CHUNK // SIZE[real])
+                prefetch(row, c, lanes)
                 square, place = x.to(DOUBLE), wire * lanes
                 given.sums.store(place, fma(square, square, given.sums.load(place, lanes)))
             return values[wire]
@@ -265,7 +265,7 @@ def copied(real: str) -> list[Function]:
             row = Array(rows.load(i), real)
             for c in range(0, size, lanes):
                 blocks.block.store(i * size + c, row.load(start + c, lanes, bound))
-            prefetch(row, start + CHUNK // SIZE[real], size)
+            prefetch(row, start, size)
 
     blocks.sort(n, copy)
     return [function]
