@@ -246,10 +246,17 @@ class Aggregator(Stage, Stateful):
         strict:    vectors that differ in keys, shapes or dtypes are an error; otherwise, those that
                    differ from most are rejected, as those that are not finite.
         """
+        return self._called(updates, generator, base, strict)
+
+    @fork_safe
+    def _called(
+        self, updates: Any, generator: torch.Generator | None, base: Any, strict: bool
+    ) -> Any:
         source = as_source(updates, base=base, strict=strict)
         aggregate, _, points, *_ = self._run(source, generator, explain=False)
         return source.result(aggregate, points.rows)
 
+    @fork_safe
     def explain(
         self,
         updates: Any,
@@ -282,7 +289,6 @@ class Aggregator(Stage, Stateful):
         """Whether it ends in a weighting, which knows its weights; others must sort again."""
         return isinstance(self.stages[-1].expansion[-1], Weighting)
 
-    @fork_safe
     def _run(
         self, source: Source, generator: torch.Generator | None, explain: bool
     ) -> tuple[Tensor, Array | None, GivenPoints, Geometry, dict[int, str]]:
