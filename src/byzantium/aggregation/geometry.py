@@ -374,7 +374,7 @@ def backend(matrix: Tensor) -> ModuleType:
 @cache  # while the interpreter exits, nothing can be imported any more
 @fork_safe
 def _compiled() -> ModuleType:
-    from byzantium.aggregation import compiled  # imports numba: only when it is needed
+    from byzantium.aggregation import compiled  # imports llvmlite: only when it is needed
 
     return compiled
 
