@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.aggregation import kernels, machine, network, sorting
+from byzantium.aggregation import newton as newtons
 from byzantium.aggregation.emit import DOUBLE, FLOAT
 from byzantium.core.threads import spread
 
@@ -128,6 +129,13 @@ def central_mean(
         return sums.sum(axis=1)
 
     return _sum(_over_columns(part, n, d))
+
+
+def newton(gram: Array, n: int, near: float) -> tuple[Array, Array]:
+    """What `newton.newton` finds: the weights of n rows, and what is to be said of them."""
+    size, room = newtons.size_of(n), _room(newtons.room_of(n))
+    newtons.newton()(np.ascontiguousarray(gram), len(gram), n, size, near, room)
+    return room[newtons.LANES :][:n], room[:3]
 
 
 def moments(matrix: Tensor, rows: Tensor, mean: Tensor, deviation: Tensor) -> None:

@@ -248,17 +248,34 @@ class Function:
         return Variable(place, first)
 
     @contextmanager
-    def loop(self, first: Operand, last: Operand, step: Operand = 1) -> Iterator[Value]:
-        """What is written inside runs for first, first + step, ... as long as that is < last."""
-        first, last = self.constant(first, INTEGER), self.constant(last, INTEGER)
+    def loop(self, first: Operand, last: Operand | Variable, step: Operand = 1) -> Iterator[Value]:
+        """What is written inside runs for first, first + step, ... as long as that is < last.
+
+        Where this is a variable, it may change meanwhile.
+        """
+
+        def before_last(index: Value) -> Value:
+            return index < (last.value if isinstance(last, Variable) else last)
+
+        first = self.constant(first, INTEGER)
         index, number = self.variable(first), next(self._numbers)
         ways = f"label %body{number}, label %end{number}"
-        self.write(f"br {first < last}, {ways}")
+        self.write(f"br {before_last(first)}, {ways}")
         self._lines.append(f"body{number}:")
         now = index.value
         yield now
         index.value = now + step
-        self.write(f"br {index.value < last}, {ways}")
+        self.write(f"br {before_last(index.value)}, {ways}")
+        self._lines.append(f"end{number}:")
+
+    @contextmanager
+    def when(self, truth: Value) -> Iterator[None]:
+        """What is written inside runs where it is true."""
+        number = next(self._numbers)
+        self.write(f"br {truth}, label %body{number}, label %end{number}")
+        self._lines.append(f"body{number}:")
+        yield
+        self.write(f"br label %end{number}")
         self._lines.append(f"end{number}:")
 
     def columns(

@@ -368,12 +368,12 @@ def backend(matrix: Tensor) -> ModuleType:
     """Where the passes over a matrix are to be found: `compiled` for the CPU, else `plain`."""
     if matrix.device.type != "cpu":
         return plain
-    return _compiled()
+    return compiled()
 
 
 @cache  # while the interpreter exits, nothing can be imported any more
 @fork_safe
-def _compiled() -> ModuleType:
+def compiled() -> ModuleType:
     from byzantium.aggregation import compiled  # imports llvmlite: only when it is needed
 
     return compiled
