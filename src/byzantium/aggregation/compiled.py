@@ -81,8 +81,13 @@ def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], referen
         kernel(addresses, n, advances, base, first, last, block, size, products, stride)
         return products
 
-    lower = np.tril(_sum(_over_columns(part, n, d))[:n, :n])
-    return lower + np.tril(lower, -1).T
+    lower = _sum(_over_columns(part, n, d))[:n, :n]
+    return np.where(_triangle(n), lower, lower.T)
+
+
+@lru_cache(maxsize=64)
+def _triangle(n: int) -> NDArray[np.bool_]:
+    return np.tri(n, dtype=bool)
 
 
 def combine(
@@ -131,11 +136,11 @@ def central_mean(
     return _sum(_over_columns(part, n, d))
 
 
-def newton(gram: Array, n: int, near: float) -> tuple[Array, Array]:
+def newton(gram: Array, n: int, near: float) -> tuple[Array, list[float]]:
     """What `newton.newton` finds: the weights of n rows, and what is to be said of them."""
     size, room = newtons.size_of(n), _room(newtons.room_of(n))
     newtons.newton()(np.ascontiguousarray(gram), len(gram), n, size, near, room)
-    return room[newtons.LANES :][:n], room[:3]
+    return room[newtons.LANES :][:n], room[:3].tolist()
 
 
 def moments(matrix: Tensor, rows: Tensor, mean: Tensor, deviation: Tensor) -> None:
@@ -191,8 +196,7 @@ def _context(processor: machine.Processor, *arguments: Any) -> Integers:
 
 def _addresses(matrix: Tensor, rows: Tensor) -> Integers:
     """Where each row starts, whatever lies between the rows."""
-    addresses: Integers = (rows * (matrix.stride(0) * matrix.itemsize)).numpy()
-    return addresses + matrix.data_ptr()
+    return rows.numpy() * (matrix.stride(0) * matrix.itemsize) + matrix.data_ptr()
 
 
 def _room(*shape: int) -> Array:

@@ -64,6 +64,15 @@ def rounding(sizes: Array) -> Array:
     return errors
 
 
+def _distinct(rows: Array) -> tuple[Array, NDArray[np.int64]]:
+    """The different rows of a matrix, and for each row which of them it is."""
+    places: dict[bytes, int] = {}
+    rows = rows + 0.0  # zeros of one sign
+    which = np.array([places.setdefault(row.tobytes(), len(places)) for row in rows])
+    first = np.unique(which, return_index=True)[1]
+    return rows[first], which
+
+
 def medians(distances: Array) -> Array:
     """(n,): how far from each row one must go to meet half of the others."""
     half = len(distances) // 2
@@ -131,16 +140,15 @@ class Geometry:
         if not self.steps:
             return self.basis.gram
         # Mixed alike means equal, to the bit; and symmetric to the bit, so that ties are ties.
-        factor, which = np.unique(self.factor, axis=0, return_inverse=True)
-        which = which.reshape(-1)
+        factor, which = _distinct(self.factor)
         gram = factor @ self.basis.gram @ factor.T
         gram = (gram + gram.T) / 2
         sizes = abs(factor) @ np.sqrt(self.basis.gram.diagonal())
         distances, errors = squared_distances(gram), rounding(sizes)
         rows = which[: self.n]
         scale = medians(distances[rows][:, rows]).min()
-        doubt = errors > TRUSTED * np.maximum(distances, scale)
-        if doubt.any():
+        if errors.max() > TRUSTED * scale:
+            doubt = errors > TRUSTED * np.maximum(distances, scale)
             # Half of the others are surely near this row: a reference that f rows cannot choose.
             reference = int(medians((distances + errors)[rows][:, rows]).argmin())
             near = which[reference]
@@ -158,8 +166,10 @@ class Geometry:
     @property
     def factor(self) -> Array:
         """(points, points of the basis): all steps in one."""
-        factor = np.eye(self.basis.n + self.anchors)
-        for step in self.steps:
+        if not self.steps:
+            return np.eye(self.points)
+        factor, *steps = self.steps
+        for step in steps:
             factor = step @ factor
         return factor
 
@@ -284,15 +294,17 @@ class Points(ABC):
 
     def _better_reference(self, gram: Array) -> int | None:
         """A reference that would save digits; None where the one at hand is good enough."""
-        n, distances = self.n, squared_distances(gram)
-        errors = rounding(np.sqrt(gram.diagonal()))
+        n, distances, sizes = self.n, squared_distances(gram), np.sqrt(gram.diagonal())
         reach = medians(distances[:n, :n])
         best = int(reach.argmin())
+        if ROUNDING * (2 * sizes.max()) ** 2 <= REFERENCE_TRUSTED * reach[best]:
+            return None  # not even the largest error matters
+        errors = rounding(sizes)
         gains = 16 * rounding(np.sqrt(distances[best])) < errors
         lost = gains & (errors > REFERENCE_TRUSTED * np.maximum(distances, reach[best]))
         if lost.any():
             # Rows that are equal to the bit have equal products, and no digits to lose.
-            which = np.unique(gram, axis=0, return_inverse=True)[1].reshape(-1)
+            which = _distinct(gram)[1]
             lost &= which[:, None] != which
         return best if lost.any() else None
 
