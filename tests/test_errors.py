@@ -20,8 +20,12 @@ BUILDING: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: bz.Krum(f=True), TypeError, "Krum needs a whole number for f, got f=True"),
     (lambda: bz.Krum(f=1.5), TypeError, "Krum needs a whole number for f, got f=1.5"),  # type: ignore[arg-type]
     (lambda: bz.Krum(f=1, m=0), ValueError, "Krum needs m >= 1, got m=0"),
-    (lambda: bz.Krum(f=1, power=0), ValueError, "Krum needs power > 0, got power=0.0"),
-    (lambda: bz.Krum(f=1, power=1001), ValueError, "Krum needs power <= 1000, got power=1001.0"),
+    (lambda: bz.Krum(f=1, power=0), ValueError, "Krum needs 0 < power <= 1000, got power=0.0"),
+    (
+        lambda: bz.Krum(f=1, power=1001),
+        ValueError,
+        "Krum needs 0 < power <= 1000, got power=1001.0",
+    ),
     (lambda: bz.Krum(f=1, power=math.inf), ValueError, "Krum needs a finite power, got power=inf"),
     (lambda: bz.TrimmedMean(f=-2), ValueError, "TrimmedMean needs f >= 0, got f=-2"),
     (lambda: bz.MeaMed(f=-2), ValueError, "MeaMed needs f >= 0, got f=-2"),
@@ -42,7 +46,7 @@ BUILDING: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: bz.GeometricMedian(start="mean"),  # type: ignore[arg-type]
         ValueError,
-        "GeometricMedian starts at 'medoid' or at 'zero', got start='mean'",
+        "GeometricMedian needs 'medoid' or 'zero' for start, got start='mean'",
     ),
     (
         lambda: bz.Krum(f=1) >> bz.Mean(),

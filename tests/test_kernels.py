@@ -322,6 +322,18 @@ def test_rows_without_weight_are_not_read() -> None:
     assert (combine(X, np.array([0.0, 0, 0, 0, 0, 1.0]), [None]) == 0).all()
 
 
+@DTYPES
+@pytest.mark.parametrize("parts", [[1, -1, 0], [1, 1, -2], [1, -1, 1, -1, 0, 0, 0]], ids=str)
+def test_opposite_rows_cancel_to_the_bit(parts: list[int], dtype: torch.dtype) -> None:
+    """Each alone is rounded, and what is left of that is huge beside the others."""
+    n = len(parts)
+    X = torch.tensor(parts, dtype=dtype)[:, None] * (1e17 * inputs.gaussian(1, 50).to(dtype))
+    weights = np.full(n, 1 / n)
+    assert (combine(X, weights) == 0).all()
+    assert (compiled.mixed(X, torch.arange(n), weights[None]) == 0).all()
+    assert (central_mean(X, 1, False, weights[None])[0] == 0).all()
+
+
 def test_a_far_row_of_tiny_weight_costs_the_others_nothing() -> None:
     X = inputs.gaussian(5, 50)
     X[2] *= 1e140

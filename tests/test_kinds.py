@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import byzantium as bz
+from byzantium.core.fields import Positive
 from byzantium.experiments import Mimicry, Run
 from byzantium.learning import Settings, models
 from byzantium.learning.partition import PARTITIONS
@@ -39,7 +40,7 @@ INFINITE = {"CenteredClipping.radius"}  # it clips nothing: the mean
 
 
 def wrong(kind: Any, name: str) -> Iterator[Any]:
-    optional = isinstance(kind, types.UnionType)
+    optional = types.NoneType in typing.get_args(kind)
     kind = typing.get_args(kind)[0] if optional else kind
     for value in WRONG[Literal if typing.get_origin(kind) is Literal else kind]:
         if optional and value is None:
@@ -112,3 +113,31 @@ def test_a_wrong_value_is_refused_in_one_sentence(name: str, attempt: Callable[[
     assert len(sentence) > 10
     if not name.startswith(("Run.", "Mimicry.")):  # these hold texts, which are quoted instead
         assert name.split(".")[1] in sentence
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Odd(bz.Mean):
+    """A rule of somebody else's, whose parameters only say what they take."""
+
+    k: Positive = 1
+
+    def check_parameters(self) -> None:
+        if self.k % 2 == 0:
+            raise bz.ByzantiumError(f"Odd needs an odd k, got k={self.k}")
+
+
+def test_what_a_field_says_is_checked_for_any_subclass() -> None:
+    assert Odd(k=3).k == 3
+    for wrong_one, sentence in ((0, "Odd needs k >= 1, got k=0"), (4, "an odd k, got k=4")):
+        with pytest.raises(bz.ByzantiumError, match=sentence):
+            Odd(k=wrong_one)
+    with pytest.raises(bz.KindError, match=r"Odd needs a whole number for k, got k=2.5"):
+        Odd(k=2.5)  # type: ignore[arg-type]
+
+
+def test_no_subclass_can_switch_the_checks_off() -> None:
+    with pytest.raises(TypeError, match="belongs into check_parameters"):
+
+        class Careless(bz.Mean):
+            def __post_init__(self) -> None:  # type: ignore[misc]
+                pass

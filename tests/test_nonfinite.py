@@ -49,7 +49,7 @@ def test_the_rule_goes_on_with_the_rest_and_a_smaller_f(
     assert (report.weights[rows] == 0).all()
     assert float(report.weights.sum()) + report.remainder == pytest.approx(1)
 
-    stages = [stage.without(len(rows)) for stage in member.fresh().stages]
+    stages = [stage.with_fewer_bad(len(rows)) for stage in member.fresh().stages]
     reduced: Any = stages[-1] if len(stages) == 1 else stages[0] >> stages[-1]  # type: ignore[operator]
     remaining = X[[i for i in range(N) if i not in rows]]
     expected = reduced(remaining, seeded())

@@ -339,20 +339,23 @@ def test_code_in_a_checkpoint_is_not_executed(tmp_path: Path) -> None:
 # -- bad input ---------------------------------------------------------------------------------
 
 REFUSED = [
-    ({"n": 0}, "a simulation needs n >= 1, got 0"),
+    ({"n": 0}, "a simulation needs n >= 1, got n=0"),
     ({"q": 9}, "a simulation needs honest workers: q < n, got 9 of 9"),
-    ({"q": -1}, "a simulation needs q >= 0, got -1"),
-    ({"momentum": 1.0}, "a simulation needs 0 <= momentum < 1, got 1.0"),
-    ({"participants": 10}, "a simulation needs 1 <= participants <= n, got 10 of 9"),
+    ({"q": -1}, "a simulation needs q >= 0, got q=-1"),
+    ({"momentum": 1.0}, "a simulation needs 0 <= momentum < 1, got momentum=1.0"),
+    ({"participants": 10}, "a simulation needs participants <= n, got 10 of 9"),
     (
         {"record": ("lose",)},
         "can record distance, spread, norm, weights, rejected, heterogeneity, got lose",
     ),
-    ({"learning_rate": 0.0}, "a simulation needs learning_rate > 0, got 0.0"),
-    ({"local_steps": 0}, "a simulation needs local_steps >= 1, got 0"),
-    ({"reshuffle_every": 0}, "a simulation needs reshuffle_every >= 1, got 0"),
-    ({"learning_rate": math.inf}, "a simulation needs a finite learning_rate, got inf"),
-    ({"seed": -1}, "a simulation needs seed >= 0, got -1"),
+    ({"learning_rate": 0.0}, "a simulation needs learning_rate > 0, got learning_rate=0.0"),
+    ({"local_steps": 0}, "a simulation needs local_steps >= 1, got local_steps=0"),
+    ({"reshuffle_every": 0}, "a simulation needs reshuffle_every >= 1, got reshuffle_every=0"),
+    (
+        {"learning_rate": math.inf},
+        "a simulation needs a finite learning_rate, got learning_rate=inf",
+    ),
+    ({"seed": -1}, "needs seed >= 0, got seed=-1"),
     ({"seed": 2**64}, "a simulation needs seed of at most 64 bits, got 65 bits"),
 ]
 

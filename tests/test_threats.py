@@ -237,7 +237,10 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: bz.Mimic(warmup=0), "Mimic needs warmup >= 1, got warmup=0"),
     (lambda: bz.Mimic(target=1, retarget=True), "Mimic takes a target, or looks for one, not both"),
     (lambda: bz.Mimic(target=9)(torch.ones(3, 2), q=1), "needs more than 9 honest workers"),
-    (lambda: bz.NonFinite("null"), "NonFinite sends 'nan', 'inf', '-inf' or a 'mixture', got"),  # type: ignore[arg-type]
+    (
+        lambda: bz.NonFinite("null"),  # type: ignore[arg-type]
+        "NonFinite needs 'nan', 'inf', '-inf' or 'mixture' for kind, got",
+    ),
     (lambda: bz.Tuned(bz.Mimic()), "Tuned needs an attack that has a strength, such as Inner"),
     (
         lambda: bz.Tuned(bz.InnerProduct())(torch.ones(3, 2), q=1),

@@ -8,6 +8,7 @@ from typing import ClassVar
 from byzantium.aggregation.mixing import KrumSelection
 from byzantium.aggregation.pipeline import Aggregator, CoordinateWise
 from byzantium.aggregation.stage import Stage
+from byzantium.core.fields import Count
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,7 +37,7 @@ class TrimmedMean(CoordinateWise):
     tensor([2.5000])
     """
 
-    f: int
+    f: Count
 
     def kept(self, n: int) -> int:
         return n - 2 * self.f
@@ -54,7 +55,7 @@ class MeaMed(CoordinateWise):
     tensor([2.1667])
     """
 
-    f: int
+    f: Count
     nearest: ClassVar[bool] = True
 
     def kept(self, n: int) -> int:
@@ -77,7 +78,7 @@ class Bulyan(Aggregator):
     tensor([1.2000])
     """
 
-    f: int
+    f: Count
 
     def least(self) -> tuple[int, str]:
         return 4 * self.f + 3, "4f + 3"

@@ -218,7 +218,7 @@ class Geometry:
         matrix = self.factor[: self.n, : self.basis.n]
         return None if np.array_equal(matrix, np.eye(self.basis.n)) else matrix
 
-    def renewed(self) -> Geometry:
+    def rebased(self) -> Geometry:
         """The same points, taken as the original ones."""
         return Geometry(self.basis, self.steps, np.eye(self.points), self.notes)
 

@@ -55,12 +55,11 @@ class Total:
             self.low.value = self.low.value + ((before - (after - added)) + (x - added))
 
     def add_product(self, weight: Value, x: Value) -> None:
+        """Products are rounded before they are added, so that opposite ones cancel to the bit."""
         x = x.to(DOUBLE)
-        if self.low is None:
-            self.high.value = fma(weight, x, self.high.value)
-        else:
-            product = weight * x
-            self.add(product)
+        product = weight * x
+        self.add(product)
+        if self.low is not None:
             self.low.value = self.low.value + fma(weight, x, -product)
 
     def over(self, number: Value) -> Value:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from byzantium.aggregation.geometry import Array, Geometry
 from byzantium.aggregation.pipeline import Mixing
+from byzantium.core.fields import Count, Positive
 
 
 def _permutation(n: int, generator: torch.Generator | None) -> NDArray[np.int64]:
@@ -56,10 +57,7 @@ class Bucketing(Mixing):
     tensor([[2.5000]])
     """
 
-    s: int
-
-    def __post_init__(self) -> None:
-        self._count("s", least=1)
+    s: Positive
 
     def least(self) -> tuple[int, str]:
         return self.s, "s"
@@ -86,10 +84,7 @@ class Resampling(Mixing):
     tensor(3.)
     """
 
-    s: int
-
-    def __post_init__(self) -> None:
-        self._count("s", least=1)
+    s: Positive
 
     def least(self) -> tuple[int, str]:
         return self.s, "s"
@@ -114,7 +109,7 @@ class NearestNeighborMixing(Mixing):
             [50.5000]])
     """
 
-    f: int
+    f: Count
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         return _averages(_by_distance(geometry)[:, : geometry.n - self.f], geometry.n)
@@ -136,7 +131,7 @@ class AdaptiveClipping(Mixing):
             [-2.]])
     """
 
-    f: int
+    f: Count
 
     @property
     def needs_origin(self) -> bool:
@@ -161,7 +156,7 @@ class KrumSelection(Mixing):
     n_t vectors not yet picked, and is taken out.
     """
 
-    f: int
+    f: Count
 
     def rows(self, n: int) -> int:
         return n - 2 * self.f

@@ -19,7 +19,7 @@ def parse(text: str, **known_arguments: object) -> Aggregator | Mixing:
     Krum(f=5)
     >>> parse("Krun(f=5)")
     Traceback (most recent call last):
-    ValueError: 'Krun(f=5)' names 'Krun', which does not exist; did you mean 'Krum'?
+    byzantium.ByzantiumError: 'Krun(f=5)' names 'Krun', which does not exist; did you mean 'Krum'?
     """
     from byzantium import aggregation
 

@@ -21,6 +21,7 @@ from byzantium.aggregation.order import shares
 from byzantium.aggregation.plain import mixed_blocks
 from byzantium.aggregation.sources import Source, as_source
 from byzantium.aggregation.stage import Stage
+from byzantium.core.errors import ByzantiumError, KindError, TooManyRejected
 from byzantium.core.forks import fork_safe
 from byzantium.core.formula import Stateful
 
@@ -72,25 +73,25 @@ def admit(
     """
     n = source.n
     check_sizes(stages, n)
-    name = " >> ".join(map(repr, stages))
-    readable = source.readable
+    given, readable = stages, source.readable
     norms = row_norms(source, readable) if norms is None else norms
     largest = LARGEST_NORM.get(source.dtype, LARGEST_NORM_NARROW)
     usable = norms <= largest  # false for NaN
     nonsense = f"not finite, or of norm above {largest:g}"
     reasons = {**source.unreadable, **dict.fromkeys(readable[~usable].tolist(), nonsense)}
     if reasons:
-        bounds = [stage.f for stage in stages if hasattr(stage, "f")]
+        bounds = [stage.bad for stage in stages if stage.bad is not None]
         allowed = min(bounds, default=n // 2)
         told = _told(reasons)
         if len(reasons) > allowed:
             bound = f"its f = {allowed}" if bounds else f"half of them, {allowed}"
-            raise ValueError(
-                f"{name} can do without {bound} of {n} vectors, but {len(reasons)} are unusable: "
-                f"{told}"
+            raise TooManyRejected(
+                f"{_named(given)} can do without {bound} of {n} vectors, but {len(reasons)} are "
+                f"unusable: {told}",
+                reasons,
             )
         logger.warning("rejected %d of %d vectors: %s", len(reasons), n, told)
-        stages = [stage.without(len(reasons)) for stage in stages]
+        stages = [stage.with_fewer_bad(len(reasons)) for stage in stages]
     steps = tuple(step for stage in stages for step in stage.expansion)
 
     anchors: list[Tensor | None] = []
@@ -98,9 +99,9 @@ def admit(
         anchors.append(None)
     if centre is not None:
         if centre.shape != (source.dimension,):
-            raise ValueError(
-                f"{name} holds a centre of dimension {centre.numel()}, got vectors of dimension "
-                f"{source.dimension}; reset() forgets it"
+            raise ByzantiumError(
+                f"{_named(given)} holds a centre of dimension {centre.numel()}, got vectors of "
+                f"dimension {source.dimension}; reset() forgets it"
             )
         anchors.append(source.part(centre))
     return GivenPoints(source, readable[usable], norms[usable], tuple(anchors)), steps, reasons
@@ -110,9 +111,13 @@ def check_sizes(stages: Sequence[Stage], n: int) -> None:
     """Raise a sentence unless every step is defined for what n vectors leave it."""
     left = n
     for k, stage in enumerate(stages):
-        history = " >> ".join(map(repr, stages[:k]))
-        stage.check(left, f" ({history} left {left} of {n})" if left != n else "")
+        history = f" ({_named(stages[:k])} left {left} of {n})" if left != n else ""
+        stage.check(left, history)
         left = stage.rows(left) if isinstance(stage, Mixing) else 1
+
+
+def _named(stages: Sequence[Stage]) -> str:
+    return " >> ".join(map(repr, stages))
 
 
 def _told(reasons: Mapping[int, str], most: int = 10) -> str:
@@ -184,7 +189,7 @@ class Chain(_Composed, Mixing):
     parts: tuple[Stage, ...]
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
-        mixed = _through(self.parts, geometry.renewed(), generator)
+        mixed = _through(self.parts, geometry.rebased(), generator)
         return mixed.mixing[: mixed.n]
 
 
@@ -194,7 +199,7 @@ def _through(
     """The geometry behind the mixings among some steps."""
     if not isinstance(generator, torch.Generator | None):
         kind = type(generator).__name__
-        raise TypeError(f"generator must be a torch.Generator or None, got a {kind}")
+        raise KindError(f"generator must be a torch.Generator or None, got a {kind}")
     for step in steps:
         if isinstance(step, Mixing):
             matrix = step.matrix(geometry, generator)
@@ -320,7 +325,7 @@ class Aggregator(Stage, Stateful):
         """Advance the state, if there is any, after an aggregation."""
 
     def __rshift__(self, other: object) -> Any:
-        raise TypeError(f"{self!r} is a rule and ends a pipeline; mixings come before it")
+        raise KindError(f"{self!r} is a rule and ends a pipeline; mixings come before it")
 
 
 @dataclass(frozen=True, repr=False)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.aggregation.plain import column_blocks
+from byzantium.core.errors import ByzantiumError, KindError
 from byzantium.core.threads import spread
 
 Array = NDArray[np.float64]
@@ -43,7 +44,8 @@ class Source(ABC):
     @property
     def readable(self) -> Rows:
         """The other rows."""
-        return np.delete(np.arange(self.n), list(self.unreadable))
+        rows = np.arange(self.n)
+        return np.delete(rows, list(self.unreadable)) if self.unreadable else rows
 
     @property
     def working(self) -> torch.dtype:
@@ -91,13 +93,13 @@ class Matrix(Source):
 
     def __init__(self, updates: Tensor) -> None:
         if updates.layout != torch.strided:
-            raise TypeError(f"updates must be a dense tensor, got layout {updates.layout}")
+            raise KindError(f"updates must be a dense tensor, got layout {updates.layout}")
         if updates.dtype not in FLOATS:
-            raise TypeError(
+            raise KindError(
                 f"updates must be float16, bfloat16, float32 or float64, got {updates.dtype}"
             )
         if updates.ndim != 2:
-            raise ValueError(
+            raise ByzantiumError(
                 f"updates must have shape (n, d), one row a worker, got {tuple(updates.shape)}"
             )
         self.updates = updates.detach()
@@ -151,14 +153,14 @@ class Vectors(Source):
         found = [_Row.of(row) for row in rows]
         pattern = _Row.of(like) if like is not None else _commonest(found)
         if pattern.fault:
-            raise TypeError(f"updates must hold arrays of numbers, but {pattern.fault}")
+            raise KindError(f"updates must hold arrays of numbers, but {pattern.fault}")
         self.pattern = pattern
         self.floats, self.counters, self.d = _columns(pattern)
         self.unreadable = {}
         for i, row in enumerate(found):
             if reason := row.differs_from(pattern):
                 if strict:
-                    raise ValueError(f"vector {i} {reason}")
+                    raise ByzantiumError(f"vector {i} {reason}")
                 self.unreadable[i] = reason
         self.rows = [row.arrays for row in found]
         kinds = [entry.dtype for entry in self.floats]
@@ -226,13 +228,13 @@ def as_source(updates: Any, *, base: Any = None, like: Any = None, strict: bool 
     """
     source = _source(updates, like, strict)
     if not source.n:
-        raise ValueError("updates must hold at least one vector, got n = 0")
+        raise ByzantiumError("updates must hold at least one vector, got n = 0")
     if base is None:
         return source
     like = source.pattern.rebuilt(source.pattern.arrays) if isinstance(source, Vectors) else None
     based = Vectors([base], like)
     if based.d != source.d:
-        raise ValueError(f"the base has {based.d} numbers and the vectors {source.d}")
+        raise ByzantiumError(f"the base has {based.d} numbers and the vectors {source.d}")
     return Relative(source, based)
 
 
@@ -243,15 +245,15 @@ def _source(updates: Any, like: Any, strict: bool) -> Source:
         return Matrix(updates)
     if isinstance(updates, np.ndarray):
         if updates.ndim != 2:
-            raise ValueError(
+            raise ByzantiumError(
                 f"updates must have shape (n, d), one row a worker, got {updates.shape}"
             )
         return Vectors(list(updates), like, strict)
     if isinstance(updates, Sequence) and not isinstance(updates, str | bytes):
         if not len(updates):
-            raise ValueError("updates must hold at least one vector, got n = 0")
+            raise ByzantiumError("updates must hold at least one vector, got n = 0")
         return Vectors(updates, like, strict)
-    raise TypeError(
+    raise KindError(
         "updates must be one matrix (n, d), or n vectors, mappings or lists of arrays, "
         f"got a {type(updates).__name__}"
     )
@@ -342,7 +344,7 @@ def _columns(pattern: _Row) -> tuple[list[Entry], list[Entry], int]:
         else:
             counters.append(entry)
     if not floats:
-        raise TypeError("updates must hold floating-point numbers, got none")
+        raise KindError("updates must hold floating-point numbers, got none")
     return floats, counters, start
 
 

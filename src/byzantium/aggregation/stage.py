@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Self
 
+from byzantium.core.errors import ByzantiumError
 from byzantium.core.formula import Formula
 
 
@@ -26,28 +27,29 @@ class Stage(Formula):
         """Whether the origin must stand among the points."""
         return False
 
-    def __post_init__(self) -> None:
-        if hasattr(self, "f"):
-            self._count("f", least=0)
+    @property
+    def bad(self) -> int | None:
+        """How many vectors may be bad: its parameter f, if it has one."""
+        return getattr(self, "f", None)
 
     def least(self) -> tuple[int, str]:
         """The smallest number of vectors it is defined for, and the formula behind it.
 
         Where f may be bad, the others must be more.
         """
-        return (2 * self.f + 1, "2f + 1") if hasattr(self, "f") else (1, "1")
+        return (1, "1") if self.bad is None else (2 * self.bad + 1, "2f + 1")
 
     def check(self, n: int, history: str = "") -> None:
         """Raise a sentence unless it is defined for n vectors; `history` says why there are n."""
         least, formula = self.least()
         if n < least:
             bound = formula if formula == str(least) else f"{formula} = {least}"
-            raise ValueError(f"{self!r} needs at least {bound} vectors, got {n}{history}")
+            raise ByzantiumError(f"{self!r} needs at least {bound} vectors, got {n}{history}")
 
-    def without(self, rejected: int) -> Self:
-        """The same step when so many of the f Byzantine vectors are gone already."""
-        if getattr(self, "f", None) is None:
+    def with_fewer_bad(self, rejected: int) -> Self:
+        """The same step when so many of the f bad vectors are gone already."""
+        if self.bad is None:
             return self
         step = copy.copy(self)
-        object.__setattr__(step, "f", self.f - rejected)  # type: ignore[attr-defined]
+        object.__setattr__(step, "f", self.bad - rejected)
         return step

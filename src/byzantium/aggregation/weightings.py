@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from torch import Tensor
@@ -14,6 +14,8 @@ from byzantium.aggregation.geometric_median import SumOfDistances
 from byzantium.aggregation.geometry import Array, Geometry
 from byzantium.aggregation.pipeline import Weighting
 from byzantium.aggregation.subset import smallest_diameter
+from byzantium.core.errors import ByzantiumError
+from byzantium.core.fields import Bounds, Count, Measure, Positive
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,16 +49,9 @@ class Krum(Weighting):
     tensor([1.])
     """
 
-    f: int
-    m: int = 1
-    power: float = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._count("m", least=1)
-        self._measure("power", positive=True)
-        if self.power > LARGEST_POWER:
-            raise ValueError(f"Krum needs power <= {LARGEST_POWER}, got power={self.power}")
+    f: Count
+    m: Positive = 1
+    power: Annotated[float, Bounds(above=0, most=LARGEST_POWER)] = 2
 
     def least(self) -> tuple[int, str]:
         return 2 * self.f + 3, "2f + 3"
@@ -64,7 +59,9 @@ class Krum(Weighting):
     def check(self, n: int, history: str = "") -> None:
         super().check(n, history)
         if self.m > n - self.f:
-            raise ValueError(f"{self!r} needs m <= n - f = {n - self.f}, got m={self.m}{history}")
+            raise ByzantiumError(
+                f"{self!r} needs m <= n - f = {n - self.f}, got m={self.m}{history}"
+            )
 
     def weights(self, geometry: Geometry) -> Array:
         neighbours = geometry.n - self.f - 2
@@ -100,18 +97,9 @@ class GeometricMedian(Weighting):
     tensor([1., 1.])
     """
 
-    steps: int | None = None
-    smoothing: float = 0
+    steps: Positive | None = None
+    smoothing: Measure = 0
     start: Literal["medoid", "zero"] = "medoid"
-
-    def __post_init__(self) -> None:
-        if self.steps is not None:
-            self._count("steps", least=1)
-        self._measure("smoothing", positive=False)
-        if self.start not in ("medoid", "zero"):
-            raise ValueError(
-                f"GeometricMedian starts at 'medoid' or at 'zero', got start={self.start!r}"
-            )
 
     @property
     def needs_origin(self) -> bool:
@@ -144,13 +132,8 @@ class CenteredClipping(Weighting):
     (tensor([1.]), tensor([1.3333]))
     """
 
-    radius: float
-    steps: int = 1
-
-    def __post_init__(self) -> None:
-        self._measure("radius", positive=True, finite=False)
-        self._count("steps", least=1)
-        self.reset()
+    radius: Annotated[float, Bounds(above=0, infinite=True)]
+    steps: Positive = 1
 
     def weights(self, geometry: Geometry) -> Array:
         n = geometry.n
@@ -171,8 +154,7 @@ class CenteredClipping(Weighting):
 
     @property
     def centre(self) -> Tensor | None:
-        centre: Tensor | None = self.__dict__["_centre"]
-        return centre
+        return self.__dict__.get("_centre")
 
     def remember(self, aggregate: Tensor) -> None:
         object.__setattr__(self, "_centre", aggregate.clone())
@@ -182,7 +164,7 @@ class CenteredClipping(Weighting):
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         if unknown := sorted(set(state) - {"centre"}):
-            raise ValueError(f"{self!r} has the state 'centre' alone, got {', '.join(unknown)}")
+            raise ByzantiumError(f"{self!r} has the state 'centre' alone, got {', '.join(unknown)}")
         centre = state.get("centre")
         object.__setattr__(self, "_centre", None if centre is None else centre.detach().clone())
 
@@ -203,7 +185,7 @@ class MinimumDiameter(Weighting):
     tensor([1.])
     """
 
-    f: int
+    f: Count
 
     def weights(self, geometry: Geometry) -> Array:
         kept, proven = smallest_diameter(geometry.squared_distances, geometry.n - self.f)
@@ -234,7 +216,7 @@ class SpectralFilter(Weighting):
     tensor([1.])
     """
 
-    f: int
+    f: Count
 
     def weights(self, geometry: Geometry) -> Array:
         n = geometry.n

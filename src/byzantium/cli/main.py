@@ -9,6 +9,7 @@ import click
 import byzantium as bz
 from byzantium.cli.options import INTERRUPTED, WRONG, err, interrupts
 from byzantium.core.claims import BusyError
+from byzantium.core.errors import ByzantiumError
 
 CITATION = """\
 @inproceedings{karimireddy2022byzantine,
@@ -35,10 +36,10 @@ class Teaching(click.Group):
         except KeyboardInterrupt:
             err.print("Interrupted.")
             raise SystemExit(INTERRUPTED) from None
-        except (ValueError, OSError) as error:
-            raise WrongUsage(str(error)) from error
         except (BusyError, ImportError) as error:
             raise click.ClickException(str(error)) from error
+        except (ByzantiumError, OSError) as error:
+            raise WrongUsage(str(error)) from error
 
 
 def _leave() -> None:

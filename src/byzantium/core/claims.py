@@ -19,13 +19,14 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from byzantium.core import files
+from byzantium.core.errors import ByzantiumError
 
 LOCK, MARK = ".lock", ".working"
 # Seconds between two signs of life, and after which one who gives none is taken for dead.
 BEAT, STALE = 20.0, 180.0
 
 
-class BusyError(RuntimeError):
+class BusyError(ByzantiumError, RuntimeError):
     """Another process works on this."""
 
 

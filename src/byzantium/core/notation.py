@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from byzantium.core.errors import ByzantiumError, KindError
+
 # Longer than any pipeline, and short enough for any text to be read at once.
 LONGEST = 2000
 # What a text can look like.
@@ -29,18 +31,20 @@ def read(
     text that says something wrong is a ValueError, whatever is wrong with it.
     """
     if not isinstance(text, str):
-        raise TypeError(f"{form!r} is written as text, got a {type(text).__name__}")
+        raise KindError(f"{form!r} is written as text, got a {type(text).__name__}")
     if len(text) > LONGEST:
-        raise ValueError(f"{text[:40]!r}... is {len(text)} characters long, more than {LONGEST}")
+        raise ByzantiumError(
+            f"{text[:40]!r}... is {len(text)} characters long, more than {LONGEST}"
+        )
     if ">>" in text and form != PIPELINE:
-        raise ValueError(f"{text!r} is not of the form {form!r}")
+        raise ByzantiumError(f"{text!r} is not of the form {form!r}")
     try:
         tree = _tree(text)
         return _build(tree, text, known, known_arguments or {})
     except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{text!r} is not of the form {form!r}") from error
+        raise ByzantiumError(f"{text!r} is not of the form {form!r}") from error
     except TypeError as error:  # a value of the wrong kind, or steps in the wrong order
-        raise ValueError(str(error)) from error
+        raise ByzantiumError(str(error)) from error
 
 
 def _tree(text: str) -> ast.expr:
@@ -57,13 +61,13 @@ def _build(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str
             return parts[0] >> parts[1]
         case ast.Call(func=ast.Name(id=name), args=positional, keywords=keywords):
             if name not in known:
-                raise ValueError(
+                raise ByzantiumError(
                     f"{text!r} names {name!r}, which does not exist{hint(name, known)}"
                 )
             signature = inspect.signature(known[name]).parameters
             parameters = list(signature)
             if len(positional) > len(parameters):
-                raise ValueError(
+                raise ByzantiumError(
                     f"{text!r} gives {name} {len(positional)} values, it takes {len(parameters)}"
                 )
             arguments = {
@@ -73,22 +77,26 @@ def _build(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str
             for keyword in keywords:
                 if keyword.arg not in parameters:
                     nearest = hint(str(keyword.arg), parameters)
-                    raise ValueError(
+                    raise ByzantiumError(
                         f"{text!r} gives {name} the argument {keyword.arg!r}, "
                         f"which it does not have{nearest}"
                     )
                 if keyword.arg in arguments:
-                    raise ValueError(f"{text!r} gives {name} the argument {keyword.arg!r} twice")
+                    raise ByzantiumError(
+                        f"{text!r} gives {name} the argument {keyword.arg!r} twice"
+                    )
                 arguments[keyword.arg] = _argument(keyword.value, text, known, known_arguments)
             for parameter in signature.values():
                 if parameter.default is parameter.empty and parameter.name not in arguments:
                     if parameter.name not in known_arguments:
-                        raise ValueError(
+                        raise ByzantiumError(
                             f"{text!r} lacks the argument {parameter.name!r} of {name}"
                         )
                     arguments[parameter.name] = known_arguments[parameter.name]
             return known[name](**arguments)
-    raise ValueError(f"{text!r} has {ast.unparse(node)!r} where 'Name(argument=value)' is expected")
+    raise ByzantiumError(
+        f"{text!r} has {ast.unparse(node)!r} where 'Name(argument=value)' is expected"
+    )
 
 
 def _argument(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str, Any]) -> Any:
@@ -103,7 +111,7 @@ def _argument(node: ast.expr, text: str, known: Known, known_arguments: Mapping[
             value = _argument(operand, text, known, known_arguments)
             if isinstance(value, (int, float)):
                 return -value
-    raise ValueError(f"{text!r} has {ast.unparse(node)!r} where a number or a word is expected")
+    raise ByzantiumError(f"{text!r} has {ast.unparse(node)!r} where a number or a word is expected")
 
 
 def hint(name: str, known: Iterable[str]) -> str:

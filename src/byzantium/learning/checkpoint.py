@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from byzantium.core import files
+from byzantium.core.errors import ByzantiumError
 
 logger = logging.getLogger("byzantium")
 
@@ -22,7 +23,7 @@ KEPT = 2
 State = dict[str, Any]
 
 
-class CheckpointError(ValueError):
+class CheckpointError(ByzantiumError):
     """A file that is no checkpoint, a damaged one, or one of another run."""
 
 

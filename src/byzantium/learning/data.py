@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from byzantium.core.errors import ByzantiumError
 from byzantium.core.files import write
 from byzantium.core.notation import hint
 from byzantium.learning.formats import CLASSES, File, Pixels, Samples, decode_cifar, decode_idx
@@ -67,12 +68,12 @@ class Dataset:
             (self.test_x, self.test_y, "test with"),
         ):
             if len(x) != len(y) or not len(y):
-                raise ValueError(
+                raise ByzantiumError(
                     f"{self.name} needs images to {use}, and a label for each, "
                     f"got {len(x)} images and {len(y)} labels"
                 )
             if int(y.min()) < 0 or int(y.max()) >= self.classes:
-                raise ValueError(
+                raise ByzantiumError(
                     f"{self.name} needs labels from 0 to {self.classes - 1}, "
                     f"got {int(y.min())} to {int(y.max())} to {use}"
                 )
@@ -116,7 +117,7 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
     <digits: 1442 images to learn from and 355 to test with, 1 x 8 x 8, 10 classes>
     >>> load("mnits")
     Traceback (most recent call last):
-    ValueError: there is no data set 'mnits'; did you mean 'mnist'?
+    byzantium.ByzantiumError: there is no data set 'mnits'; did you mean 'mnist'?
     """
     if name == "digits":
         return _digits()
@@ -139,7 +140,7 @@ def verify(name: str, folder: str | os.PathLike[str] | None = None) -> list[tupl
 
 def _original(name: str) -> _Original:
     if name not in ORIGINALS:
-        raise ValueError(f"there is no data set {name!r}{hint(str(name), NAMES)}")
+        raise ByzantiumError(f"there is no data set {name!r}{hint(str(name), NAMES)}")
     return ORIGINALS[name]
 
 
@@ -240,7 +241,7 @@ def _own(original: _Original, folder: Path) -> dict[str, File] | None:
             digest = hashlib.sha256(contents).hexdigest()
             for other in ORIGINALS.values():
                 if other.name != original.name and digest in other.digests:
-                    raise ValueError(f"{path} is of {other.name}, not of {original.name}")
+                    raise ByzantiumError(f"{path} is of {other.name}, not of {original.name}")
             return files
     return None
 
@@ -273,7 +274,7 @@ def _whole(path: str, stream: _Stream) -> File:
     """All of a stream; one that does not end is left before it fills the memory."""
     contents = stream.read(LARGEST + 1)
     if len(contents) > LARGEST:
-        raise ValueError(f"{path} has more than {LARGEST >> 20} MiB, and no data set here does")
+        raise ByzantiumError(f"{path} has more than {LARGEST >> 20} MiB, and no data set here does")
     return File(path, contents)
 
 
@@ -284,7 +285,7 @@ def _unzipped(file: File) -> File:
         with gzip.GzipFile(fileobj=io.BytesIO(file.contents)) as stream:
             return _whole(file.path, stream)
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{file.path} is truncated or corrupt: {error}") from error
+        raise ByzantiumError(f"{file.path} is truncated or corrupt: {error}") from error
 
 
 def _unpacked(archive: File, names: Collection[str]) -> dict[str, File]:
@@ -295,22 +296,22 @@ def _unpacked(archive: File, names: Collection[str]) -> dict[str, File]:
         with tarfile.open(fileobj=io.BytesIO(contents), mode="r:") as tar:
             for member in tar:
                 if member.size < 0:  # tarfile would go back, and begin again
-                    raise ValueError(f"{member.size} bytes are announced")
+                    raise ByzantiumError(f"{member.size} bytes are announced")
                 name = Path(member.name).name
                 if name in names and member.isfile() and (stream := tar.extractfile(member)):
                     files[name] = _whole(f"{archive.path}/{name}", stream)
     except (tarfile.TarError, ValueError, OverflowError) as error:  # all that a header can cause
-        raise ValueError(f"{archive.path} is truncated or corrupt: {error}") from error
+        raise ByzantiumError(f"{archive.path} is truncated or corrupt: {error}") from error
     for name in names:
         if name not in files:
-            raise ValueError(f"{archive.path} is truncated or corrupt: it lacks {name}")
+            raise ByzantiumError(f"{archive.path} is truncated or corrupt: it lacks {name}")
     return files
 
 
 def _verified(original: _Original, files: dict[str, File]) -> dict[str, File]:
     for name, digest in zip(original.parts, original.digests, strict=True):
         if hashlib.sha256(files[name].contents).hexdigest() != digest:
-            raise ValueError(f"{files[name].path} is not the original of {original.name}")
+            raise ByzantiumError(f"{files[name].path} is not the original of {original.name}")
     return files
 
 

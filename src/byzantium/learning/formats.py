@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from byzantium.core.errors import ByzantiumError
+
 Pixels = NDArray[np.uint8]
 
 CLASSES = 10
@@ -34,7 +36,7 @@ def decode_idx(files: dict[str, File]) -> tuple[Samples, Samples]:
         for split in ("train", "t10k")
     )
     if train.images.shape[1:] != test.images.shape[1:]:
-        raise ValueError(
+        raise ByzantiumError(
             f"{files['t10k-images-idx3-ubyte'].path} has images of {test.images.shape[2:]} pixels, "
             f"those to learn from have {train.images.shape[2:]}"
         )
@@ -44,11 +46,11 @@ def decode_idx(files: dict[str, File]) -> tuple[Samples, Samples]:
 def _idx(file: File, dimensions: int) -> Pixels:
     path, contents = file
     if contents[:4] != bytes((0, 0, 8, dimensions)):
-        raise ValueError(f"{path} is no IDX file of bytes in {dimensions} dimension(s)")
+        raise ByzantiumError(f"{path} is no IDX file of bytes in {dimensions} dimension(s)")
     start = 4 + 4 * dimensions
     shape = np.frombuffer(contents[4:start].ljust(start - 4, b"\0"), dtype=">u4").tolist()
     if len(contents) != start + math.prod(shape):
-        raise ValueError(
+        raise ByzantiumError(
             f"{path} is truncated or corrupt: it announces {start + math.prod(shape)} bytes and "
             f"has {len(contents)}"
         )
@@ -64,7 +66,7 @@ def decode_cifar(files: dict[str, File]) -> tuple[Samples, Samples]:
 def _cifar(file: File) -> Samples:
     path, contents = file
     if len(contents) % CIFAR_RECORD:
-        raise ValueError(
+        raise ByzantiumError(
             f"{path} is truncated or corrupt: {len(contents)} bytes are no multiple of "
             f"{CIFAR_RECORD}"
         )
@@ -74,9 +76,11 @@ def _cifar(file: File) -> Samples:
 
 def _samples(images: Pixels, labels: Pixels, path: str) -> Samples:
     if len(images) != len(labels) or not len(images):
-        raise ValueError(f"{path} has {len(labels)} label(s) for {len(images)} image(s)")
+        raise ByzantiumError(f"{path} has {len(labels)} label(s) for {len(images)} image(s)")
     if not images.size:
-        raise ValueError(f"{path} has labels for images of {images.shape[2:]} pixels")
+        raise ByzantiumError(f"{path} has labels for images of {images.shape[2:]} pixels")
     if labels.max() >= CLASSES:
-        raise ValueError(f"{path} has the label {labels.max()}, where {CLASSES - 1} is the largest")
+        raise ByzantiumError(
+            f"{path} has the label {labels.max()}, where {CLASSES - 1} is the largest"
+        )
     return Samples(images, labels)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from byzantium.core.errors import ByzantiumError
 from byzantium.learning.models import trainable
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -54,7 +55,7 @@ class WorkerGradients:
         }
         for name, parameter in self.parameters.items():
             if not torch.empty_like(parameter).stride() == parameter.stride():
-                raise ValueError(
+                raise ByzantiumError(
                     f"the parameter {name} has gaps in memory; contiguous() closes them"
                 )
         self.layers = list(_layers(model))
@@ -76,7 +77,7 @@ class WorkerGradients:
         Dropout of worker i draws from seeds[i]; without seeds, from torch's global generator.
         """
         if matrix.shape != (len(x), self.d):
-            raise ValueError(
+            raise ByzantiumError(
                 f"the matrix must have shape {(len(x), self.d)}, a row for each worker and a "
                 f"column for each parameter, got {tuple(matrix.shape)}"
             )

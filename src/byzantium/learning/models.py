@@ -8,10 +8,12 @@ import math
 import torch
 from torch import nn
 
-from byzantium.core.formula import whole
+from byzantium.core.errors import ByzantiumError
+from byzantium.core.fields import Positive, checked
 
 
-def cnn(scale: int = 1, classes: int = 10) -> nn.Sequential:
+@checked
+def cnn(scale: Positive = 1, classes: Positive = 10) -> nn.Sequential:
     """The convolutional network of the bucketing paper, for 28 x 28 images of one channel.
 
     `scale` multiplies the channels of both convolutions, as in the published runs (their text: and
@@ -22,7 +24,6 @@ def cnn(scale: int = 1, classes: int = 10) -> nn.Sequential:
     >>> sum(p.numel() for p in cnn().parameters())
     1199882
     """
-    _check_sizes("cnn", scale=scale, classes=classes)
     model = nn.Sequential(
         nn.Conv2d(1, 32 * scale, 3),
         nn.ReLU(),
@@ -38,8 +39,9 @@ def cnn(scale: int = 1, classes: int = 10) -> nn.Sequential:
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
+@checked
 def mlp(
-    shape: tuple[int, ...], hidden: tuple[int, ...] = (64,), classes: int = 10
+    shape: tuple[Positive, ...], hidden: tuple[Positive, ...] = (64,), classes: Positive = 10
 ) -> nn.Sequential:
     """Fully connected layers with ReLU between them, for inputs of a shape.
 
@@ -51,12 +53,6 @@ def mlp(
       (3): Linear(in_features=32, out_features=10, bias=True)
     )
     """
-    for name, sides in (("shape", shape), ("hidden", hidden)):
-        if not isinstance(sides, (tuple, list)):
-            raise TypeError(f"mlp needs whole numbers for {name}, got {name}={sides!r}")
-        for side in sides:
-            _check_sizes("mlp", **{name: side})
-    _check_sizes("mlp", classes=classes)
     sizes = (math.prod(shape), *hidden)
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in itertools.pairwise(sizes):
@@ -64,25 +60,20 @@ def mlp(
     return nn.Sequential(*layers, nn.Linear(sizes[-1], classes))
 
 
-def linear(shape: tuple[int, ...], classes: int = 10) -> nn.Sequential:
+@checked
+def linear(shape: tuple[Positive, ...], classes: Positive = 10) -> nn.Sequential:
     """Multinomial logistic regression."""
     return mlp(shape, hidden=(), classes=classes)
-
-
-def _check_sizes(model: str, **sizes: int) -> None:
-    for name, size in sizes.items():
-        if whole(model, name, size) < 1:
-            raise ValueError(f"{model} needs {name} >= 1, got {name}={size}")
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that are trained; refuses a model with state that nobody would aggregate."""
     if buffers := [name for name, _ in model.named_buffers()]:
-        raise ValueError(
+        raise ByzantiumError(
             f"the model keeps {', '.join(buffers[:3])} beside its parameters, which nobody would "
             "aggregate; use GroupNorm or LayerNorm instead of BatchNorm"
         )
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not parameters:
-        raise ValueError("the model has no parameters to train")
+        raise ByzantiumError("the model has no parameters to train")
     return parameters

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -14,10 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.core import notation
-from byzantium.core.formula import number, whole
+from byzantium.core.errors import ByzantiumError, KindError
+from byzantium.core.fields import Bounds, Positive, PositiveMeasure, checked, fitted
 from byzantium.learning.data import Dataset, ranks
 
 Indices = NDArray[np.int64]
+# How many times rarer the last class is than the first.
+Imbalance = Annotated[float, Bounds(least=1)]
 Deal = Callable[[Indices, int, np.random.Generator], list[Indices]]
 
 
@@ -34,18 +37,18 @@ class Partition:
     def __call__(self, labels: Tensor, workers: int, generator: torch.Generator) -> list[Tensor]:
         """For each worker the indices of its samples, shuffled; the same ones for the same seed."""
         if labels.ndim != 1 or labels.is_floating_point():
-            raise ValueError(
+            raise ByzantiumError(
                 f"{self} needs one whole number a sample as labels, "
                 f"got {labels.dtype} of shape {tuple(labels.shape)}"
             )
-        whole(str(self), "workers", workers)
-        if not 1 <= workers <= len(labels):
-            raise ValueError(
+        workers = fitted(str(self), "workers", workers, Positive)
+        if workers > len(labels):
+            raise ByzantiumError(
                 f"{self} needs from 1 to {len(labels)} workers for {len(labels)} samples, "
                 f"got workers={workers}"
             )
         if not isinstance(generator, torch.Generator):
-            raise TypeError(
+            raise KindError(
                 f"{self} needs a torch.Generator as generator, got a {type(generator).__name__}"
             )
         # The numbers are NumPy's, whose Dirichlet is right for tiny alpha, where Gamma variates
@@ -83,7 +86,8 @@ def by_label() -> Partition:
     return Partition("by_label()", _by_label)
 
 
-def dirichlet(alpha: float) -> Partition:
+@checked
+def dirichlet(alpha: PositiveMeasure) -> Partition:
     """Each class is shared among the workers in proportions drawn from Dirichlet(alpha).
 
     The smaller alpha, the fewer workers have most of a class. Whoever would have no sample at all
@@ -95,25 +99,20 @@ def dirichlet(alpha: float) -> Partition:
     >>> dirichlet(0.1)
     dirichlet(alpha=0.1)
     """
-    value = number("dirichlet", "alpha", alpha)
-    if not 0 < value < math.inf:
-        raise ValueError(f"dirichlet needs a finite alpha > 0, got alpha={alpha}")
     return Partition(
-        f"dirichlet(alpha={_written(value)})", functools.partial(_dirichlet, alpha=value)
+        f"dirichlet(alpha={_written(alpha)})", functools.partial(_dirichlet, alpha=alpha)
     )
 
 
-def mixed(fraction: float) -> Partition:
+@checked
+def mixed(fraction: Annotated[float, Bounds(least=0, most=1)]) -> Partition:
     """A random `fraction` of the samples is dealt as in `iid`, the rest as in `by_label`.
 
     >>> mixed(fraction=0.5)
     mixed(fraction=0.5)
     """
-    value = number("mixed", "fraction", fraction)
-    if not 0 <= value <= 1:
-        raise ValueError(f"mixed needs 0 <= fraction <= 1, got fraction={fraction}")
     return Partition(
-        f"mixed(fraction={_written(value)})", functools.partial(_mixed, fraction=value)
+        f"mixed(fraction={_written(fraction)})", functools.partial(_mixed, fraction=fraction)
     )
 
 
@@ -130,9 +129,9 @@ def read(text: str) -> Partition:
 
     >>> read("by_label"), read("dirichlet(0.1)")
     (by_label(), dirichlet(alpha=0.1))
-    >>> read("by_lable")
+    >>> read("idd")
     Traceback (most recent call last):
-    ValueError: 'by_lable()' names 'by_lable', which does not exist; did you mean 'by_label'?
+    byzantium.ByzantiumError: 'idd()' names 'idd', which does not exist; did you mean 'iid'?
     """
     if isinstance(text, str) and text.strip().isidentifier():
         text = f"{text.strip()}()"
@@ -141,7 +140,8 @@ def read(text: str) -> Partition:
     return result
 
 
-def long_tail(data: Dataset, gamma: float) -> Dataset:
+@checked
+def long_tail(data: Dataset, gamma: Imbalance) -> Dataset:
     """An unbalanced selection, to learn from and to test with: see `tail`.
 
     >>> from byzantium.learning import load
@@ -159,7 +159,8 @@ def long_tail(data: Dataset, gamma: float) -> Dataset:
     )
 
 
-def tail(labels: Tensor, gamma: float) -> Tensor:
+@checked
+def tail(labels: Tensor, gamma: Imbalance) -> Tensor:
     """Indices of an unbalanced selection: class i keeps the share gamma^(-i / (classes - 1)).
 
     The first class keeps all, the last one gamma times less, each at least one. The paper's is
@@ -169,8 +170,6 @@ def tail(labels: Tensor, gamma: float) -> Tensor:
     >>> tail(labels, gamma=4)
     tensor([0, 1, 2, 4, 6])
     """
-    if not 1 <= number("long_tail", "gamma", gamma) < math.inf:
-        raise ValueError(f"long_tail needs a finite gamma >= 1, got gamma={gamma}")
     y = labels.cpu().numpy()
     count = np.bincount(y)
     share = float(gamma) ** (-np.arange(len(count)) / max(1, len(count) - 1))

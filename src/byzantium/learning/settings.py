@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from byzantium.core.formula import SEED_BITS, number, truth, whole
+from byzantium.core.errors import ByzantiumError
+from byzantium.core.fields import (
+    Bounds,
+    Count,
+    Positive,
+    PositiveMeasure,
+    Seed,
+    check_fields,
+)
 
+# The weight of the past in a moving average.
+Beta = Annotated[float, Bounds(least=0, below=1)]
 RECORDS = ("distance", "spread", "norm", "weights", "rejected", "heterogeneity")
 
 
@@ -49,59 +59,32 @@ class Settings:
                      rules, which take longer than the rule, are of rounds with an evaluation.
     """
 
-    n: int
-    rounds: int
-    q: int = 0
-    batch: int = 32
-    momentum: float = 0.0
+    n: Positive
+    rounds: Positive
+    q: Count = 0
+    batch: Positive = 32
+    momentum: Beta = 0.0
     heavy_ball: bool = False
-    learning_rate: float = 0.01
-    local_steps: int = 1
-    local_rate: float = 0.01
-    participants: int | None = None
-    reshuffle_every: int | None = None
-    evaluate_every: int = 30
+    learning_rate: PositiveMeasure = 0.01
+    local_steps: Positive = 1
+    local_rate: PositiveMeasure = 0.01
+    participants: Positive | None = None
+    reshuffle_every: Positive | None = None
+    evaluate_every: Positive = 30
     record: tuple[str, ...] = ()
-    seed: int = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        self._check_kinds()
-        for name in ("n", "rounds", "batch", "local_steps", "evaluate_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"a simulation needs {name} >= 1, got {getattr(self, name)}")
-        for name in ("learning_rate", "local_rate"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"a simulation needs {name} > 0, got {getattr(self, name)}")
-            if getattr(self, name) == math.inf:
-                raise ValueError(f"a simulation needs a finite {name}, got inf")
-        for name in ("q", "seed"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"a simulation needs {name} >= 0, got {getattr(self, name)}")
+        check_fields(self, "a simulation")
         if self.q >= self.n:
-            raise ValueError(f"a simulation needs honest workers: q < n, got {self.q} of {self.n}")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"a simulation needs 0 <= momentum < 1, got {self.momentum}")
-        if self.participants is not None and not 1 <= self.participants <= self.n:
-            raise ValueError(
-                f"a simulation needs 1 <= participants <= n, got {self.participants} of {self.n}"
+            raise ByzantiumError(
+                f"a simulation needs honest workers: q < n, got {self.q} of {self.n}"
             )
-        if self.reshuffle_every is not None and self.reshuffle_every < 1:
-            raise ValueError(f"a simulation needs reshuffle_every >= 1, got {self.reshuffle_every}")
+        if self.participants is not None and self.participants > self.n:
+            raise ByzantiumError(
+                f"a simulation needs participants <= n, got {self.participants} of {self.n}"
+            )
         if unknown := set(self.record) - set(RECORDS):
-            raise ValueError(
+            raise ByzantiumError(
                 f"a simulation can record {', '.join(RECORDS)}, got {', '.join(sorted(unknown))}"
             )
-
-    def _check_kinds(self) -> None:
-        for name in ("n", "rounds", "q", "batch", "local_steps", "evaluate_every"):
-            whole("a simulation", name, getattr(self, name))
-        whole("a simulation", "seed", self.seed, SEED_BITS)
-        for name in ("participants", "reshuffle_every"):
-            if getattr(self, name) is not None:
-                whole("a simulation", name, getattr(self, name))
-        for name in ("momentum", "learning_rate", "local_rate"):
-            number("a simulation", name, getattr(self, name))
-        truth("a simulation", "heavy_ball", self.heavy_ball)
-        listed = isinstance(self.record, (tuple, list))
-        if not listed or not all(isinstance(word, str) for word in self.record):
-            raise TypeError(f"a simulation needs words for record, got record={self.record!r}")

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from byzantium.aggregation import Aggregator
 from byzantium.aggregation.geometry import GivenPoints, moments, row_norms
-from byzantium.aggregation.pipeline import LARGEST_NORM_NARROW
 from byzantium.aggregation.sources import Matrix
 from byzantium.core.claims import held
+from byzantium.core.errors import TooManyRejected
 from byzantium.learning import checkpoint
 from byzantium.learning.batches import Batches
 from byzantium.learning.data import Dataset
@@ -140,8 +140,8 @@ class Simulation:
             self.sent[workers] = sent
         try:
             aggregate = self._aggregate(sent, h, workers, record)
-        except ValueError:
-            if (row_norms(Matrix(sent[:h])) <= LARGEST_NORM_NARROW).all():
+        except TooManyRejected as error:
+            if not any(row < h for row in error.reasons):
                 raise
             return self._diverged(record)
         self._step(aggregate)

@@ -6,9 +6,11 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from byzantium.runs.job import Job, check_kinds, check_names
+from byzantium.core.errors import ByzantiumError
+from byzantium.core.fields import Bounds, check_fields
+from byzantium.runs.job import Job, check_names
 from byzantium.runs.run import Run
 
 # As many as were published, and as can be asked for.
@@ -56,20 +58,16 @@ class Cell:
 class Version:
     """A cheaper version of an artifact; None is as in the paper."""
 
-    seeds: int | None = None
-    rounds: int | None = None
+    seeds: Annotated[int, Bounds(least=1, most=MOST_SEEDS)] | None = None
+    rounds: Annotated[int, Bounds(least=1, most=MOST_ROUNDS)] | None = None
     model: str | None = None
     data: str | None = None
     only: str | None = None
 
     def __post_init__(self) -> None:
-        check_kinds(self)
-        for name, most in (("seeds", MOST_SEEDS), ("rounds", MOST_ROUNDS)):
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= most:
-                raise ValueError(f"{name} must be from 1 to {most}, got {value}")
+        check_fields(self, "a version")
         if len(" ".join(self.flags())) > LONGEST:
-            raise ValueError(f"a version must be told in at most {LONGEST} characters")
+            raise ByzantiumError(f"a version must be told in at most {LONGEST} characters")
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:

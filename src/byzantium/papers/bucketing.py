@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from byzantium.core import notation
+from byzantium.core.errors import ByzantiumError
 from byzantium.papers.artifact import SEEDS, Artifact, Cell, Picture, Version
 from byzantium.runs.job import Job
 from byzantium.runs.mimicry import Mimicry
@@ -338,17 +339,17 @@ def artifact(name: str, version: Version | None = None) -> Artifact:
     'Krum(f=5, power=4)'
     """
     if name not in MAKERS:
-        raise ValueError(f"there is no artifact {name!r}{notation.hint(name, MAKERS)}")
+        raise ByzantiumError(f"there is no artifact {name!r}{notation.hint(name, MAKERS)}")
     made = MAKERS[name]()
     version = version or Version()
     if not made.trains:
         version = Version(seeds=version.seeds, only=version.only)
     seeds = SEEDS if version.seeds is None else version.seeds
     if version.model is not None and made.varies_the_model:
-        raise ValueError(f"{name} compares sizes of the paper's model; it has no other model")
+        raise ByzantiumError(f"{name} compares sizes of the paper's model; it has no other model")
     cells = [cell for cell in made.cells if _chosen(cell, version.only)]
     if not cells:
-        raise ValueError(
+        raise ByzantiumError(
             f"no cell of {name} has all of {version.only!r}; one is {made.cells[0].name!r}"
         )
     seeded = (

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from byzantium.core import files
+from byzantium.core.errors import ByzantiumError
 from byzantium.papers.artifact import Version
 from byzantium.papers.bucketing import artifact
 from byzantium.runs import records
@@ -69,4 +70,4 @@ def _asked(entry: Any) -> tuple[str, Version]:
             version = Version.of(values)
             artifact(name, version)
             return name, version
-    raise ValueError("it is not the name of an artifact and its version")
+    raise ByzantiumError("it is not the name of an artifact and its version")

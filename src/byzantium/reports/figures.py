@@ -10,6 +10,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from byzantium.core import files
+from byzantium.core.errors import needed
 from byzantium.papers import published
 from byzantium.papers.comparison import Compared, Comparison
 from byzantium.reports import tables
@@ -47,10 +48,7 @@ LOGARITHMIC = ("loss", "train_loss", "b2", "norm")
 
 def draw(comparison: Comparison, folder: Path, dpi: int = 150) -> list[Path]:
     """Draw an artifact; the paths of its PNG and its PDF, which are named after it."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ImportError("figures need matplotlib: pip install 'byzantium[report]'") from error
+    needed("matplotlib", "report", "a figure")
     figure = KINDS[comparison.artifact.picture.kind](comparison)
     # Without the time of day, equal results are equal files.
     saved: dict[str, Look] = {"png": {"dpi": dpi}, "pdf": {"metadata": {"CreationDate": None}}}

@@ -6,7 +6,6 @@ import base64
 import dataclasses
 import hashlib
 import html
-import importlib
 import json
 import math
 import re
@@ -22,6 +21,7 @@ from typing import Any
 from byzantium import __version__
 from byzantium.aggregation import parse
 from byzantium.core import files
+from byzantium.core.errors import needed
 from byzantium.papers import published
 from byzantium.papers.comparison import Compared, Comparison
 from byzantium.reports import tables
@@ -71,11 +71,7 @@ def _file(name: str) -> str:
 
 
 def _plotly() -> str:
-    try:
-        offline = importlib.import_module("plotly.offline")
-    except ImportError as error:
-        raise ImportError("a report needs plotly: pip install 'byzantium[report]'") from error
-    return str(offline.get_plotlyjs())
+    return str(needed("plotly.offline", "report", "a report").get_plotlyjs())
 
 
 def _policy(scripts: Iterable[str]) -> str:

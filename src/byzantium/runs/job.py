@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
 import logging
@@ -11,8 +10,6 @@ import os
 import platform
 import sys
 import time
-import types
-import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -24,7 +21,8 @@ import torch
 from byzantium.core import files, notation
 from byzantium.core.claims import BusyError as BusyError
 from byzantium.core.claims import held
-from byzantium.core.formula import SEED_BITS
+from byzantium.core.errors import ByzantiumError
+from byzantium.core.fields import check_fields
 from byzantium.core.lazy import cached_property
 from byzantium.runs import records
 from byzantium.runs.records import Metrics as Metrics
@@ -56,9 +54,11 @@ def told(default: Any, text: str) -> Any:
 class Job(ABC):
     """A frozen dataclass of numbers and words; what it does depends on these alone.
 
+    called:  what sentences about its fields call it.
     measure: what its summary says of it when it is completed.
     """
 
+    called = "a job"
     measure = "accuracy"
 
     @abstractmethod
@@ -75,7 +75,7 @@ class Job(ABC):
         """Raise a sentence unless it can be done: sizes, names, combinations."""
 
     def __post_init__(self) -> None:
-        check_kinds(self)
+        check_fields(self, self.called)
         self.check()
 
     # -- text ------------------------------------------------------------------------------------
@@ -119,40 +119,7 @@ def check_names(kind: type[DataclassInstance], values: Mapping[str, Any]) -> Non
     known = [field.name for field in dataclasses.fields(kind)]
     for name in values:
         if name not in known:
-            raise ValueError(f"a {kind.__name__} has no {name!r}{notation.hint(name, known)}")
-
-
-def check_kinds(self: DataclassInstance) -> None:
-    """Raise a sentence about a value that does not fit its field; 1 becomes 1.0 where it does."""
-    kinds = _kinds(type(self))
-    for field in dataclasses.fields(self):
-        value = _fitting(field.name, getattr(self, field.name), kinds[field.name])
-        object.__setattr__(self, field.name, value)
-
-
-@functools.cache
-def _kinds(kind: type[DataclassInstance]) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
-
-
-def _fitting(name: str, value: Any, kind: Any) -> Any:
-    """The value as a field of this kind holds it; a sentence where it does not fit."""
-    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-    if value is None and types.NoneType in options:
-        return None
-    kind = options[0]
-    if isinstance(value, int) and (bits := value.bit_length()) > SEED_BITS:
-        raise ValueError(f"{name} must have at most {SEED_BITS} bits, got {bits} bits")
-    if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    if kind is int and isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if kind in (bool, str) and isinstance(value, kind):
-        return value
-    if typing.get_origin(kind) is tuple and isinstance(value, (list, tuple)):
-        return tuple(_fitting(name, item, typing.get_args(kind)[0]) for item in value)
-    wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-    raise ValueError(f"{name} must be {wanted.get(kind, 'a list of texts')}, got {value!r}")
+            raise ByzantiumError(f"a {kind.__name__} has no {name!r}{notation.hint(name, known)}")
 
 
 # -- carrying it out ----------------------------------------------------------------------------

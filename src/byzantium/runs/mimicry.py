@@ -12,6 +12,8 @@ import torch
 from byzantium.aggregation import Aggregator
 from byzantium.aggregation.pipeline import check_sizes
 from byzantium.core import files
+from byzantium.core.errors import ByzantiumError
+from byzantium.core.fields import Count, Positive, Seed
 from byzantium.runs.job import METRICS, Job, Stop, Watch, append
 from byzantium.runs.run import rule_of
 
@@ -27,23 +29,18 @@ class Mimicry(Job):
     'Median()'
     """
 
-    measure = "error"
+    called, measure = "a demonstration", "error"
 
     rule: str = "Mean()"
-    n: int = 50
-    q: int = 10
-    d: int = 100
-    draws: int = 20
-    seed: int = 0
+    n: Positive = 50
+    q: Count = 10
+    d: Positive = 100
+    draws: Positive = 20
+    seed: Seed = 0
 
     def check(self) -> None:
-        for name in ("n", "d", "draws"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"a demonstration needs {name} >= 1, got {getattr(self, name)}")
-        if self.seed < 0:
-            raise ValueError(f"a demonstration needs seed >= 0, got {self.seed}")
-        if not 0 <= self.q < self.n:
-            raise ValueError(f"a demonstration needs 0 <= q < n, got q={self.q} of {self.n}")
+        if self.q >= self.n:
+            raise ByzantiumError(f"a demonstration needs q < n, got q={self.q} of {self.n}")
         rule = self.aggregator()
         check_sizes(rule.stages, self.n)
         object.__setattr__(self, "rule", repr(rule))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from byzantium.core import files
+from byzantium.core.errors import ByzantiumError
 
 Metrics = dict[str, Any]
 
@@ -41,7 +42,7 @@ def configuration(path: Path) -> dict[str, Any]:
     with _reading(path):
         text = _text(path)
         if len(text) > LONGEST_CONFIGURATION:  # which could take hours to read
-            raise ValueError(f"it has {len(text)} characters")
+            raise ByzantiumError(f"it has {len(text)} characters")
         return tomllib.loads(text)
 
 
@@ -57,20 +58,20 @@ def summary(path: Path, measure: str) -> dict[str, Any] | None:
             return None
         status = values.get("status")
         if not isinstance(status, str) or not STATUS.fullmatch(status):
-            raise ValueError(f"its status is {reprlib.repr(status)}")
+            raise ByzantiumError(f"its status is {reprlib.repr(status)}")
         measured = values.get(measure)
         if status == "completed" and not _is_number(measured, 0):
-            raise ValueError(f"its {measure} is {reprlib.repr(measured)}")
+            raise ByzantiumError(f"its {measure} is {reprlib.repr(measured)}")
         if status != "completed" and measured is not None:
-            raise ValueError(f"it {status} and has the {measure} {reprlib.repr(measured)}")
+            raise ByzantiumError(f"it {status} and has the {measure} {reprlib.repr(measured)}")
         if not _is_number(values.get("seconds", 0), 0):
-            raise ValueError(f"its seconds are {reprlib.repr(values['seconds'])}")
+            raise ByzantiumError(f"its seconds are {reprlib.repr(values['seconds'])}")
         for name in TEXTS:
             if not _is_text(values.get(name, "")):
-                raise ValueError(f"its {name} is {reprlib.repr(values[name])}")
+                raise ByzantiumError(f"its {name} is {reprlib.repr(values[name])}")
         for name in COUNTS:
             if not _is_whole(values.get(name, 1)):
-                raise ValueError(f"its {name} is {reprlib.repr(values[name])}")
+                raise ByzantiumError(f"its {name} is {reprlib.repr(values[name])}")
         return values
 
 
@@ -81,11 +82,11 @@ def metrics(path: Path, workers: int) -> list[Metrics]:
         for k, line in enumerate(found, 1):
             at: Any = line.get("round")
             if not _is_whole(at) or at < last:
-                raise ValueError(f"line {k} has the round {reprlib.repr(at)}")
+                raise ByzantiumError(f"line {k} has the round {reprlib.repr(at)}")
             last = at
             for name, value in line.items():
                 if not _is_measured(name, value, workers):
-                    raise ValueError(f"line {k} has the {name[:40]} {reprlib.repr(value)}")
+                    raise ByzantiumError(f"line {k} has the {name[:40]} {reprlib.repr(value)}")
         return found
 
 
@@ -103,7 +104,7 @@ def entries(path: Path) -> list[Any]:
         except FileNotFoundError:
             return []
         if not isinstance(values, list):
-            raise ValueError(f"it must hold a list, not a {type(values).__name__}")
+            raise ByzantiumError(f"it must hold a list, not a {type(values).__name__}")
         return values
 
 
@@ -115,7 +116,7 @@ def seconds(path: Path) -> float:
         except FileNotFoundError:
             return 0.0
         if not _is_number(value, 0):
-            raise ValueError(f"it says {value}")
+            raise ByzantiumError(f"it says {value}")
         return value
 
 
@@ -130,7 +131,7 @@ def _reading(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{path} cannot be read: {why(error)}") from error
+        raise ByzantiumError(f"{path} cannot be read: {why(error)}") from error
 
 
 def why(error: BaseException) -> str:
@@ -155,7 +156,7 @@ def _parsed(path: Path, text: str) -> Any:
 
 def _mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"it must hold names and values, not a {type(value).__name__}")
+        raise ByzantiumError(f"it must hold names and values, not a {type(value).__name__}")
     return value
 
 

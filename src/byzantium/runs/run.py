@@ -17,11 +17,20 @@ from torch import nn
 from byzantium.aggregation import Aggregator, parse
 from byzantium.aggregation.pipeline import check_sizes
 from byzantium.core import files, notation
-from byzantium.core.formula import number, whole
+from byzantium.core.errors import ByzantiumError
+from byzantium.core.fields import (
+    Count,
+    Measure,
+    Positive,
+    PositiveMeasure,
+    Seed,
+    fitted_arguments,
+)
 from byzantium.learning import Dataset, Settings, Simulation, load, long_tail, models, partition
 from byzantium.learning.data import NAMES
 from byzantium.learning.keeping import kept, resume
-from byzantium.learning.settings import RECORDS
+from byzantium.learning.partition import Imbalance
+from byzantium.learning.settings import RECORDS, Beta
 from byzantium.runs.job import (
     METRICS,
     Job,
@@ -37,16 +46,16 @@ from byzantium.threats import parse_attack
 LAST = 5
 
 
-def _cnn(data: Dataset, scale: int = 1) -> nn.Module:
+def _cnn(data: Dataset, scale: Positive = 1) -> nn.Module:
     if data.train_x.shape[1:] != (1, 28, 28):
         size = " x ".join(map(str, data.train_x.shape[1:]))
-        raise ValueError(
+        raise ByzantiumError(
             f"the model cnn is for images of 1 x 28 x 28, those of {data.name} are {size}"
         )
     return models.cnn(scale, data.classes)
 
 
-def _mlp(data: Dataset, hidden: int = 64, layers: int = 1) -> nn.Module:
+def _mlp(data: Dataset, hidden: Positive = 64, layers: Positive = 1) -> nn.Module:
     return models.mlp(tuple(data.train_x.shape[1:]), (hidden,) * layers, data.classes)
 
 
@@ -58,12 +67,12 @@ MODELS: dict[str, Callable[..., nn.Module]] = {"cnn": _cnn, "mlp": _mlp, "linear
 
 
 def _sgd(
-    parameters: Any, rate: float, momentum: float = 0.0, weight_decay: float = 0.0
+    parameters: Any, rate: float, momentum: Measure = 0.0, weight_decay: Measure = 0.0
 ) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=rate, momentum=momentum, weight_decay=weight_decay)
 
 
-def _adam(parameters: Any, rate: float, weight_decay: float = 0.0) -> torch.optim.Optimizer:
+def _adam(parameters: Any, rate: float, weight_decay: Measure = 0.0) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=rate, weight_decay=weight_decay)
 
 
@@ -81,51 +90,52 @@ class Run(Job):
     'Bucketing(s=2) >> Krum(f=5)'
     >>> Run(rounds="many")
     Traceback (most recent call last):
-    ValueError: rounds must be a whole number, got 'many'
+    byzantium.KindError: a run needs a whole number for rounds, got rounds='many'
     """
+
+    called = "a run"
 
     data: str = told("digits", "The data set; `byzantium list data` names them.")
     partition: str = told(
         "by_label()", "Who holds what: iid, by_label, dirichlet(alpha), mixed(fraction)."
     )
-    long_tail: float = told(1.0, "How many times rarer the last class is than the first.")
+    long_tail: Imbalance = told(1.0, "How many times rarer the last class is than the first.")
     model: str = told("mlp", "cnn, cnn(scale=2), mlp, mlp(hidden=64, layers=1), linear.")
-    n: int = told(25, "Workers.")
-    f: int = told(5, "How many attackers the server reckons with.")
-    attackers: int | None = told(None, "How many there really are, where that is not f.")
+    n: Positive = told(25, "Workers.")
+    f: Count = told(5, "How many attackers the server reckons with.")
+    attackers: Count | None = told(None, "How many there really are, where that is not f.")
     rule: str = told(
         "Bucketing(s=2) >> GeometricMedian()",
         "The rule, behind mixings if any; written without its f, it has that of the run.",
     )
     attack: str = told("NoAttack()", "What the attackers do; `byzantium list attacks`.")
-    momentum: float = told(0.0, "Of the workers: beta of Algorithm 2.")
+    momentum: Beta = told(0.0, "Of the workers: beta of Algorithm 2.")
     heavy_ball: bool = told(False, "Momentum without the factor 1 - beta, as the published runs.")
     optimiser: str = told("sgd", "Of the server: sgd, sgd(momentum=0.9), adam.")
-    learning_rate: float = told(0.1, "Of the server.")
-    rounds: int = told(600, "Steps of the server.")
-    batch: int = told(32, "Samples of a worker in each round.")
-    local_steps: int = told(1, "Steps of a worker on its own before it sends.")
-    local_rate: float = told(0.01, "The learning rate of these steps.")
-    participants: int | None = told(None, "Workers drawn for each round, where not all are.")
-    reshuffle_every: int | None = told(None, "Rounds after which workers begin their data again.")
-    evaluate_every: int = told(30, "Rounds between evaluations on the test set.")
+    learning_rate: PositiveMeasure = told(0.1, "Of the server.")
+    rounds: Positive = told(600, "Steps of the server.")
+    batch: Positive = told(32, "Samples of a worker in each round.")
+    local_steps: Positive = told(1, "Steps of a worker on its own before it sends.")
+    local_rate: PositiveMeasure = told(0.01, "The learning rate of these steps.")
+    participants: Positive | None = told(None, "Workers drawn for each round, where not all are.")
+    reshuffle_every: Positive | None = told(
+        None, "Rounds after which workers begin their data again."
+    )
+    evaluate_every: Positive = told(30, "Rounds between evaluations on the test set.")
     record: tuple[str, ...] = told(
         ("distance", "spread", "weights"), f"What else to keep, of {', '.join(RECORDS)}."
     )
-    seed: int = told(0, "Of everything random.")
+    seed: Seed = told(0, "Of everything random.")
 
     def check(self) -> None:
         if self.data not in NAMES:
-            raise ValueError(f"there is no data set {self.data!r}{notation.hint(self.data, NAMES)}")
-        for name in ("f", "attackers"):
-            if (getattr(self, name) or 0) < 0:
-                raise ValueError(f"a run needs {name} >= 0, got {name}={getattr(self, name)}")
-        if not 1 <= self.long_tail < math.inf:
-            raise ValueError(f"a run needs a finite long_tail >= 1, got {self.long_tail}")
+            raise ByzantiumError(
+                f"there is no data set {self.data!r}{notation.hint(self.data, NAMES)}"
+            )
         settings, rule = self.settings(), self.aggregator()
         for stage in rule.stages:
             if getattr(stage, "f", self.f) != self.f:
-                raise ValueError(
+                raise ByzantiumError(
                     f"{stage!r} says f={stage.f} and the run says f={self.f}; "  # type: ignore[attr-defined]
                     "written without its f, a rule has that of the run"
                 )
@@ -253,7 +263,7 @@ def rule_of(text: str, f: int) -> Aggregator:
     """A rule from its notation; written without its f, it has this one."""
     rule = parse(_called(text), f=f)
     if not isinstance(rule, Aggregator):
-        raise ValueError(f"{text!r} mixes and does not aggregate; it must end in a rule")
+        raise ByzantiumError(f"{text!r} mixes and does not aggregate; it must end in a rule")
     return rule
 
 
@@ -267,20 +277,12 @@ def _spelled(
 ) -> tuple[str, Callable[..., Any]]:
     """How `name(argument=value)` is written, and the function with these arguments.
 
-    The first `given` parameters are not of the notation. The default of a parameter tells its kind.
+    The first `given` parameters are not of the notation.
     """
 
     def note(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
         def noted(**arguments: Any) -> tuple[str, dict[str, Any]]:
-            for argument, value in arguments.items():
-                if isinstance(signature.parameters[argument].default, int):
-                    if whole(name, argument, value) < 1:
-                        raise ValueError(f"{name} needs {argument} >= 1, got {argument}={value}")
-                elif not 0 <= number(name, argument, value) < math.inf:
-                    raise ValueError(
-                        f"{name} needs a finite {argument} >= 0, got {argument}={value}"
-                    )
-            return name, arguments
+            return name, fitted_arguments(make, arguments)
 
         signature = inspect.signature(make)
         written = list(signature.parameters.values())[given:]

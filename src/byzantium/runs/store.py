@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from byzantium.core.claims import at_work
+from byzantium.core.errors import ByzantiumError
 from byzantium.runs import records
 from byzantium.runs.job import CONFIGURATION, METRICS, NUMERICS, Job, Metrics, finished
 from byzantium.runs.mimicry import Mimicry
@@ -104,7 +105,7 @@ class Store:
                 if job.identity != folder.name:
                     if any(job.identity_in(older) == folder.name for older in range(NUMERICS)):
                         continue
-                    raise ValueError(f"its {CONFIGURATION} is that of another job")
+                    raise ByzantiumError(f"its {CONFIGURATION} is that of another job")
                 result = self.result(job)
             except FileNotFoundError:  # nothing was begun
                 continue
@@ -133,7 +134,7 @@ def job_of(values: dict[str, Any]) -> Job:
     values = dict(values)
     kind = values.pop("kind", "Run")
     if kind not in KINDS:
-        raise ValueError(f"there is no kind of job {kind!r}; there are {', '.join(KINDS)}")
+        raise ByzantiumError(f"there is no kind of job {kind!r}; there are {', '.join(KINDS)}")
     return KINDS[kind].of(values)
 
 

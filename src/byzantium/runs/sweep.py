@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from byzantium.core.errors import ByzantiumError
 from byzantium.runs.job import BusyError, Job, Stop, perform, read
 from byzantium.runs.run import Run
 from byzantium.runs.store import Store
@@ -59,9 +60,9 @@ def product(fixed: Mapping[str, Any], varies: Mapping[str, Sequence[Any]]) -> li
     """
     for name, values in varies.items():
         if not isinstance(values, (list, tuple)) or not values:
-            raise ValueError(f"what varies must be a list of values, got {name} = {values!r}")
+            raise ByzantiumError(f"what varies must be a list of values, got {name} = {values!r}")
         if name in fixed:
-            raise ValueError(f"{name} is both fixed and varied")
+            raise ByzantiumError(f"{name} is both fixed and varied")
     combinations = itertools.product(*varies.values())
     runs = (Run.of({**fixed, **dict(zip(varies, values, strict=True))}) for values in combinations)
     return list(dict.fromkeys(runs))
@@ -71,17 +72,17 @@ def load(path: Path) -> list[Run]:
     """The runs of a sweep file, which has two parts, [fixed] and [varies]."""
     values = read(path)
     if unknown := set(values) - {"fixed", "varies"}:
-        raise ValueError(
+        raise ByzantiumError(
             f"{path} has a part {sorted(unknown)[0]!r}; a sweep has [fixed] and [varies]"
         )
     fixed, varies = values.get("fixed", {}), values.get("varies", {})
     for name, part in (("fixed", fixed), ("varies", varies)):
         if not isinstance(part, dict):
-            raise ValueError(f"{path}: [{name}] must hold names and values, got {part!r}")
+            raise ByzantiumError(f"{path}: [{name}] must hold names and values, got {part!r}")
     try:
         return product(fixed, varies)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ByzantiumError(f"{path}: {error}") from error
 
 
 # -- carrying them out --------------------------------------------------------------------------

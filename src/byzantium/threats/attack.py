@@ -12,6 +12,7 @@ from torch import Tensor
 
 from byzantium.aggregation import Aggregator
 from byzantium.aggregation.geometry import moments
+from byzantium.core.errors import ByzantiumError
 from byzantium.core.forks import fork_safe
 from byzantium.core.formula import Formula, Stateful
 from byzantium.core.lazy import cached_property
@@ -81,10 +82,12 @@ class Attack(Formula, Stateful, ABC):
         q is the number of rows of `own`, which only some attacks need; otherwise say it.
         """
         if self.needs_own and own is None:
-            raise ValueError(f"{self!r} needs the attackers' own vectors")
+            raise ByzantiumError(f"{self!r} needs the attackers' own vectors")
         if q is None:
             if own is None:
-                raise ValueError(f"{self!r} needs the attackers' own vectors, or their number q")
+                raise ByzantiumError(
+                    f"{self!r} needs the attackers' own vectors, or their number q"
+                )
             q = len(own)
         generator = generator or torch.Generator().manual_seed(secrets.randbits(63))
         sent = self.vectors(Scene(honest.detach(), own, q, rule, epoch, generator))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from byzantium.aggregation.plain import column_blocks
+from byzantium.core.fields import Measure
 from byzantium.threats.attack import Attack, Scene
 
 # What an attack that must not be noticed may owe to the rounding of its vector to the dtype.
@@ -73,11 +74,8 @@ class InnerProduct(Attack):
     tensor([[-1.5000]])
     """
 
-    epsilon: float = 0.1
+    epsilon: Measure = 0.1
     strength: ClassVar[str | None] = "epsilon"
-
-    def __post_init__(self) -> None:
-        self._measure("epsilon", positive=False)
 
     def vectors(self, scene: Scene) -> Tensor:
         return -self.epsilon * scene.mean
@@ -100,12 +98,8 @@ class ALittleIsEnough(Attack):
     0.2533
     """
 
-    z: float | None = None
+    z: Measure | None = None
     strength: ClassVar[str | None] = "z"
-
-    def __post_init__(self) -> None:
-        if self.z is not None:
-            self._measure("z", positive=False)
 
     def deviations(self, n: int, q: int) -> float:
         """z, for n workers of which q are attackers."""
@@ -128,11 +122,8 @@ class GaussianNoise(Attack):
     torch.Size([4, 2])
     """
 
-    scale: float = 1.0
+    scale: Measure = 1.0
     strength: ClassVar[str | None] = "scale"
-
-    def __post_init__(self) -> None:
-        self._measure("scale", positive=False)
 
     def vectors(self, scene: Scene) -> Tensor:
         shape = scene.q, scene.honest.shape[1]
@@ -149,12 +140,6 @@ class NonFinite(Attack):
     """
 
     kind: Literal["nan", "inf", "-inf", "mixture"] = "nan"
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("nan", "inf", "-inf", "mixture"):
-            raise ValueError(
-                f"NonFinite sends 'nan', 'inf', '-inf' or a 'mixture', got kind={self.kind!r}"
-            )
 
     def vectors(self, scene: Scene) -> Tensor:
         values = ("nan", "inf", "-inf") if self.kind == "mixture" else (self.kind,)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from byzantium.core.formula import truth
+from byzantium.core.errors import ByzantiumError
+from byzantium.core.fields import Count, Positive
 from byzantium.threats.attack import Attack, Scene
 
 
@@ -35,25 +36,19 @@ class Mimic(Attack):
             [3., 4.]])
     """
 
-    warmup: int | None = None
+    warmup: Positive | None = None
     retarget: bool = False
-    target: int | None = None
+    target: Count | None = None
 
-    def __post_init__(self) -> None:
-        if self.warmup is not None:
-            self._count("warmup", least=1)
-        truth("Mimic", "retarget", self.retarget)
-        if self.target is not None:
-            self._count("target", least=0)
-            if self.warmup is not None or self.retarget:
-                raise ValueError("Mimic takes a target, or looks for one, not both")
-        self.reset()
+    def check_parameters(self) -> None:
+        if self.target is not None and (self.warmup is not None or self.retarget):
+            raise ByzantiumError("Mimic takes a target, or looks for one, not both")
 
     def vectors(self, scene: Scene) -> Tensor:
         honest = scene.honest
         if self.target is not None:
             if self.target >= len(honest):
-                raise ValueError(f"{self!r} needs more than {self.target} honest workers")
+                raise ByzantiumError(f"{self!r} needs more than {self.target} honest workers")
             return honest[self.target]
         state = self._state
         if int(state["rounds"]) < self._warm_up_rounds(scene):
@@ -66,7 +61,7 @@ class Mimic(Attack):
     def _warm_up_rounds(self, scene: Scene) -> int:
         rounds = scene.epoch if self.warmup is None else self.warmup
         if rounds is None:
-            raise ValueError(f"{self!r} warms up for an epoch: say epoch=..., or warmup=...")
+            raise ByzantiumError(f"{self!r} warms up for an epoch: say epoch=..., or warmup=...")
         return max(1, rounds)
 
     def _observe(self, honest: Tensor, generator: torch.Generator) -> None:
@@ -88,7 +83,9 @@ class Mimic(Attack):
 
     @property
     def _state(self) -> dict[str, Tensor]:
-        state: dict[str, Tensor] = self.__dict__["_kept"]
+        if "_observed" not in self.__dict__:
+            self.reset()
+        state: dict[str, Tensor] = self.__dict__["_observed"]
         return state
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -96,6 +93,6 @@ class Mimic(Attack):
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         if unknown := sorted(set(state) - {"rounds", "copied", "mean", "direction"}):
-            raise ValueError(f"{self!r} has no such state: {', '.join(unknown)}")
-        kept = {"rounds": torch.tensor(0)} | {name: value.clone() for name, value in state.items()}
-        object.__setattr__(self, "_kept", kept)
+            raise ByzantiumError(f"{self!r} has no such state: {', '.join(unknown)}")
+        loaded = {name: value.clone() for name, value in state.items()}
+        object.__setattr__(self, "_observed", {"rounds": torch.tensor(0)} | loaded)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from byzantium.core.errors import ByzantiumError
 from byzantium.threats.attack import Attack, Scene
 
 # Ten strengths to try; then twice three more around the best.
@@ -33,9 +34,9 @@ class Tuned(Attack):
 
     attack: Attack
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.attack, Attack) or self.attack.strength is None:
-            raise ValueError(
+    def check_parameters(self) -> None:
+        if self.attack.strength is None:
+            raise ByzantiumError(
                 "Tuned needs an attack that has a strength, such as InnerProduct, "
                 f"ALittleIsEnough or GaussianNoise, got {self.attack!r}"
             )
@@ -49,7 +50,7 @@ class Tuned(Attack):
 
     def vectors(self, scene: Scene) -> Tensor:
         if scene.rule is None:
-            raise ValueError(f"{self!r} needs the server's rule to try its strength on")
+            raise ByzantiumError(f"{self!r} needs the server's rule to try its strength on")
         seed = int(torch.randint(2**62, (), generator=scene.generator))
         own = dataclasses.replace(scene, generator=torch.Generator())
         h, d = scene.honest.shape

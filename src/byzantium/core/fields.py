@@ -1,0 +1,191 @@
+"""Parameters: an annotation says which values one takes, and `fitted` is where that is checked.
+
+>>> @checked
+... def halve(batch: Positive) -> float:
+...     return batch / 2
+>>> halve(0)
+Traceback (most recent call last):
+byzantium.ByzantiumError: halve needs batch >= 1, got batch=0
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import math
+import numbers
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar
+
+from byzantium.core.errors import ByzantiumError, KindError
+
+# How much of a value that is refused is shown.
+LONGEST_SHOWN = 80
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Which numbers a parameter takes.
+
+    infinite: whether infinity is one of them.
+    bits:     how many a whole number may have; torch counts with 63.
+    """
+
+    least: float = -math.inf
+    above: float = -math.inf
+    most: float = math.inf
+    below: float = math.inf
+    infinite: bool = False
+    bits: int = 63
+
+    def hold(self, value: float) -> bool:
+        """NaN is within no bounds."""
+        within = self.least <= value <= self.most and self.above < value < self.below
+        return within or (self.infinite and value == math.inf)
+
+    def written(self, name: str) -> str:
+        """As a sentence says it: `power > 0`, `0 <= momentum < 1`."""
+        lower = [bound for bound in ((self.least, "="), (self.above, "")) if bound[0] > -math.inf]
+        upper = [bound for bound in ((self.most, "="), (self.below, "")) if bound[0] < math.inf]
+        right = "".join(f" <{equal} {bound:g}" for bound, equal in upper)
+        if right:
+            return "".join(f"{bound:g} <{equal} " for bound, equal in lower) + name + right
+        return "".join(f"{name} >{equal} {bound:g}" for bound, equal in lower) or f"a finite {name}"
+
+
+Count = Annotated[int, Bounds(least=0)]
+Positive = Annotated[int, Bounds(least=1)]
+Seed = Annotated[int, Bounds(least=0, bits=64)]
+Measure = Annotated[float, Bounds(least=0)]
+PositiveMeasure = Annotated[float, Bounds(above=0)]
+
+
+def check_fields(self: Any, owner: str) -> None:
+    """Raise a sentence about the first field of a dataclass whose value does not fit it.
+
+    A value that fits is spelled one way: 1 becomes 1.0 where the field is a float.
+    """
+    hints = _hints(type(self))  # type: ignore[arg-type]
+    for field in dataclasses.fields(self):
+        value = fitted(owner, field.name, getattr(self, field.name), hints[field.name])
+        object.__setattr__(self, field.name, value)
+
+
+def checked(function: Callable[P, T]) -> Callable[P, T]:
+    """A function whose arguments are checked against their annotations."""
+
+    @functools.wraps(function)
+    def checking(*args: P.args, **kwargs: P.kwargs) -> T:
+        bound = inspect.signature(function).bind(*args, **kwargs)
+        bound.arguments.update(fitted_arguments(function, bound.arguments))
+        return function(*bound.args, **bound.kwargs)
+
+    return checking
+
+
+def fitted_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments as the function's annotations have them."""
+    hints = _hints(function)
+    name = function.__name__.strip("_")
+    return {key: fitted(name, key, value, hints.get(key, Any)) for key, value in arguments.items()}
+
+
+@functools.cache
+def _hints(annotated: Any) -> dict[str, Any]:
+    return typing.get_type_hints(annotated, include_extras=True)
+
+
+def fitted(owner: str, name: str, value: Any, hint: Any) -> Any:
+    """The value as a parameter with this annotation has it; a sentence where it does not fit."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        options = typing.get_args(hint)
+        if value is None and types.NoneType in options:
+            return None
+        hint = next(option for option in options if option is not types.NoneType)
+    bounds = Bounds()
+    if typing.get_origin(hint) is Annotated:
+        hint, *marks = typing.get_args(hint)
+        bounds = next((mark for mark in marks if isinstance(mark, Bounds)), bounds)
+    if hint is int:
+        return _whole(owner, name, value, bounds)
+    if hint is float:
+        return _number(owner, name, value, bounds)
+    if typing.get_origin(hint) is Literal:
+        return _word(owner, name, value, typing.get_args(hint))
+    if typing.get_origin(hint) is tuple:
+        return _several(owner, name, value, typing.get_args(hint)[0])
+    if isinstance(hint, type) and not isinstance(value, hint):
+        kind = {bool: "True or False", str: "a text"}.get(hint, f"a {hint.__name__}")
+        raise _wrong_kind(owner, name, value, kind)
+    return value
+
+
+def _whole(owner: str, name: str, value: Any, bounds: Bounds) -> int:
+    plain = _plain(value)
+    if isinstance(plain, bool) or not isinstance(plain, numbers.Integral):
+        raise _wrong_kind(owner, name, value, "a whole number")
+    found = int(plain)
+    if found.bit_length() > bounds.bits:
+        raise ByzantiumError(
+            f"{owner} needs {name} of at most {bounds.bits} bits, got {found.bit_length()} bits"
+        )
+    _check_bounds(owner, name, found, bounds)
+    return found
+
+
+def _number(owner: str, name: str, value: Any, bounds: Bounds) -> float:
+    plain = _plain(value)
+    if isinstance(plain, bool) or not isinstance(plain, numbers.Real):
+        raise _wrong_kind(owner, name, value, "a number")
+    try:
+        found = float(plain)
+    except OverflowError:
+        raise ByzantiumError(f"{owner} needs {name} within the range of float64") from None
+    if math.isinf(found) and not bounds.infinite:
+        raise ByzantiumError(f"{owner} needs a finite {name}, got {name}={found}")
+    _check_bounds(owner, name, found, bounds)
+    return found
+
+
+def _check_bounds(owner: str, name: str, value: float, bounds: Bounds) -> None:
+    if not bounds.hold(value):
+        raise ByzantiumError(f"{owner} needs {bounds.written(name)}, got {name}={value}")
+
+
+def _word(owner: str, name: str, value: Any, words: tuple[str, ...]) -> str:
+    if not isinstance(value, str) or value not in words:
+        *others, last = map(repr, words)
+        listed = f"{', '.join(others)} or {last}" if others else last
+        raise ByzantiumError(f"{owner} needs {listed} for {name}, got {name}={_shown(value)}")
+    return value
+
+
+def _several(owner: str, name: str, value: Any, kind: Any) -> tuple[Any, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise _wrong_kind(owner, name, value, "a list")
+    return tuple(fitted(owner, name, item, kind) for item in value)
+
+
+def _wrong_kind(owner: str, name: str, value: Any, wanted: str) -> KindError:
+    return KindError(f"{owner} needs {wanted} for {name}, got {name}={_shown(value)}")
+
+
+def _plain(value: Any) -> Any:
+    """A single number of NumPy or torch as Python's own; anything else as it is."""
+    try:
+        return value.item()
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        return value
+
+
+def _shown(value: object) -> str:
+    """A value that is refused, in one line of a sentence."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
