@@ -112,6 +112,8 @@ def central_mean(
     matrix: Tensor, rows: Tensor, mixing: Array | None, kept: int, nearest: bool, out: Tensor
 ) -> Array:
     n, d, real = len(rows) if mixing is None else len(mixing), matrix.shape[1], REAL[matrix.dtype]
+    if kept == n and mixing is None:
+        return _mean(matrix, rows, out)
     source = _Rows(matrix, rows) if mixing is None else _Mixed(matrix, rows, mixing)
     blocks = sorting.copied(real) if mixing is None else sorting.mixed(real)
     straight = n <= MOST_STRAIGHT and n * d >= SMALL
@@ -134,6 +136,18 @@ def central_mean(
         return sums.sum(axis=1)
 
     return _sum(_over_columns(part, n, d))
+
+
+def _mean(matrix: Tensor, rows: Tensor, out: Tensor) -> Array:
+    n, real, addresses = len(rows), REAL[matrix.dtype], _addresses(matrix, rows)
+    kernel, lanes = kernels.mean(real), machine.HOST.lanes(real)
+
+    def part(first: int, last: int) -> Array:
+        sums = _room(n, lanes)
+        kernel(addresses, n, first, last, sums, out)
+        return sums.sum(axis=1)
+
+    return _sum(_over_columns(part, n, matrix.shape[1]))
 
 
 def newton(gram: Array, n: int, near: float) -> tuple[Array, list[float]]:

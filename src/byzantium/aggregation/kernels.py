@@ -127,6 +127,30 @@ def moments(real: str) -> list[Function]:
     return [function]
 
 
+@kernel
+def mean(real: str) -> list[Function]:
+    """out[c] = the mean of column c; sums[i, :].sum() += ||row i||^2, as in `squared_norms`."""
+    function = Function("mean")
+    rows, n = function.array("rows", ADDRESS), function.number("n")
+    first, last = function.number("first"), function.number("last")
+    sums, out = function.array("sums", DOUBLE), function.array("out", real)
+    lanes, columns = machine.HOST.lanes(real), _lanes_of_sums(real)
+    for start, bound in function.columns(first, last, columns):
+        total = [Total(function, real, lanes) for _ in range(0, columns, lanes)]
+        with function.loop(0, n) as i:
+            row, sum_ = Array(rows.load(i), real), sums.load(i * lanes, lanes)
+            for k, part in enumerate(total):
+                x = row.load(start + k * lanes, lanes, bound).to(DOUBLE)
+                part.add(x)
+                sum_ = fma(x, x, sum_)
+            sums.store(i * lanes, sum_)
+            prefetch(row, start, columns)
+        number = n.to(DOUBLE).on(lanes)
+        for k, part in enumerate(total):
+            out.store(start + k * lanes, part.over(number).to(real), bound)
+    return [function]
+
+
 # -- weighted sums -----------------------------------------------------------------------------
 
 
@@ -190,10 +214,8 @@ class Mixing:
             for c in range(0, size, lanes):
                 total = Total(function, self.real, lanes)
                 with function.loop(self.starts.load(i), self.starts.load(i + 1)) as k:
-                    source = self.sources.load(k) * size
-                    total.add_product(
-                        self.shares.load(k).on(lanes), self.wide.load(source + c, lanes)
-                    )
+                    x = self.wide.load(self.sources.load(k) * size + c, lanes)
+                    total.add_product(self.shares.load(k).on(lanes), x)
                 store(i, c, total.over_one_plus(excess))
 
 

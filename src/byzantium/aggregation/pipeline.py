@@ -131,6 +131,20 @@ def _told(reasons: Mapping[int, str], most: int = 10) -> str:
     return ", ".join(sentences)
 
 
+def central_mean(
+    source: Source, kept: int, nearest: bool = False
+) -> tuple[Tensor | None, Array | None]:
+    """The mean of the central values of all rows, and the norms of these; see `one_pass`."""
+    rows = source.readable
+    if len(rows) < source.n:
+        return None, None
+    out = torch.empty(source.d, dtype=source.working, device=source.device)
+    squares = np.zeros(source.n)
+    for columns, matrix, which in source.pieces(rows):
+        squares += backend(matrix).central_mean(matrix, which, None, kept, nearest, out[columns])
+    return out, np.sqrt(source.total(squares))
+
+
 # -- mixings -----------------------------------------------------------------------------------
 
 
@@ -384,17 +398,8 @@ class CoordinateWise(Rule):
         """How many of n values are averaged."""
 
     def one_pass(self, source: Source) -> tuple[Tensor | None, Array | None]:
-        rows = source.readable
-        if len(rows) < source.n:
-            return None, None
         self.check(source.n)
-        out = torch.empty(source.d, dtype=source.working, device=source.device)
-        squares = np.zeros(source.n)
-        for columns, matrix, which in source.pieces(rows):
-            squares += backend(matrix).central_mean(
-                matrix, which, None, self.kept(source.n), self.nearest, out[columns]
-            )
-        return out, np.sqrt(source.total(squares))
+        return central_mean(source, self.kept(source.n), self.nearest)
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
         points, kept, mixing = geometry.basis, self.kept(geometry.n), geometry.matrix()
