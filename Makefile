@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# cpu: torch without CUDA where PyTorch's index can be reached; cuda: as PyPI has it; or another index.
+TORCH ?= cpu
 
 .PHONY: help demo test test-slow lint bench chromium clean
 
@@ -12,8 +14,9 @@ help:  ## this list
 demo: $(READY)  ## five rules under four attacks, with and without bucketing: a table and a report
 	@$(BIN)/byzantium demo
 
+# A process for each core, with one thread each: idle threads of torch wait in a loop and slow the others down.
 test: $(READY) chromium  ## the fast tests and the doctests
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal
 
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
@@ -38,5 +41,6 @@ clean:  ## remove the environment and what the tools left
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Byzantium needs Python 3.11 or newer; say make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	index=$$($(BIN)/python scripts/torch_index.py '$(TORCH)') && $(BIN)/python -m pip install --quiet \
+	--disable-pip-version-check --constraint constraints.txt $$index --editable '.[dev]'
 	@touch $@

@@ -56,6 +56,12 @@ def write(
         (folder / "summary.json").write_text(json.dumps(done))
 
 
+def fail(store: Store, job: Job, reason: str) -> None:
+    """An attempt at a job that is not done failed."""
+    write(store, job)
+    (store.folder(job) / "failed.json").write_text(json.dumps({"reason": reason}))
+
+
 def completed(accuracy: float, **others: Any) -> dict[str, Any]:
     return {"status": "completed", "accuracy": accuracy, **others}
 

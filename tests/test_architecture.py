@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import importlib
 import inspect
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import members
+import pytest
 
 import byzantium as bz
-from byzantium.core.formula import Formula
+from byzantium.core import Formula
 
 PACKAGE = Path(bz.__file__).parent
 # Each room may import itself and the rooms named here.
@@ -22,8 +26,8 @@ ROOMS: dict[str, set[str]] = {
     "threats": {"core", "aggregation"},
     "learning": {"core", "aggregation", "threats"},
     "runs": {"core", "aggregation", "threats", "learning"},
-    "papers": {"core", "runs"},
-    "reports": {"core", "aggregation", "runs", "papers"},
+    "papers": {"core", "learning", "runs"},
+    "reports": {"core", "aggregation", "learning", "runs", "papers"},
     "experiments": {"runs", "papers"},
     "cli": {"core", "learning", "runs", "papers", "reports"},
 }
@@ -44,6 +48,41 @@ def imports(path: Path) -> set[str]:
     return found
 
 
+def inner_imports(path: Path, room: str) -> list[str]:
+    """The files of other rooms that a file imports past their `__init__`."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            parts = node.module.split(".")
+            if parts[0] == "byzantium" and len(parts) > 2 and parts[1] != room:
+                found.append(node.module)
+    return found
+
+
+def test_a_room_is_entered_through_its_door() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        assert inner_imports(path, path.relative_to(PACKAGE).parts[0]) == [], path
+
+
+@pytest.mark.parametrize("room", [None, *ROOMS])
+def test_every_name_at_a_door_leads_somewhere(room: str | None) -> None:
+    """Names are loaded when they are used: a wrong one would be found out by its first user."""
+    module = importlib.import_module("byzantium" if room is None else f"byzantium.{room}")
+    for name in module.__all__:
+        assert getattr(module, name) is not None, name
+    assert set(module.__all__) <= set(dir(module))
+
+
+def test_the_package_offers_all_rules_mixings_and_attacks() -> None:
+    offered = {
+        name
+        for room in (bz.aggregation, bz.threats)
+        for name in room.__all__
+        if inspect.isclass(member := getattr(room, name)) and issubclass(member, Formula)
+    }
+    assert offered <= set(bz.__all__)
+
+
 def test_imports_point_one_way() -> None:
     rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name[0] != "_"}
     assert rooms == set(ROOMS)
@@ -57,14 +96,78 @@ def test_files_fit_in_the_head() -> None:
         assert len(path.read_text().splitlines()) <= 450, path
 
 
-def test_importing_the_package_pulls_no_heavy_library() -> None:
-    code = (
-        "import sys, byzantium; "
-        "heavy = {'llvmlite', 'matplotlib', 'rich', 'flwr', 'ray', 'sklearn', 'pandas', "
-        "'scipy', 'byzfl', 'plotly', 'click'}; print(sorted(heavy & set(sys.modules)))"
+DOORS = {"aggregation/__init__.pyi", "__init__.pyi"}
+# Of each kind one that is there, and the files in which it is named: where a new one goes.
+PLACES: dict[str, tuple[str, set[str]]] = {
+    "rule": ("SpectralFilter", {"aggregation/weightings.py", *DOORS}),
+    "rule by coordinate": ("MeaMed", {"aggregation/coordinatewise.py", *DOORS}),
+    "mixing": ("AdaptiveClipping", {"aggregation/mixing.py", *DOORS}),
+    "attack": ("MinSum", {"threats/attacks.py", "threats/__init__.pyi", "__init__.pyi"}),
+    "data set": ("cifar10", {"learning/data.py"}),
+    "metric": ("zeta2", {"learning/metrics.py", "learning/evaluation.py"}),
+    "artifact": ("figure-b2", {"papers/bucketing.py"}),
+    "option": ("local_rate", {"runs/run.py", "learning/settings.py", "learning/simulation.py"}),
+}
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_a_new_member_touches_what_contributing_says_and_no_more(kind: str) -> None:
+    name, places = PLACES[kind]
+    sources = (
+        path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".pyi", ".js", ".html")
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    word = re.compile(rf"\b{name}\b")
+    named = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in sources
+        if word.search(path.read_text(encoding="utf-8"))
+    }
+    assert named == places
+    told = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert all(f"`{place}`" in told for place in places)
+
+
+HEAVY = {"torch", "numpy", "llvmlite", "matplotlib", "flwr", "ray", "sklearn", "pandas"}
+HEAVY |= {"scipy", "byzfl", "plotly"}
+
+
+def loaded_by(code: str, **environment: str) -> set[str]:
+    """What is in sys.modules after some code, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys; print('LOADED', *sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **environment},
+    )
+    return set(done.stdout.split("LOADED")[1].split())
+
+
+def test_importing_the_package_loads_no_heavy_library() -> None:
+    assert loaded_by("import byzantium") & (HEAVY | {"rich", "click"}) == set()
+
+
+CALLED = """
+from byzantium.cli import main
+try:
+    main({arguments!r}, prog_name="byzantium")
+except SystemExit as done:
+    assert done.code == 0
+"""
+COMMANDS = ["", "run", "sweep", "demo", "list", "plan", "reproduce", "report", "data", "data fetch"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_loads_no_heavy_library(command: str) -> None:
+    code = CALLED.format(arguments=[*command.split(), "--help"])
+    assert loaded_by(code) & HEAVY == set()
+
+
+@pytest.mark.parametrize("words", ["byzantium r", "byzantium run --ru", "byzantium data f"])
+def test_completing_commands_and_options_loads_no_heavy_library(words: str) -> None:
+    last = str(len(words.split()) - 1)
+    how = {"_BYZANTIUM_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": last}
+    assert loaded_by(CALLED.format(arguments=[]), **how) & HEAVY == set()
 
 
 def test_every_exported_name_exists_and_is_documented() -> None:

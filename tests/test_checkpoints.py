@@ -375,7 +375,7 @@ def check_resumed(make: Callable[[], Simulation], folder: Path) -> None:
 def test_a_simulation_that_diverged_is_read_back(tmp_path: Path) -> None:
     settings = Settings(n=4, rounds=50, learning_rate=1e30, record=("distance",))
     first = simulate(settings, DIGITS, model(), bz.Mean(), folder=tmp_path)
-    assert first.status.startswith("diverged")
+    assert first.status == "diverged"
     again = simulate(settings, DIGITS, model(), bz.Mean(), folder=tmp_path)
     assert repr(again) == repr(first)
 

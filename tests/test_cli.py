@@ -18,11 +18,12 @@ from click.testing import CliRunner, Result
 
 import byzantium as bz
 from byzantium.cli import main
-from byzantium.experiments import MAKERS, Run, Store
+from byzantium.experiments import MAKERS, Run, Store, Version, load
 from byzantium.learning.data import NAMES
 from byzantium.papers.bucketing import artifact
 from byzantium.papers.requests import Requests
 from byzantium.runs.job import lines
+from byzantium.runs.progress import described
 
 DIGITS = str(10**400)
 SMALL = ["--n", "7", "--f", "1", "--rounds", "6", "--evaluate-every", "3", "--batch", "8"]
@@ -128,17 +129,88 @@ def test_wrong_usage_is_one_sentence_and_exit_code_2(command: list[str], sentenc
     assert not Path("results").exists()
 
 
-def test_a_run_that_cannot_be_done_fails_with_code_1() -> None:
-    result = byzantium("run", *SMALL, "--model", "cnn", code=1)
-    assert "the model cnn is for images of 1 x 28 x 28" in result.stderr
+def test_a_run_that_fails_says_why_with_code_1_and_so_does_the_plan() -> None:
+    Path("sweep.toml").write_text("[fixed]\nn = 7\nf = 1\nrounds = 6\nbatch = 8\n")
+    (job,) = load(Path("sweep.toml"))
+    (Store("results").folder(job) / "run.log").mkdir(parents=True)
+    result = byzantium("sweep", "sweep.toml", code=1)
+    assert f"failed: {described(job)}: " in result.stderr.replace("\n", " ")
+    reason = Store("results").result(job).reason
+    assert "run.log" in reason
+    planned = byzantium("plan", "sweep.toml", "--no-probe").stdout
+    assert planned.startswith(f"    failed  {described(job)}: {reason}\n")
+    assert "1 jobs, 0 done, 1 to do" in planned
 
 
-def test_a_model_beyond_all_memory_fails_in_a_sentence() -> None:
-    too_large = f"mlp(hidden={2**62})"
-    run = byzantium("run", *SMALL, "--model", too_large, code=1)
-    assert "RuntimeError: Storage size calculation overflowed" in run.stderr.replace("\n", "")
-    plan = byzantium("plan", "table2", "--model", too_large, "--data", "digits", code=1)
-    assert "RuntimeError: Storage size calculation overflowed" in plan.stderr
+# -- what is checked before anything is begun ------------------------------------------------------
+
+HIDDEN = 2**62
+UNFIT = {
+    "cnn": (["--model", "cnn"], "the model cnn is for images of 1 x 28 x 28"),
+    "memory": (["--model", f"mlp({HIDDEN})"], f"the model mlp(hidden={HIDDEN}) cannot be built"),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_a_model_that_does_not_fit_is_a_sentence_and_nothing_is_begun(name: str) -> None:
+    options, sentence = UNFIT[name]
+    for command in (
+        ["run", *SMALL, *options],
+        ["reproduce", "figure-mimic-demo", "table2", "--data", "digits", "--seeds", "1", *options],
+        ["plan", "table2", "--data", "digits", *options],
+    ):
+        result = byzantium(*command, code=2)
+        assert sentence in result.stderr.replace("\n", " ")
+        assert not Path("results").exists()
+
+
+def test_one_run_of_a_sweep_that_cannot_begin_keeps_all_from_beginning() -> None:
+    Path("mine").mkdir()
+    Path("mine/train-images-idx3-ubyte").touch()
+    fixed = "[fixed]\nn = 7\nf = 1\nrounds = 6\nbatch = 8\n[varies]\n"
+    for varied, sentence in (
+        ('model = ["mlp", "cnn"]', "the model cnn is for images of 1 x 28 x 28"),
+        ('data = ["digits", "mnist"]', "mine lacks t10k-images-idx3-ubyte of mnist"),
+        ('partition = ["iid", "mixed(0.5)"]\nn = [7, 2000]', "2000"),
+    ):
+        Path("sweep.toml").write_text(fixed.replace("n = 7\n", "") + varied + "\n")
+        result = byzantium("sweep", "sweep.toml", "--data-dir", "mine", code=2)
+        assert sentence in result.stderr.replace("\n", " ")
+        assert not Path("results").exists()
+
+
+def test_what_is_done_needs_no_data_any_more() -> None:
+    folder = mnist_of_20(Path("mine"))
+    command = ["run", *SMALL, "--data", "mnist", "--model", "linear", "--data-dir", str(folder)]
+    byzantium(*command)
+    for path in folder.iterdir():
+        path.unlink()
+    assert byzantium(*command).stdout.startswith("done before: completed")
+
+
+@pytest.mark.parametrize(
+    ("library", "command"),
+    [
+        ("plotly.offline", ["demo"]),
+        ("plotly.offline", ["reproduce", "figure-mimic-demo", "--seeds", "1"]),
+        ("matplotlib", ["reproduce", "figure-mimic-demo", "--seeds", "1"]),
+        ("plotly.offline", ["report", "there"]),
+        ("matplotlib", ["report", "there"]),
+        ("pandas", ["report", "there", "--csv", "table.csv"]),
+        ("matplotlib", ["data", "picture", "digits"]),
+    ],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else value,
+)
+def test_a_missing_library_is_named_before_anything_is_begun(
+    library: str, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Requests(Store("there")).add("figure-mimic-demo", Version())
+    before = sorted(Path().rglob("*"))
+    monkeypatch.setitem(sys.modules, library, None)
+    result = byzantium(*command, code=1)
+    name = library.partition(".")[0]
+    assert f"needs {name}: pip install 'byzantium[report]'" in result.stderr
+    assert sorted(Path().rglob("*")) == before
 
 
 @pytest.mark.parametrize("folder", ["a[/b]", ":warning: {x} %s ünï\nçø∂é [bold]"])
@@ -255,14 +327,19 @@ def test_data_sets_are_found_verified_and_pictured() -> None:
     assert Path("who.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_foreign_file_of_a_data_set_is_not_the_original(tmp_path: Path) -> None:
-    folder = tmp_path / "mine"
+def mnist_of_20(folder: Path) -> Path:
+    """Black images, all of the first class, in the files of mnist."""
     folder.mkdir()
     for name, head, count in (("images-idx3", (3, 28, 28), 28 * 28), ("labels-idx1", (1,), 1)):
         for split in ("train", "t10k"):
             sizes = b"".join(n.to_bytes(4, "big") for n in (20, *head[1:]))
             contents = bytes((0, 0, 8, head[0])) + sizes + bytes(20 * count)
             (folder / f"{split}-{name}-ubyte").write_bytes(contents)
+    return folder
+
+
+def test_a_foreign_file_of_a_data_set_is_not_the_original(tmp_path: Path) -> None:
+    folder = mnist_of_20(tmp_path / "mine")
     result = byzantium("data", "verify", "mnist", "--data-dir", str(folder), code=1)
     assert result.output.count("NOT the original") == 4
 
@@ -296,10 +373,10 @@ def test_a_polite_kill_saves_and_says_how_to_go_on(tmp_path: Path, number: signa
     )
     wait_for_metrics(process, tmp_path / "results", 1)
     os.kill(process.pid, number)
-    _, told = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert "Stopped with 0 of 1 done; the same command goes on." in told.replace("\n", " ")
-    assert "Traceback" not in told
+    assert "Stopped with 0 of 1 done; the same command goes on." in said.replace("\n", " ")
+    assert "Traceback" not in said
     (result,) = Store("results")
     assert result.status == "unfinished"
     assert list(result.folder.glob("checkpoint-*.pt"))
@@ -307,7 +384,7 @@ def test_a_polite_kill_saves_and_says_how_to_go_on(tmp_path: Path, number: signa
 
 def test_ctrl_c_on_a_sweep_stops_every_process_and_the_same_command_goes_on(tmp_path: Path) -> None:
     Path("sweep.toml").write_text(
-        "[fixed]\nn = 7\nf = 1\nrounds = 3000\nevaluate_every = 50\nbatch = 8\n"
+        "[fixed]\nn = 3\nf = 0\nrounds = 1000\nevaluate_every = 50\nbatch = 1\n"
         '[varies]\nrule = ["Mean()", "Median()"]\n'
     )
     command = program("sweep", "sweep.toml", "--jobs", "2")
@@ -316,8 +393,8 @@ def test_ctrl_c_on_a_sweep_stops_every_process_and_the_same_command_goes_on(tmp_
         assert process.poll() is None
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    _, told = process.communicate(timeout=120)
-    assert process.returncode == 130, told
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
     found = list(Store("results"))
     assert [result.status for result in found] == ["unfinished"] * 2
     far = [len(result.metrics) for result in found]
@@ -325,7 +402,7 @@ def test_ctrl_c_on_a_sweep_stops_every_process_and_the_same_command_goes_on(tmp_
     again = list(Store("results"))
     assert [result.status for result in again] == ["completed"] * 2
     for result, count in zip(again, far, strict=True):
-        assert 0 < count < len(result.metrics) == 60
+        assert 0 < count < len(result.metrics) == 20
 
 
 def test_a_terminal_that_is_closed_stops_a_sweep_which_saves_itself(tmp_path: Path) -> None:
@@ -357,8 +434,8 @@ def test_what_is_started_with_nohup_survives_the_terminal(tmp_path: Path) -> Non
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     wait_for_metrics(process, tmp_path / "results", 1)
     os.kill(process.pid, signal.SIGHUP)
-    _, told = process.communicate()
-    assert process.returncode == 0, told
+    _, said = process.communicate()
+    assert process.returncode == 0, said
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
@@ -372,9 +449,9 @@ def test_an_interrupt_while_nothing_is_trained_is_a_word_and_an_exit_code(
     )
     with Path("sweep.toml").open("w"):
         process.send_signal(number)
-        _, told = process.communicate()
+        _, said = process.communicate()
     assert process.returncode == 130
-    assert told == "Interrupted.\n"
+    assert said == "Interrupted.\n"
 
 
 def test_a_configuration_may_come_through_a_pipe() -> None:
@@ -392,10 +469,10 @@ def test_a_second_interrupt_ends_at_once_without_a_traceback() -> None:
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGCONT)
-    _, told = process.communicate()
+    _, said = process.communicate()
     assert process.returncode == 130
-    assert "Traceback" not in told
-    assert "Interrupted." in told
+    assert "Traceback" not in said
+    assert "Interrupted." in said
 
 
 def test_the_demonstration_makes_the_papers_point(tmp_path: Path) -> None:

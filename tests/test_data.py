@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 
+from byzantium import ByzantiumError
 from byzantium.learning import data
 
 Files = dict[str, bytes]
@@ -170,6 +171,28 @@ def test_digits_can_be_told_apart() -> None:
 
 
 # The user's own files.
+
+
+def test_a_data_set_has_the_digests_of_its_files_and_foreign_ones_are_named_once(
+    home: Path, publish: Callable[[str, Files], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    original = idx_files()
+    publish("mnist", original)
+    cached = data.load("mnist", write(home / "cache" / "byzantium" / "mnist", original))
+    assert cached.digests == {
+        name: f"sha256:{hashlib.sha256(contents).hexdigest()}"
+        for name, contents in original.items()
+    }
+    assert caplog.messages == []
+    changed = {**original, LABELS: idx_files(1)[LABELS]}
+    write(home / "own", changed, zipped=True)
+    for _ in range(2):
+        own = data.load("mnist", home / "own")
+        assert own.digests[LABELS] == f"sha256:{hashlib.sha256(changed[LABELS]).hexdigest()}"
+        assert {name for name in changed if own.digests[name] != cached.digests[name]} == {LABELS}
+    (line,) = caplog.messages
+    assert line.startswith(f"not the originals of mnist: {home / 'own' / LABELS}.gz (sha256:")
+    assert data.load("digits").digests == {}
 
 
 @pytest.mark.parametrize("zipped", [False, True])
@@ -408,7 +431,7 @@ def test_no_damage_to_an_archive_is_more_than_a_sentence(home: Path, seed: int) 
         total = sum(archive[start : start + 512])
         archive[start + 148 : start + 156] = b"%06o\0 " % total
         write(home / "own", {"cifar-10-binary.tar.gz": gzip.compress(bytes(archive), 1)})
-        with contextlib.suppress(ValueError):  # and nothing else
+        with contextlib.suppress(ByzantiumError):  # and nothing else
             assert len(data.load("cifar10", home / "own").train_x) == 10
 
 

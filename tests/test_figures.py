@@ -25,6 +25,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from byzantium.experiments import MAKERS, Comparison, Run, Store, Version
+from byzantium.reports import palette
 from byzantium.reports.figures import KINDS, draw
 
 ONE = Version(seeds=1)
@@ -123,6 +124,24 @@ def test_s_has_one_colour_in_all_figures(half: Callable[[str], Figure]) -> None:
     each = [colours[label] for label in ("s = 1", "s = 2", "s = 5")]
     assert [len(colour) for colour in each] == [1, 1, 1]
     assert len(set.union(*each)) == 3
+
+
+def test_colours_and_names_are_named_in_one_place_alone() -> None:
+    """The page has them among its data, and no file beside the table names one."""
+    folder = Path(palette.__file__).parent
+    own = [c.light for values in palette.LINES.values() for c in values.values()]
+    own += [c.light for c in (*palette.OTHER_RULES, *palette.OTHER_LINES)]
+    own += [rule.name for rule in palette.RULES if rule.name != rule.kind]
+    own = [text for text in set(own) if text != palette.BLACK.light]
+    assert len(own) > 12
+    for path in (p for p in folder.rglob("*.*") if p.suffix in (".py", ".js", ".css", ".html")):
+        if path != Path(palette.__file__):
+            found = [text for text in own if text.lower() in path.read_text().lower()]
+            assert found == [], path
+    page = palette.for_page()
+    named = {*page["rules"].values(), *page["other_rules"], *page["other_lines"]}
+    named |= {name for values in page["lines"].values() for name in values.values()}
+    assert named | {page["honest"], page["attacker"]} == set(page["colours"])
 
 
 @pytest.mark.parametrize("name", CURVES)
@@ -283,6 +302,16 @@ def test_unfinished_diverged_and_missing_lines_are_named(tmp_path: Path) -> None
         [(30, 30), (60, 40), (90, 50)],
         [(30, 60)],
     ]
+
+
+def test_a_line_that_failed_is_named(tmp_path: Path) -> None:
+    store, version = Store(tmp_path), Version(seeds=2, only="krum mimic s=1")
+    plain, other = made("figure-main", version).cells
+    for job in plain.jobs:
+        folders.write(store, job, folders.evaluations(job, [60]), folders.completed(60.0))
+    folders.fail(store, other.jobs[0], "OSError: no space")
+    drawn = figure(comparison("figure-main", store, version))
+    assert "momentum 0.9 (failed)" in texts(drawn)
 
 
 def test_numbers_that_are_not_finite_are_left_out(tmp_path: Path) -> None:

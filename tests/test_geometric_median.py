@@ -14,8 +14,9 @@ from torch import Tensor
 
 from byzantium.aggregation import machine
 from byzantium.aggregation.geometric_median import SumOfDistances
-from byzantium.aggregation.geometry import GivenPoints
+from byzantium.aggregation.geometry import Geometry
 from byzantium.aggregation.machine import Processor
+from byzantium.aggregation.points import GivenPoints
 from byzantium.aggregation.sources import Matrix
 
 Array = NDArray[np.float64]
@@ -47,7 +48,7 @@ ORDINARY: dict[str, Callable[[int], Tensor]] = {
 
 
 def sum_of_distances(X: Tensor, smoothing: float = 0.0) -> SumOfDistances:
-    return SumOfDistances(GivenPoints(Matrix(X)).geometry(), smoothing)
+    return SumOfDistances(Geometry.of(GivenPoints(Matrix(X))), smoothing)
 
 
 def gradient(X: Tensor, weights: Array, smoothing: float) -> Array:

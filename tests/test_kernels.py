@@ -28,6 +28,8 @@ EPSILON = {torch.float32: 2.0**-23, torch.float64: 2.0**-52}
 
 Array = NDArray[np.float64]
 
+pytestmark = pytest.mark.usefixtures("two_threads")
+
 
 # -- networks ----------------------------------------------------------------------------------
 

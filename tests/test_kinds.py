@@ -21,7 +21,7 @@ from byzantium.core.fields import Positive
 from byzantium.experiments import Mimicry, Run
 from byzantium.learning import Settings, models
 from byzantium.learning.partition import PARTITIONS
-from byzantium.runs.run import MODELS, OPTIMISERS
+from byzantium.runs.parts import MODELS, OPTIMISERS
 
 HUGE = 10**400
 # What a parameter of a kind is not. No count and no measure here may be negative.
@@ -106,7 +106,7 @@ CASES: list[Case] = [
 
 @pytest.mark.parametrize(("name", "attempt"), CASES, ids=lambda x: x if type(x) is str else "")
 def test_a_wrong_value_is_refused_in_one_sentence(name: str, attempt: Callable[[], Any]) -> None:
-    with pytest.raises((TypeError, ValueError)) as caught:
+    with pytest.raises((TypeError, bz.ByzantiumError)) as caught:
         attempt()
     sentence = str(caught.value)
     assert "\n" not in sentence

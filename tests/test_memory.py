@@ -40,6 +40,7 @@ for text, most in (
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory needs Linux")
+@pytest.mark.usefixtures("two_threads")
 def test_peak_memory_is_a_small_share_of_the_input() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PEAKS], capture_output=True, text=True, check=False

@@ -10,8 +10,10 @@ from members import EVERYTHING, RULES, N
 from torch import Tensor
 
 import byzantium as bz
-from byzantium.aggregation import geometry, plain
-from byzantium.aggregation.geometry import GivenPoints, Points
+from byzantium.aggregation import plain
+from byzantium.aggregation import points as points_module
+from byzantium.aggregation.geometry import Geometry
+from byzantium.aggregation.points import GivenPoints, Points
 from byzantium.aggregation.sources import Matrix
 
 
@@ -21,7 +23,7 @@ def seeded() -> torch.Generator:
 
 def gram_distances(X: Tensor) -> Tensor:
     points = GivenPoints(Matrix(X))
-    return torch.from_numpy(points.geometry().squared_distances)
+    return torch.from_numpy(Geometry.of(points).squared_distances)
 
 
 def true_distances(X: Tensor) -> Tensor:
@@ -39,7 +41,7 @@ def relative_error(X: Tensor, rows: int) -> float:
 @pytest.fixture(params=["compiled", "plain"])
 def passes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "plain":
-        monkeypatch.setattr(geometry, "backend", lambda matrix: plain)
+        monkeypatch.setattr(points_module, "backend", lambda matrix: plain)
 
 
 @pytest.mark.usefixtures("passes")

@@ -128,7 +128,7 @@ def compared(mean: float, deviation: float, *values: float | None) -> Compared:
         Result(
             job,
             Path(),
-            "completed" if value is not None else "diverged in round 3",
+            "completed" if value is not None else "diverged",
             [],
             {"accuracy": value},
         )

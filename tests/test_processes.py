@@ -27,9 +27,10 @@ WIDE = 30_001  # columns that are worth several threads, ours and those of torch
 LONG = 300  # seconds after which a process hangs
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:This process .* is multi-threaded:DeprecationWarning"
-)
+pytestmark = [
+    pytest.mark.usefixtures("two_threads"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
 
 
 def in_a_child(work: Callable[[], bool]) -> int:

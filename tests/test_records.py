@@ -174,6 +174,7 @@ def summaries() -> Iterator[tuple[str, Spoil]]:
         "seconds": [None, "long", float("nan"), -1, 10**400, {}],
         "machine": [7, "two\nlines", "\ud800", "\x1b[2J", "long" * 100],
         "threads": ["two", 1.5, -1, 10**400],
+        "data": [None, 7, [], {"a": 7}, {"a": "sha256:0"}, {"\x1b": f"sha256:{'0' * 64}"}],
     }
     for name, values in wrong.items():
         for value in values:
@@ -257,6 +258,34 @@ def test_one_bad_file_is_named_and_the_others_are_read(
         assert [event.kind for event in failed] == ["begun", "failed"]
         assert f"{path} cannot be read" in failed[1].note
     assert snapshot(tmp_path) == before
+
+
+FAILURES = {
+    "nothing": text(""),
+    "a list": text("[]"),
+    "no reason": text("{}"),
+    "a number": text('{"reason": 7}'),
+    "two lines": text('{"reason": "one\\ntwo"}'),
+    "long": text(json.dumps({"reason": "long" * 1000})),
+    "deep": text(DEEP),
+}
+
+
+@pytest.mark.parametrize("name", [*ANY, *FAILURES])
+def test_a_bad_word_about_a_failure_is_named_and_the_job_is_done_all_the_same(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(tmp_path)
+    folders.fail(store, QUICK, "for a reason")
+    assert store.result(QUICK).reason == "for a reason"
+    path = store.folder(QUICK) / "failed.json"
+    {**ANY, **FAILURES}[name](path)
+    before = snapshot(tmp_path)
+    assert store.results([QUICK])[0].status == "damaged"
+    assert f"{path} cannot be read: " in caplog.text
+    assert snapshot(tmp_path) == before
+    (result,) = execute([QUICK], store)
+    assert result.status == "completed"
 
 
 def test_a_file_where_a_folder_should_be_is_named(

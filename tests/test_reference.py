@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import byzantium as bz
-from byzantium.aggregation import geometry, pipeline, plain
+from byzantium.aggregation import plain, points, rules
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 
@@ -67,8 +67,8 @@ def test_plain_torch_agrees_with_the_compiled_kernels(
     X = X.repeat(1, -(-300 // X.shape[1]))
     expected = member.fresh().explain(X, generator())
     monkeypatch.setattr(plain, "BLOCK_BYTES", 1)  # the narrowest: 256 columns
-    monkeypatch.setattr(geometry, "backend", lambda matrix: plain)
-    monkeypatch.setattr(pipeline, "backend", lambda matrix: plain)
+    monkeypatch.setattr(points, "backend", lambda matrix: plain)
+    monkeypatch.setattr(rules, "backend", lambda matrix: plain)
     result = member.fresh().explain(X, generator())
     scale = max(float(expected.aggregate.abs().max()), float(X.norm(dim=1).median()))
     assert (result.aggregate - expected.aggregate).abs().max() <= 1e-9 * scale

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import pytest
 
 from byzantium.experiments import Job, Run, Store, Version, compare
+from byzantium.learning import metrics as metrics_table
 from byzantium.papers import published
 from byzantium.papers.bucketing import artifact
-from byzantium.reports import report
-from byzantium.runs.job import CONFIGURATION, METRICS, SUMMARY
+from byzantium.reports import palette, report
+from byzantium.runs.job import CONFIGURATION, FAILURE, METRICS, SUMMARY
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -35,6 +36,7 @@ FLAGS = (
     "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
 )
+REASON = f"OSError: no space {HOSTILE}"
 DIVERGED = {"status": "diverged in round 61", "accuracy": None}
 BASE = Run(rounds=90, n=15, f=2)
 KRUM, BUCKETED, MEDIAN, MEAN = "Krum()", "Bucketing(s=2) >> Krum()", "Median()", "Mean()"
@@ -93,6 +95,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
             run = BASE.varied(rule=rule, attack=attack, seed=seed)
             lay(store, run, DIVERGED if math.isnan(accuracy) else {"accuracy": accuracy})
     lay(store, BASE.varied(rule=MEDIAN, attack="Mimic()"), None)
+    for seed in (7, 8):
+        failed = BASE.varied(rule=MEDIAN, attack="Mimic()", seed=seed)
+        lay(store, failed, None)
+        (store.folder(failed) / FAILURE).write_text(json.dumps({"reason": REASON}))
     for name, version in MADE.items():
         jobs = artifact(name, version).jobs
         for k, job in enumerate(jobs[1:] if name == "table2" else jobs):
@@ -246,6 +252,22 @@ def test_a_run_that_diverged_is_the_worst(desktop: Opened) -> None:
     assert "1 of 2" in cell
 
 
+def test_what_failed_is_counted_and_why(desktop: Opened) -> None:
+    page = desktop.page
+    assert "2 failed" in page.inner_text("#facts")
+    assert page.inner_text("#failures li") == f"2 runs failed: {REASON}"
+    run = BASE.varied(rule=MEDIAN, attack="Mimic()", seed=7)
+    page.get_by_label("Mimic", exact=True).check()
+    choice = page.locator("#choice option").filter(has_text=re.compile("^Median · Mimic · seed 7$"))
+    page.select_option("#choice", choice.first.get_attribute("value"))
+    assert page.inner_text("#run code") == report.command(run)
+    shown = page.locator("#run tr.result").all_inner_texts()
+    assert [text.split(maxsplit=1) for text in shown[:2]] == [
+        ["status", "failed"],
+        ["reason", REASON],
+    ]
+
+
 def test_filters_change_what_is_shown(desktop: Opened, store: Store) -> None:
     page, runs = desktop.page, [result for result in store if isinstance(result.job, Run)]
     assert page.inner_text("#count") == f"{len(runs)} of {len(runs)} runs shown"
@@ -316,8 +338,47 @@ def test_bars_show_attackers_and_points_a_line_for_each_rule(desktop: Opened) ->
     assert len(set(colours[:18])) == len(set(colours[18:])) == 1
     assert colours[0] != colours[-1]
     traces = desktop.plotted("#artifact3 .plot")
-    assert [trace["name"] for trace in traces] == ["mean", "krum", "median", "rfa"]
-    assert len({trace["line"]["color"] for trace in traces}) == 4
+    shown = [palette.BY_LABEL[label] for label in ("mean", "krum", "median", "rfa")]
+    assert [trace["name"] for trace in traces] == [rule.name for rule in shown]
+    assert [trace["line"]["color"] for trace in traces] == [rgb(r.colour.light) for r in shown]
+    assert (colours[0], colours[-1]) == (rgb(palette.HONEST.light), rgb(palette.ATTACKER.light))
+
+
+def rgb(colour: str) -> str:
+    """A colour as the browser writes it."""
+    return f"rgb({','.join(str(int(colour[k : k + 2], 16)) for k in (1, 3, 5))})"
+
+
+def test_rules_and_lines_have_the_colours_of_the_figures(desktop: Opened) -> None:
+    (line,) = [t for t in desktop.plotted("#artifact0 .plot") if t["name"] == "ours"]
+    assert line["line"]["color"] == rgb(palette.LINES["s"][1].light)
+    desktop.page.get_by_label("Krum", exact=True).check()
+    desktop.scroll_to("#explorer")
+    krum = rgb(palette.BY_LABEL["krum"].colour.light)
+    shown = "document.querySelector('#explorer').data?.every((t) => t.line.color === '{}')"
+    desktop.until(shown.format(krum))
+    desktop.page.evaluate("document.getElementById('clear').click()")
+    dots = desktop.page.evaluate(
+        """[...document.querySelectorAll(".matrix .beside-rows .dot")].map((dot) =>
+          [dot.parentElement.title.split("(")[0], getComputedStyle(dot).backgroundColor])"""
+    )
+    known = {rule.kind: rgb(rule.colour.light) for rule in palette.RULES}
+    assert len(dots) > 4
+    assert all(known[kind] == colour.replace(" ", "") for kind, colour in dots)
+
+
+def test_a_rule_without_a_colour_of_its_own_gets_one(tmp_path: Path, browser: Browser) -> None:
+    store = Store(tmp_path)
+    for rule in ("Krum()", "MinimumDiameter()", "SpectralFilter()"):
+        lay(store, BASE.varied(rule=rule), {"accuracy": 50.0})
+    page = opened(browser, report.write(store, [], tmp_path / "report.html"))
+    colours = page.page.evaluate(
+        """[...document.querySelectorAll(".matrix .beside-rows .dot")].map((dot) =>
+          getComputedStyle(dot).backgroundColor.replaceAll(" ", ""))"""
+    )
+    given = {palette.BY_LABEL["krum"].colour, *palette.OTHER_RULES[:2]}
+    assert set(colours) == {rgb(colour.light) for colour in given}
+    page.page.context.close()
 
 
 def test_the_explorer_draws_every_run_and_quantity(desktop: Opened, store: Store) -> None:
@@ -340,6 +401,8 @@ def test_the_explorer_draws_every_run_and_quantity(desktop: Opened, store: Store
     assert seen == len(runs)
     quantities = page.locator("#quantity option").evaluate_all(values)
     assert quantities == ["accuracy", "loss", "train_loss", "distance", "spread"]
+    titles = page.locator("#quantity option").all_text_contents()
+    assert titles == [metrics_table.TABLE[name].title for name in quantities]
     page.select_option("#quantity", "train_loss")
     desktop.until("document.querySelector('#explorer').data[0].y[0] === 2.1")
     page.select_option("#quantity", "accuracy")
@@ -447,6 +510,15 @@ def test_a_hundred_runs_stay_small(tmp_path: Path) -> None:
         lay(store, run, {"accuracy": 71.23456789}, evaluations=20)
     contents = json.dumps(report.contents(store, []))
     assert len(contents) < 1.2e6
+
+
+def test_a_rule_that_is_the_only_one_of_its_name_is_called_by_it(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for rule in ("Krum(power=4)", "CenteredClipping(radius=1)", "CenteredClipping(radius=2)"):
+        lay(store, BASE.varied(rule=rule), {"accuracy": 50.0})
+    labels = report.contents(store, [])["labels"]
+    assert labels["Krum(power=4)"] == "Krum"
+    assert labels["CenteredClipping(radius=1)"] == "CenteredClipping(radius=1)"
 
 
 def test_many_evaluations_are_averaged_for_the_heat_map(tmp_path: Path) -> None:

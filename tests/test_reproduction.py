@@ -244,6 +244,23 @@ def test_what_is_missing_unfinished_or_diverged_is_said(tmp_path: Path) -> None:
         assert (f"\n{compared.command(compared_cell)}\n" in text) == absent
 
 
+def test_what_failed_is_said_and_why(tmp_path: Path) -> None:
+    store, version = Store(tmp_path), Version(seeds=2)
+    whole = made("table2", version)
+    cells = {(c.labels["aggregator"], c.labels["split"]): c for c in whole.cells}
+    folders.fill(store, whole, lambda cell, seed: 90.0)
+    failed = [*cells["krum", "iid"].jobs, cells["mean", "iid"].jobs[1]]
+    for job in failed:
+        (store.folder(job) / "summary.json").unlink()
+        folders.fail(store, job, "OSError: `no` <b>space</b>")
+    text = markdown([comparison("table2", store, version)], store)
+    shown = {(row[0], row[1]): row[3:] for row in rows(text, "aggregator")}
+    assert shown["krum", "iid"] == ["failed", "—", "missing"]
+    assert shown["mean", "iid"][0] == "90.00 (1 seed, 1 failed)"
+    assert "; 3 runs failed" in text
+    assert "\n- `OSError: 'no' <b>space</b>` (3 runs)\n" in text
+
+
 # -- commands -----------------------------------------------------------------------------------
 
 

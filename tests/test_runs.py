@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -14,6 +16,7 @@ import time
 import tomllib
 from pathlib import Path
 
+import folders
 import hypothesis.strategies as st
 import pytest
 import torch
@@ -21,8 +24,8 @@ from hypothesis import given
 
 from byzantium.experiments import Mimicry, Run, Store, perform
 from byzantium.learning import checkpoint
-from byzantium.runs.job import NUMERICS, BusyError, lines, read
-from byzantium.runs.store import job_of
+from byzantium.runs.job import NUMERICS, BusyError, lines, option, read
+from byzantium.runs.store import KINDS, job_of
 
 SHORT = Run(rounds=8, evaluate_every=4, n=7, f=1, batch=8, attack="Mimic(warmup=1)")
 
@@ -248,8 +251,46 @@ def test_a_diverged_run_is_done_and_says_so(tmp_path: Path) -> None:
     run = SHORT.varied(rule="Mean()", learning_rate=1e30, rounds=50)
     summary = perform(run, tmp_path)
     assert summary is not None
-    assert summary["status"].startswith("diverged in round")
     assert summary["accuracy"] is None
+    folders.write(store := Store(tmp_path / "store"), run, (), summary)
+    result = store.result(run)
+    assert result.status == "diverged"
+    assert result.round is not None
+    assert 1 <= result.round < 50
+    assert result.ending == summary["status"] == f"diverged in round {result.round}"
+
+
+def test_a_summary_holds_the_digests_of_the_data_which_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, digests = tmp_path / "mine", dict[str, str]()
+    folder.mkdir()
+    for split in ("t10k", "train"):
+        for name, shape in (("images-idx3", (30, 28, 28)), ("labels-idx1", (30,))):
+            head = bytes((0, 0, 8, len(shape))) + b"".join(n.to_bytes(4, "big") for n in shape)
+            contents = head + bytes(k % 10 for k in range(math.prod(shape)))
+            (folder / f"{split}-{name}-ubyte").write_bytes(contents)
+            digests[f"{split}-{name}-ubyte"] = f"sha256:{hashlib.sha256(contents).hexdigest()}"
+    monkeypatch.setenv("BYZANTIUM_DATA", str(folder))
+    run = SHORT.varied(data="mnist", model="linear")
+    summary = perform(run, tmp_path / "one")
+    assert summary is not None
+    assert summary["data"] == digests
+    assert json.loads((tmp_path / "one" / "summary.json").read_text())["data"] == digests
+    said = [line for line in caplog.messages if "not the originals of mnist: " in line]
+    assert len(said) == 1
+    assert all(str(folder / name) in said[0] for name in digests)
+    # What another run of this process needs is at hand: nothing is read and hashed again.
+    for path in folder.iterdir():
+        path.unlink()
+    again = perform(run.varied(seed=1), tmp_path / "two")
+    assert again is not None
+    assert again["data"] == digests
+    assert [line for line in caplog.messages if "not the originals" in line] == said
+
+
+def test_a_run_on_data_of_the_package_has_no_digests(tmp_path: Path) -> None:
+    assert "data" not in (perform(SHORT, tmp_path) or {})
 
 
 # -- the store -----------------------------------------------------------------------------------
@@ -276,12 +317,70 @@ def test_results_of_older_numerics_are_not_ours_and_those_of_another_job_are_nam
     perform(SHORT, tmp_path / SHORT.identity_in(NUMERICS - 1))
     caplog.clear()
     assert list(store) == []
-    assert caplog.messages == []
+    (line,) = caplog.messages
+    assert f"{SHORT.identity_in(NUMERICS - 1)} is passed over: it was made with numerics" in line
     perform(SHORT, tmp_path / "0123456789abcdef")
     caplog.clear()
     assert list(store) == []
     (line,) = caplog.messages
     assert line.endswith("0123456789abcdef is passed over: its config.toml is that of another job")
+
+
+def test_a_folder_without_a_configuration_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(tmp_path)
+    perform(SHORT, store.folder(SHORT))
+    (store.folder(SHORT) / "config.toml").unlink()
+    caplog.clear()
+    assert list(store) == []
+    (line,) = caplog.messages
+    assert line.endswith(f"{SHORT.identity} is passed over: it has no config.toml")
+
+
+# -- fields that come later ----------------------------------------------------------------------
+
+
+def grown(later: bool) -> type[Run]:
+    """The class of runs with one field more."""
+    field = ("patience", int, option(3, "Rounds without progress.", later=later))
+    return dataclasses.make_dataclass("Run", [field], bases=(Run,), frozen=True)
+
+
+def test_a_field_that_came_later_leaves_earlier_results_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, kind = Store(tmp_path), grown(later=True)
+    perform(SHORT, store.folder(SHORT))
+    values = read(store.folder(SHORT) / "config.toml")
+    values.pop("kind")
+    again = kind.of(values)
+    assert again.configuration()["patience"] == 3
+    assert again.identity == SHORT.identity
+    assert store.result(again).status == "completed"
+    monkeypatch.setitem(KINDS, "Run", kind)
+    assert [result.job for result in store] == [again]
+    assert "passed over" not in caplog.text
+    # Any other value is another job, and what is written can be read.
+    other = again.varied(patience=4)
+    assert other.identity != SHORT.identity
+    perform(other, store.folder(other))
+    assert {result.job for result in store} == {again, other}
+
+
+def test_a_field_that_is_not_said_to_be_later_makes_other_jobs() -> None:
+    assert grown(later=False)(rounds=3).identity != Run(rounds=3).identity
+
+
+def test_every_result_in_the_repository_has_the_identity_of_its_configuration() -> None:
+    """A field that is added to a job must be `later`, or all of these are lost."""
+    repository = Path(__file__).parents[1]
+    found = sorted((repository / "results").glob("*/config.toml"))
+    if not found:
+        pytest.skip("not a clone of the repository")
+    assert len(found) > 280
+    for path in found:
+        assert job_of(read(path)).identity == path.parent.name
 
 
 @pytest.mark.parametrize("name", ["config.toml", "metrics.jsonl", "summary.json"])

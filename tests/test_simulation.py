@@ -21,6 +21,7 @@ from torch.nn import functional
 import byzantium as bz
 from byzantium.learning import (
     Dataset,
+    History,
     Settings,
     Simulation,
     by_label,
@@ -30,6 +31,7 @@ from byzantium.learning import (
     mlp,
     simulate,
 )
+from byzantium.learning.history import STATUSES, Status
 
 DIGITS = load("digits")
 RULE = bz.Bucketing(s=2) >> bz.GeometricMedian()
@@ -211,8 +213,61 @@ def test_workers_that_send_nan_are_survived() -> None:
 def test_a_run_that_diverges_says_so() -> None:
     settings = Settings(n=4, rounds=50, learning_rate=1e30)
     history = simulate(settings, DIGITS, model(), bz.Mean())
-    assert re.fullmatch(r"diverged in round \d+", history.status)
-    assert len(history.rounds) < 50
+    assert history.status == "diverged"
+    assert history.diverged_in == len(history.rounds) < 50
+
+
+@pytest.mark.parametrize(
+    "attack", [None, bz.BitFlip(), bz.Tuned(bz.InnerProduct())], ids=lambda attack: repr(attack)
+)
+def test_honest_vectors_that_overflow_are_a_divergence(attack: bz.Attack | None) -> None:
+    """Their loss is finite, and their gradients are beyond what a rule takes."""
+    x, y = torch.full((40, 3), 1e19), torch.arange(40) % 2
+    x[::2] *= -1
+    trained = mlp((3,), hidden=(), classes=2)
+    for parameter in trained.parameters():
+        nn.init.zeros_(parameter)
+    settings = Settings(n=6, q=1, rounds=3, batch=4)
+    history = simulate(
+        settings, Dataset("large", x, y, x, y, 2), trained, bz.Krum(f=1), attack, iid()
+    )
+    assert history.status == "diverged"
+    assert history.diverged_in == 1
+    assert math.isfinite(history.rounds[0]["loss"])
+
+
+@pytest.mark.parametrize("participants", [None, 7])
+def test_more_unusable_attackers_than_declared_are_an_error_and_no_divergence(
+    participants: int | None,
+) -> None:
+    settings = Settings(n=8, q=3, rounds=3, participants=participants)
+    training = Simulation(settings, DIGITS, model(), bz.Krum(f=1), bz.NonFinite("nan"))
+    with pytest.raises(bz.TooManyRejected, match=r"Krum\(f=1\) can do without its f = 1") as error:
+        list(training)
+    honest = 5 if participants is None else participants - len(error.value.reasons)
+    assert min(error.value.reasons) == honest
+    assert training.history.status == "running"
+    assert training.history.diverged_in is None
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_a_history_is_read_from_what_is_written_of_it(status: Status) -> None:
+    history = History([{"round": 1, "loss": 2.0}, {"round": 2, "loss": 3.0}], [], status)
+    written = history.state_dict()
+    assert written["status"] == {"diverged": "diverged in round 2"}.get(status, status)
+    assert History.of(written) == history
+    for other in ("diverged", "diverged in round 3", "stopped", "completed "):
+        with pytest.raises(ValueError, match=f"its history of 2 rounds is '{other}'"):
+            History.of({**written, "status": other})
+
+
+def test_two_simulations_from_one_state_go_on_apart() -> None:
+    one, other = simulation(), simulation()
+    rounds = iter(one)
+    next(rounds)
+    other.load_state_dict(one.state_dict())
+    assert list(other) == list(rounds)
+    assert other.history == one.history
 
 
 def test_zeta2_and_b2_are_those_of_full_local_gradients() -> None:

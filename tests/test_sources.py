@@ -15,11 +15,13 @@ from members import EVERYTHING, N
 from torch import Tensor
 
 import byzantium as bz
-from byzantium.aggregation import geometry, plain, sources
-from byzantium.aggregation.pipeline import CoordinateWise
+from byzantium.aggregation import plain, points, sources
+from byzantium.aggregation.rules import CoordinateWise
 from byzantium.aggregation.sources import Matrix, Source, Vectors, as_source
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+
+pytestmark = pytest.mark.usefixtures("two_threads")  # which gather the vectors
 
 
 def seeded() -> torch.Generator:
@@ -295,7 +297,7 @@ def test_a_base_of_another_size_is_refused() -> None:
 def test_a_source_is_taken_as_it_is() -> None:
     source = Matrix(torch.ones(3, 2))
     assert as_source(source) is source
-    assert geometry.row_norms(source).tolist() == pytest.approx([2**0.5] * 3)
+    assert points.row_norms(source).tolist() == pytest.approx([2**0.5] * 3)
 
 
 class Counted(Matrix):

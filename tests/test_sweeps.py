@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 import torch
 
-from byzantium.experiments import Job, Run, Store, execute, load, product
-from byzantium.runs.estimate import estimate, probe
+from byzantium.core.claims import held
+from byzantium.experiments import Job, Mimicry, Run, Store, execute, load, perform, product
 from byzantium.runs.sweep import Event
+from byzantium.runs.timing import estimate, probe
 
 FIXED: dict[str, Any] = {"rounds": 6, "evaluate_every": 3, "n": 7, "f": 1, "batch": 8}
 
@@ -62,7 +63,7 @@ def test_processes_do_what_one_does_and_a_killed_one_is_replaced(tmp_path: Path)
     """Four short runs and a long one in two processes; the one with the long run is killed."""
     short = product(FIXED, {"rule": ["Median()", "Mean()"], "seed": [0, 1]})
     long = Run(**FIXED).varied(rounds=10**6, evaluate_every=100)
-    store, events, killed = Store(tmp_path / "crew"), list[Event](), list[int]()
+    store, events, killed = Store(tmp_path / "pool"), list[Event](), list[int]()
 
     def listen(event: Event) -> None:
         events.append(event)
@@ -71,12 +72,16 @@ def test_processes_do_what_one_does_and_a_killed_one_is_replaced(tmp_path: Path)
             killed.append(holder(store.folder(long) / ".lock"))
             os.kill(killed[0], signal.SIGKILL)
 
-    execute([long, *short], store, processes=2, listen=listen)
+    results = execute([long, *short], store, processes=2, listen=listen)
     assert len(killed) == 1
     failed = [event for event in events if event.kind == "failed"]
     assert [event.job for event in failed] == [long]
     assert failed[0].note == "its process was killed"
-    assert store.result(long).status == "unfinished"
+    assert [result.job for result in results] == [long, *short]
+    assert [result.status for result in results] == ["failed", *["completed"] * 4]
+    there = store.result(long)
+    assert (there.status, there.reason) == ("failed", "its process was killed")
+    assert there == results[0]
 
     alone, threads = Store(tmp_path / "alone"), torch.get_num_threads()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))  # as many as each of the two had
@@ -102,19 +107,21 @@ def holder(path: Path) -> int:
 
 
 def test_the_job_of_a_process_that_is_told_to_stop_is_given_to_another(tmp_path: Path) -> None:
-    """All are told when just started, one amid its job, and all when one has done its."""
+    """All are signalled when just started, one amid its job, and all when one has done its."""
     jobs = product(FIXED, {"seed": [0, 1, 2, 3]})
     jobs[0] = jobs[0].varied(rounds=500, evaluate_every=100)
-    store, events, told = Store(tmp_path / "crew"), list[Event](), list[int]()
+    store, events, signalled = Store(tmp_path / "pool"), list[Event](), list[int]()
 
     def listen(event: Event) -> None:
         events.append(event)
-        if event.kind == "progress" and event.job == jobs[0] and not told:
-            told.append(json.loads((store.folder(jobs[0]) / ".working").read_text())["process"])
-            os.kill(told[0], signal.SIGTERM)
-        if event.kind == "done" and len(told) == 1:
-            told.extend(process.pid or 0 for process in multiprocessing.active_children())
-            for process in told[1:]:
+        if event.kind == "progress" and event.job == jobs[0] and not signalled:
+            signalled.append(
+                json.loads((store.folder(jobs[0]) / ".working").read_text())["process"]
+            )
+            os.kill(signalled[0], signal.SIGTERM)
+        if event.kind == "done" and len(signalled) == 1:
+            signalled.extend(process.pid or 0 for process in multiprocessing.active_children())
+            for process in signalled[1:]:
                 os.kill(process, signal.SIGHUP)
 
     def look() -> bool:
@@ -126,7 +133,7 @@ def test_the_job_of_a_process_that_is_told_to_stop_is_given_to_another(tmp_path:
 
     looks: list[None] = []
     execute(jobs, store, processes=2, listen=listen, stop=look)
-    assert len(told) >= 2
+    assert len(signalled) >= 2
     kinds = [event.kind for event in events]
     assert "failed" not in kinds
     assert kinds.count("done") == len(jobs)
@@ -177,15 +184,53 @@ def test_what_is_done_is_not_done_again_and_failures_do_not_stop_the_rest(tmp_pa
     store = Store(tmp_path)
     runs = product(FIXED, {"model": ["mlp", "cnn", "linear"]})  # digits are too small for the cnn
     events: list[Event] = []
-    execute(runs, store, listen=events.append)
+    results = execute([*runs, runs[0]], store, listen=events.append)
     assert [event.kind for event in events if event.kind != "progress"] == [
         *("begun", "done", "begun", "failed", "begun", "done")
     ]
     (failed,) = (event for event in events if event.kind == "failed")
-    assert "the model cnn is for images of 1 x 28 x 28" in failed.note
+    assert failed.note.startswith("the model cnn is for images of 1 x 28 x 28")
+    assert [result.job for result in results] == [*runs, runs[0]]
+    assert [result.status for result in results] == [
+        *("completed", "failed", "completed", "completed")
+    ]
+    assert results[1].reason == failed.note
+    assert results[1] == store.result(runs[1])
+    assert not (store.folder(runs[1]) / "summary.json").exists()
     again: list[Job] = []
     execute(runs, store, listen=lambda event: again.append(event.job))
     assert set(again) == {runs[1]}
+
+
+def test_a_job_that_failed_says_why_until_it_is_tried_again(tmp_path: Path) -> None:
+    store, job = Store(tmp_path), Mimicry(rule="Mean()", n=4, q=1, d=3, draws=2)
+    log, failure = store.folder(job) / "run.log", store.folder(job) / "failed.json"
+    log.mkdir(parents=True)
+    for _ in range(2):
+        (result,) = execute([job], store)
+        assert (result.status, result.done) == ("failed", False)
+        assert "run.log" in result.reason
+        assert json.loads(failure.read_text()) == {"reason": result.reason}
+        assert [other.reason for other in store] in ([], [result.reason])
+    log.rmdir()
+    assert perform(job, store.folder(job), stop=lambda: True) is None
+    assert store.result(job).status == "unfinished"
+    (result,) = execute([job], store)
+    assert (result.status, result.reason) == ("completed", "")
+    assert not failure.exists()
+
+
+def test_what_could_not_be_written_is_still_in_the_results(tmp_path: Path) -> None:
+    """The folder is a file; a job that another process holds is running."""
+    store, (strange, busy) = Store(tmp_path), product(FIXED, {"seed": [0, 1]})
+    tmp_path.mkdir(exist_ok=True)
+    store.folder(strange).write_text("not a folder")
+    with held(store.folder(busy)):
+        results = execute([strange, busy], store)
+    assert [result.done for result in results] == [False, False]
+    assert results[0].status in ("failed", "damaged")
+    assert str(store.folder(strange)) in results[0].reason
+    assert results[1].reason == f"another process works on {store.folder(busy)}"
 
 
 def test_a_stopped_sweep_begins_nothing_new(tmp_path: Path) -> None:

@@ -1,17 +1,7 @@
 """Byzantine-robust distributed and federated learning on heterogeneous data."""
 
-from byzantium import aggregation, threats
-from byzantium.aggregation import *  # noqa: F403
-from byzantium.core.errors import (
-    ByzantiumError,
-    KindError,
-    MissingLibraryError,
-    TooManyRejected,
-)
-from byzantium.threats import *  # noqa: F403
+import lazy_loader
 
-__all__ = ["ByzantiumError", "KindError", "MissingLibraryError", "TooManyRejected"]
-__all__ += aggregation.__all__
-__all__ += threats.__all__
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 __version__ = "0.1.0"

@@ -1,40 +1,5 @@
 """Robust aggregation: tensors in, a tensor out. Knows nothing of learning."""
 
-from byzantium.aggregation.coordinatewise import Bulyan, MeaMed, Median, TrimmedMean
-from byzantium.aggregation.mixing import (
-    AdaptiveClipping,
-    Bucketing,
-    NearestNeighborMixing,
-    Resampling,
-)
-from byzantium.aggregation.notation import parse
-from byzantium.aggregation.pipeline import Aggregator, Mixing, Report
-from byzantium.aggregation.weightings import (
-    CenteredClipping,
-    GeometricMedian,
-    Krum,
-    Mean,
-    MinimumDiameter,
-    SpectralFilter,
-)
+import lazy_loader
 
-__all__ = [
-    "AdaptiveClipping",
-    "Aggregator",
-    "Bucketing",
-    "Bulyan",
-    "CenteredClipping",
-    "GeometricMedian",
-    "Krum",
-    "MeaMed",
-    "Mean",
-    "Median",
-    "MinimumDiameter",
-    "Mixing",
-    "NearestNeighborMixing",
-    "Report",
-    "Resampling",
-    "SpectralFilter",
-    "TrimmedMean",
-    "parse",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -19,7 +19,7 @@ from torch import Tensor
 from byzantium.aggregation import kernels, machine, network, sorting
 from byzantium.aggregation import newton as newtons
 from byzantium.aggregation.emit import DOUBLE, FLOAT
-from byzantium.core.threads import spread
+from byzantium.core import spread
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]

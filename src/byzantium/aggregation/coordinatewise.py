@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from byzantium.aggregation.mixing import KrumSelection
-from byzantium.aggregation.pipeline import Aggregator, CoordinateWise
+from byzantium.aggregation.pipeline import Aggregator
+from byzantium.aggregation.rules import CoordinateWise
 from byzantium.aggregation.stage import Stage
-from byzantium.core.fields import Count
+from byzantium.core import Count
 
 
 @dataclass(frozen=True, repr=False)
@@ -23,7 +24,7 @@ class Median(CoordinateWise):
     tensor([2., 8.])
     """
 
-    def kept(self, n: int) -> int:
+    def averaged(self, n: int) -> int:
         return 2 - n % 2
 
 
@@ -39,7 +40,7 @@ class TrimmedMean(CoordinateWise):
 
     f: Count
 
-    def kept(self, n: int) -> int:
+    def averaged(self, n: int) -> int:
         return n - 2 * self.f
 
 
@@ -58,7 +59,7 @@ class MeaMed(CoordinateWise):
     f: Count
     nearest: ClassVar[bool] = True
 
-    def kept(self, n: int) -> int:
+    def averaged(self, n: int) -> int:
         return n - self.f
 
 

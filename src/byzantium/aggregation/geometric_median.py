@@ -13,14 +13,8 @@ import math
 
 import numpy as np
 
-from byzantium.aggregation.geometry import (
-    FAR,
-    Array,
-    Geometry,
-    compiled,
-    medians,
-    squared_distances,
-)
+from byzantium.aggregation.geometry import FAR, Geometry
+from byzantium.aggregation.points import Array, compiled, medians, squared_distances
 
 # Newton's method takes about ten; never reached, this bounds the work whatever comes in.
 MOST_STEPS = 200

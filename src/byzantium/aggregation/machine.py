@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.aggregation.emit import ADDRESS, DOUBLE, INTEGER, SIZE, Function
-from byzantium.core.forks import held_during_forks
+from byzantium.core import held_during_forks
 
 C_TYPES = {ADDRESS: ctypes.c_void_p, DOUBLE: ctypes.c_double, INTEGER: ctypes.c_int64}
 

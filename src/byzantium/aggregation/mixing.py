@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from byzantium.aggregation.geometry import Array, Geometry
+from byzantium.aggregation.geometry import Geometry
 from byzantium.aggregation.pipeline import Mixing
-from byzantium.core.fields import Count, Positive
+from byzantium.aggregation.points import Array
+from byzantium.core import Count, Positive
 
 
 def _permutation(n: int, generator: torch.Generator | None) -> NDArray[np.int64]:

@@ -6,24 +6,22 @@ matrix to the geometry, and the rule at the end turns geometry and points into o
 
 from __future__ import annotations
 
+import copy
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, Literal, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from byzantium.aggregation.geometry import Array, Geometry, GivenPoints, backend, row_norms
-from byzantium.aggregation.order import shares
-from byzantium.aggregation.plain import mixed_blocks
+from byzantium.aggregation.geometry import Geometry, vectors_of
+from byzantium.aggregation.points import Array, GivenPoints, row_norms
 from byzantium.aggregation.sources import Source, as_source
 from byzantium.aggregation.stage import Stage
-from byzantium.core.errors import ByzantiumError, KindError, TooManyRejected
-from byzantium.core.forks import fork_safe
-from byzantium.core.formula import Stateful
+from byzantium.core import ByzantiumError, KindError, Stateful, TooManyRejected, fork_safe
 
 logger = logging.getLogger("byzantium")
 
@@ -37,7 +35,8 @@ class Report:
     """What one aggregation did.
 
     aggregate: what the call returns.
-    weights:   (n,), how much each worker counted; zero for the rejected.
+    weights:   (n,), how much each worker counted; zero for the rejected, NaN where a rule is no
+               matter of weights.
     remainder: what lies on the origin or on a centre; weights.sum() + remainder = 1.
     rejected:  the workers whose vectors were not finite, absurdly large, or could not be read.
     mixing:    (m, n), of which workers' vectors the m vectors were made that the rule saw.
@@ -94,17 +93,17 @@ def admit(
         stages = [stage.with_fewer_bad(len(reasons)) for stage in stages]
     steps = tuple(step for stage in stages for step in stage.expansion)
 
-    anchors: list[Tensor | None] = []
+    anchors: dict[str, Tensor | None] = {}
     if any(step.needs_origin for step in steps):
-        anchors.append(None)
+        anchors["origin"] = None
     if centre is not None:
         if centre.shape != (source.dimension,):
             raise ByzantiumError(
                 f"{_named(given)} holds a centre of dimension {centre.numel()}, got vectors of "
                 f"dimension {source.dimension}; reset() forgets it"
             )
-        anchors.append(source.part(centre))
-    return GivenPoints(source, readable[usable], norms[usable], tuple(anchors)), steps, reasons
+        anchors["centre"] = source.part(centre)
+    return GivenPoints(source, readable[usable], norms[usable], anchors), steps, reasons
 
 
 def check_sizes(stages: Sequence[Stage], n: int) -> None:
@@ -131,20 +130,6 @@ def _told(reasons: Mapping[int, str], most: int = 10) -> str:
     return ", ".join(sentences)
 
 
-def central_mean(
-    source: Source, kept: int, nearest: bool = False
-) -> tuple[Tensor | None, Array | None]:
-    """The mean of the central values of all rows, and the norms of these; see `one_pass`."""
-    rows = source.readable
-    if len(rows) < source.n:
-        return None, None
-    out = torch.empty(source.d, dtype=source.working, device=source.device)
-    squares = np.zeros(source.n)
-    for columns, matrix, which in source.pieces(rows):
-        squares += backend(matrix).central_mean(matrix, which, None, kept, nearest, out[columns])
-    return out, np.sqrt(source.total(squares))
-
-
 # -- mixings -----------------------------------------------------------------------------------
 
 
@@ -164,12 +149,7 @@ class Mixing(Stage, ABC):
         """The mixed vectors (m, d). Pipelines never build them; this is to look at them."""
         source = as_source(updates)
         points, steps, _ = admit(self.stages, source)
-        geometry = _through(steps, points.geometry(), generator)
-        mixed = torch.empty(geometry.n, source.d, dtype=source.dtype, device=source.device)
-        for columns, matrix, rows in geometry.basis.pieces():
-            for inner, block in mixed_blocks(matrix, rows, geometry.matrix()):
-                mixed[:, columns][:, inner] = block
-        return mixed
+        return _through(steps, Geometry.of(points), generator).rows().to(source.dtype)
 
     @overload
     def __rshift__(self, other: Mixing) -> Mixing: ...
@@ -202,6 +182,12 @@ class Chain(_Composed, Mixing):
 
     parts: tuple[Stage, ...]
 
+    def rows(self, n: int) -> int:
+        for part in self.parts:
+            assert isinstance(part, Mixing)
+            n = part.rows(n)
+        return n
+
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         mixed = _through(self.parts, geometry.rebased(), generator)
         return mixed.mixing[: mixed.n]
@@ -216,8 +202,11 @@ def _through(
         raise KindError(f"generator must be a torch.Generator or None, got a {kind}")
     for step in steps:
         if isinstance(step, Mixing):
-            matrix = step.matrix(geometry, generator)
-            geometry = geometry.mixed(geometry.basis.source.agreed(matrix))
+            matrix = geometry.basis.source.agreed(step.matrix(geometry, generator))
+            try:
+                geometry = geometry.mixed(matrix)
+            except ByzantiumError as error:
+                raise ByzantiumError(f"{step!r}: {error}") from error
     return geometry
 
 
@@ -287,7 +276,8 @@ class Aggregator(Stage, Stateful):
         """Aggregate, and say how much each worker counted. State advances as in a call."""
         source = as_source(updates, base=base, strict=strict)
         aggregate, weights, points, geometry, reasons = self._run(source, generator, explain=True)
-        assert weights is not None
+        if weights is None:
+            weights = np.full(geometry.points, np.nan)
         n, rows = source.n, points.rows
         original = weights @ geometry.mixing
         worker_weights, mixing = np.zeros(n), np.zeros((geometry.n, n))
@@ -304,16 +294,38 @@ class Aggregator(Stage, Stateful):
         )
 
     @property
-    def weighs(self) -> bool:
-        """Whether it ends in a weighting, which knows its weights; others must sort again."""
-        return isinstance(self.stages[-1].expansion[-1], Weighting)
+    def knows_weights(self) -> Literal["always", "asked", "never"]:
+        """Whether the rule at its end knows how much each vector counted.
+
+        A weighting always does; a rule by coordinate when it is asked, and sorts once more.
+        """
+        rule = self.stages[-1].expansion[-1]
+        assert isinstance(rule, Rule)
+        return rule.weights_known
+
+    def weigh(self, gram: Any, generator: torch.Generator | None = None) -> Tensor:
+        """(n,): how much each of n vectors counts, from their inner products alone.
+
+        For whoever has the Gram matrix (n, n) already, and for what ends in a weighting; others
+        need the vectors. State is neither used nor advanced.
+
+        >>> from byzantium import Krum
+        >>> X = torch.tensor([[0.9], [1.0], [1.1], [1.3], [9.0]])
+        >>> Krum(f=1).weigh(X @ X.T)
+        tensor([0., 1., 0., 0., 0.], dtype=torch.float64)
+        """
+        if self.knows_weights != "always":
+            raise ByzantiumError(f"{self!r} needs the vectors, not only their inner products")
+        rule = copy.deepcopy(self)
+        rule.reset()
+        return rule.explain(vectors_of(gram), generator).weights
 
     def _run(
         self, source: Source, generator: torch.Generator | None, explain: bool
     ) -> tuple[Tensor, Array | None, GivenPoints, Geometry, dict[int, str]]:
         hasty, norms = (None, None) if explain else self.one_pass(source)
         points, steps, reasons = admit(self.stages, source, self.centre, norms)
-        geometry = _through(steps, points.geometry(), generator)
+        geometry = _through(steps, Geometry.of(points), generator)
         if hasty is not None and not reasons:
             return source.whole(hasty), None, points, geometry, reasons
         rule = steps[-1]
@@ -369,50 +381,11 @@ class Pipeline(_Composed, Aggregator):
 
 
 class Rule(Aggregator, ABC):
-    """What stands at the end of a pipeline and does the work."""
+    """What stands at the end of a pipeline and does the work; `rules` has its kinds."""
+
+    # Whether it knows how much each vector counted: by itself, when it is asked, or not at all.
+    weights_known: ClassVar[Literal["always", "asked", "never"]]
 
     @abstractmethod
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
         """The aggregate, and the weights of the mixed points (which only `explain` needs)."""
-
-
-class Weighting(Rule):
-    """A rule that depends on the vectors through their Gram matrix alone: weights @ vectors."""
-
-    @abstractmethod
-    def weights(self, geometry: Geometry) -> Array:
-        """(points,), summing to one."""
-
-    def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
-        weights = geometry.basis.source.agreed(self.weights(geometry))
-        return geometry.combine(weights), weights
-
-
-class CoordinateWise(Rule):
-    """A rule that averages, in each coordinate by itself, the central ones of the sorted values."""
-
-    nearest: ClassVar[bool] = False  # those nearest the median, rather than the middle ones
-
-    @abstractmethod
-    def kept(self, n: int) -> int:
-        """How many of n values are averaged."""
-
-    def one_pass(self, source: Source) -> tuple[Tensor | None, Array | None]:
-        self.check(source.n)
-        return central_mean(source, self.kept(source.n), self.nearest)
-
-    def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
-        points, kept, mixing = geometry.basis, self.kept(geometry.n), geometry.matrix()
-        aggregate = torch.empty(points.d, dtype=points.dtype, device=points.device)
-        share = np.zeros(geometry.points)
-        for columns, matrix, rows in points.pieces():
-            backend(matrix).central_mean(
-                matrix, rows, mixing, kept, self.nearest, aggregate[columns]
-            )
-            if explain:
-                for _, block in mixed_blocks(matrix, rows, mixing):
-                    share[: geometry.n] += shares(block, kept, nearest=self.nearest).numpy()
-        share = points.source.total(share)
-        if not points.source.dimension:  # no coordinate to supply: all alike
-            share[: geometry.n] = 1
-        return aggregate, share / share.sum() if explain else None

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.aggregation.plain import column_blocks
-from byzantium.core.errors import ByzantiumError, KindError
-from byzantium.core.threads import spread
+from byzantium.core import ByzantiumError, KindError, spread
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]

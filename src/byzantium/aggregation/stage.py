@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Self
 
-from byzantium.core.errors import ByzantiumError
-from byzantium.core.formula import Formula
+from byzantium.core import ByzantiumError, Formula
 
 
 class Stage(Formula):

@@ -11,12 +11,12 @@ import numpy as np
 from torch import Tensor
 
 from byzantium.aggregation.geometric_median import SumOfDistances
-from byzantium.aggregation.geometry import Array, Geometry
-from byzantium.aggregation.pipeline import Weighting, central_mean
+from byzantium.aggregation.geometry import Geometry
+from byzantium.aggregation.points import Array
+from byzantium.aggregation.rules import Weighting, central_mean
 from byzantium.aggregation.sources import Source
 from byzantium.aggregation.subset import smallest_diameter
-from byzantium.core.errors import ByzantiumError
-from byzantium.core.fields import Bounds, Count, Measure, Positive
+from byzantium.core import Bounds, ByzantiumError, Count, Measure, Positive
 
 
 @dataclass(frozen=True, repr=False)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import torch
 
+from byzantium import learning
 from byzantium.cli.main import main
 from byzantium.cli.options import FAILED, Place, complete, data_option, out
-from byzantium.learning import data as data_sets
-from byzantium.learning import partition as partitions
+from byzantium.core import needed
 
 
 @main.group()
@@ -18,7 +17,7 @@ def data() -> None:
     """Fetch data sets, verify them, look at who holds what."""
 
 
-name_argument = click.argument("name", shell_complete=complete(data_sets.NAMES))
+name_argument = click.argument("name", shell_complete=complete(lambda: learning.data.NAMES))
 
 
 @data.command()
@@ -26,7 +25,7 @@ name_argument = click.argument("name", shell_complete=complete(data_sets.NAMES))
 @data_option
 def fetch(name: str) -> None:
     """Find the files of a data set or fetch them, into the user's cache."""
-    out.print(str(data_sets.load(name)))
+    out.print(str(learning.load(name)))
 
 
 @data.command()
@@ -34,7 +33,7 @@ def fetch(name: str) -> None:
 @data_option
 def verify(name: str) -> None:
     """Say of each file whether it is the original one."""
-    files = data_sets.verify(name)
+    files = learning.data.verify(name)
     for path, original in files:
         verdict = "the original" if original else "NOT the original"
         out.print(f"{verdict}: {path}", soft_wrap=True, highlight=False)
@@ -53,7 +52,10 @@ def verify(name: str) -> None:
 @click.option("--out", type=Place(), default="partition.png", show_default=True)
 def picture(name: str, partition: str, workers: int, seed: int, out: Path) -> None:
     """A picture of who holds what: workers by classes."""
-    loaded, way = data_sets.load(name), partitions.read(partition)
+    import torch
+
+    needed("matplotlib", "report", "a picture")
+    loaded, way = learning.load(name), learning.partition.read(partition)
     parts = way(loaded.train_y, workers, torch.Generator().manual_seed(seed))
-    partitions.picture(parts, loaded.train_y, out)
+    learning.partition.picture(parts, loaded.train_y, out)
     click.echo(f"the picture: {out}")

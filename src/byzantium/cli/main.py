@@ -8,8 +8,7 @@ import click
 
 import byzantium as bz
 from byzantium.cli.options import INTERRUPTED, WRONG, err, interrupts
-from byzantium.core.claims import BusyError
-from byzantium.core.errors import ByzantiumError
+from byzantium.core import BusyError, ByzantiumError
 
 CITATION = """\
 @inproceedings{karimireddy2022byzantine,

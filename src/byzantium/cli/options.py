@@ -18,17 +18,25 @@ import click
 from rich.console import Console
 
 import byzantium as bz
-from byzantium.learning import data as data_sets
-from byzantium.runs.job import Job
-from byzantium.runs.progress import Board, described
-from byzantium.runs.run import Run
-from byzantium.runs.store import Store
-from byzantium.runs.sweep import INTERRUPTS, execute, heed
+from byzantium import learning
+from byzantium.runs import (
+    INTERRUPTS,
+    Board,
+    Job,
+    Result,
+    Run,
+    Store,
+    check_ready,
+    described,
+    execute,
+    handle_signal,
+)
 
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
 MOST_JOBS = 1024
 
-# What is printed may come from outside, a path above all: a bracket in it is a bracket.
+# What is printed may hold texts of others, such as paths. Rich must not read brackets in them as
+# markup, nor words between colons as pictures.
 out = Console(markup=False, emoji=False)
 err = Console(stderr=True, markup=False, emoji=False)
 Command = Callable[..., Any]
@@ -84,7 +92,9 @@ def version_options(command: Command) -> Command:
             click.option("--rounds", type=click.IntRange(min=1), help="Instead of the paper's."),
             click.option("--model", help="Instead of the paper's cnn; mlp is far faster."),
             click.option(
-                "--data", help="Instead of mnist.", shell_complete=complete(data_sets.NAMES)
+                "--data",
+                help="Instead of mnist.",
+                shell_complete=complete(lambda: learning.data.NAMES),
             ),
             click.option("--only", help="Only cells with all of these words: 'krum mimic s=2'."),
         ]
@@ -93,17 +103,18 @@ def version_options(command: Command) -> Command:
     return command
 
 
-def complete(names: Iterable[str]) -> Callable[..., list[str]]:
-    return lambda ctx, param, incomplete: [n for n in names if n.startswith(incomplete)]
+def complete(names: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
+    """Completion by names, which are asked for when somebody completes."""
+    return lambda ctx, param, incomplete: [n for n in names() if n.startswith(incomplete)]
 
 
 def run_options(command: Command) -> Command:
     """An option for each field of a run."""
     kinds = typing.get_type_hints(Run)
-    completions: dict[str, Iterable[str]] = {
-        "data": data_sets.NAMES,
-        "rule": [f"{name}()" for name in members(bz.Aggregator)],
-        "attack": [f"{name}()" for name in members(bz.Attack)],
+    completions: dict[str, Callable[[], Iterable[str]]] = {
+        "data": lambda: learning.data.NAMES,
+        "rule": lambda: [f"{name}()" for name in members(bz.Aggregator)],
+        "attack": lambda: [f"{name}()" for name in members(bz.Attack)],
     }
     for field in reversed(dataclasses.fields(Run)):
         flag = "--" + field.name.replace("_", "-")
@@ -118,7 +129,7 @@ def run_options(command: Command) -> Command:
                 flag,
                 type=kind if field.name != "record" else str,
                 help=text + shown,
-                shell_complete=complete(completions.get(field.name, ())),
+                shell_complete=complete(completions.get(field.name, lambda: ())),
             )
         command = option(command)
     return command
@@ -157,7 +168,7 @@ def interrupts(handle: Callable[[], None]) -> Iterator[None]:
             _without_terminal()
         handle()
 
-    before = {number: heed(number, interrupted) for number in INTERRUPTS}
+    before = {number: handle_signal(number, interrupted) for number in INTERRUPTS}
     try:
         yield
     finally:
@@ -175,16 +186,23 @@ def _without_terminal() -> None:
                 os.close(nowhere)
 
 
-def carry_out(jobs: Sequence[Job], store: Store, processes: int) -> None:
+def check(jobs: Sequence[Job], store: Store) -> None:
+    """Raise a sentence, before anything is begun, where a job that is not done could not begin."""
+    check_ready(result.job for result in store.results(dict.fromkeys(jobs)) if not result.done)
+
+
+def carry_out(jobs: Sequence[Job], store: Store, processes: int) -> list[Result]:
     """Carry out what is not done; exits with 1 where something failed, 130 where it was stopped."""
     jobs = list(dict.fromkeys(jobs))
     done = sum(result.done for result in store.results(jobs))
     with interruptible() as stopped, Board(len(jobs), done, err) as board:
-        execute(jobs, store, processes, board.hear, stopped.is_set)
+        results = execute(jobs, store, processes, board.show, stopped.is_set)
     if stopped.is_set():
         err.print(f"Stopped with {board.done} of {len(jobs)} done; the same command goes on.")
         raise SystemExit(INTERRUPTED)
-    for event in board.failed + board.busy:
-        err.print(f"{event.kind}: {described(event.job)}: {event.note}")
-    if board.failed or board.busy:
+    undone = [result for result in results if not result.done]
+    for result in undone:
+        err.print(f"{result.status}: {described(result.job)}: {result.reason}")
+    if undone:
         raise SystemExit(FAILED)
+    return results

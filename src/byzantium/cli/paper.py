@@ -13,6 +13,7 @@ from byzantium.cli.main import main
 from byzantium.cli.options import (
     Place,
     carry_out,
+    check,
     complete,
     data_option,
     err,
@@ -21,20 +22,14 @@ from byzantium.cli.options import (
     results_option,
     version_options,
 )
-from byzantium.papers.artifact import Artifact, Version
-from byzantium.papers.bucketing import MAKERS, artifact
-from byzantium.papers.comparison import compare
-from byzantium.papers.requests import Requests
-from byzantium.reports.tables import duration
-from byzantium.runs.estimate import estimate
-from byzantium.runs.job import Job
-from byzantium.runs.progress import described
-from byzantium.runs.store import Store
-from byzantium.runs.sweep import load
+from byzantium.core import needed
+from byzantium.papers import MAKERS, Artifact, Requests, Version, artifact, compare
+from byzantium.reports import duration
+from byzantium.runs import Job, Store, described, estimate, load
 
 
 @main.command()
-@click.argument("target", metavar="ARTIFACT|FILE", shell_complete=complete(MAKERS))
+@click.argument("target", metavar="ARTIFACT|FILE", shell_complete=complete(lambda: MAKERS))
 @version_options
 @results_option
 @jobs_option
@@ -54,11 +49,13 @@ def plan(target: str, results: Path, jobs: int, probe: bool, **version: Any) -> 
     found = store.results(todo)
     if len(found) <= 60:
         for result in found:
-            text = f"{result.status:>10}  {described(result.job)}"
+            text = f"{result.ending:>10}  {described(result.job)}"
+            text += f": {result.reason}" if result.reason else ""
             out.print(text, highlight=False, soft_wrap=True)
     done = sum(result.done for result in found)
     out.print(f"{len(found)} jobs, {done} done, {len(found) - done} to do")
     if probe and done < len(found):
+        check(todo, store)
         with err.status("trying a few rounds of each kind"):
             seconds = _tried(todo, store) / min(jobs, len(found) - done)
         out.print(f"about {duration(seconds)} with --jobs {jobs}, from a short probe")
@@ -81,7 +78,7 @@ def _header(made: Artifact) -> None:
 
 @main.command()
 @click.argument(
-    "names", metavar="ARTIFACT...", nargs=-1, required=True, shell_complete=complete(MAKERS)
+    "names", metavar="ARTIFACT...", nargs=-1, required=True, shell_complete=complete(lambda: MAKERS)
 )
 @version_options
 @results_option
@@ -94,13 +91,16 @@ def reproduce(names: tuple[str, ...], results: Path, jobs: int, **version: Any) 
     byzantium reproduce table2 table4 --seeds 1
     byzantium reproduce figure-main --model mlp --seeds 1 --jobs 2
     """  # noqa: D301
-    from byzantium.reports.markdown import terminal
+    from byzantium.reports import terminal
 
     store, wanted = Store(results), Version(**version)
     made = [artifact(name, wanted) for name in names]
+    todo = [job for one in made for job in one.jobs]
+    check_libraries(store, figures=True)
+    check(todo, store)
     for one in made:
         Requests(store).add(one.name, one.version)
-    carry_out([job for one in made for job in one.jobs], store, jobs)
+    carry_out(todo, store, jobs)
     for one in made:
         _header(one)
         out.print(terminal(compare(one, store)))
@@ -123,6 +123,7 @@ def reproduce(names: tuple[str, ...], results: Path, jobs: int, **version: Any) 
 def report(results: Path, markdown: Path | None, csv: Path | None) -> None:
     """One page to look at, and figures, from a folder of results."""
     store = Store(results)
+    check_libraries(store, table=csv is not None)
     page, pictures = written(store, markdown)
     out.print(f"the page: {page}", soft_wrap=True)
     for picture in pictures:
@@ -130,6 +131,18 @@ def report(results: Path, markdown: Path | None, csv: Path | None) -> None:
     if csv:
         store.table().to_csv(csv, index=False)
         out.print(f"the table: {csv}", soft_wrap=True)
+
+
+def check_libraries(store: Store, *, figures: bool = False, table: bool = False) -> None:
+    """Raise a sentence, before anything is begun, where a library for the report is missing.
+
+    figures: even if no artifact was asked for yet, whose figure is drawn.
+    """
+    needed("plotly.offline", "report", "a report")
+    if figures or list(Requests(store)):
+        needed("matplotlib", "report", "a figure")
+    if table:
+        needed("pandas", "report", "a table of results")
 
 
 def written(store: Store, markdown: Path | None) -> tuple[Path, list[Path]]:

@@ -11,11 +11,13 @@ import click
 from rich.table import Table
 
 import byzantium as bz
+from byzantium import learning
 from byzantium.cli.main import main
 from byzantium.cli.options import (
     MOST_JOBS,
     Place,
     carry_out,
+    check,
     data_option,
     jobs_option,
     members,
@@ -23,15 +25,10 @@ from byzantium.cli.options import (
     results_option,
     run_options,
 )
-from byzantium.cli.paper import written
-from byzantium.learning import data as data_sets
-from byzantium.papers.bucketing import MAKERS
+from byzantium.cli.paper import check_libraries, written
+from byzantium.papers import MAKERS
 from byzantium.reports import demo as demonstration
-from byzantium.runs.job import read
-from byzantium.runs.progress import described
-from byzantium.runs.run import Run
-from byzantium.runs.store import Store
-from byzantium.runs.sweep import load
+from byzantium.runs import Run, Store, described, load, read
 
 
 @main.command()
@@ -59,10 +56,9 @@ def run(config: Path | None, results: Path, **options: Any) -> None:
     values.pop("kind", None)
     job, store = Run.of({**values, **given}), Store(results)
     already = store.results([job])[0].done
-    if not already:
-        carry_out([job], store, 1)
-    result = store.result(job)
-    said = f"done before: {result.status}" if already else result.status
+    check([job], store)
+    (result,) = carry_out([job], store, 1)
+    said = f"done before: {result.ending}" if already else result.ending
     if result.accuracy is not None:
         said += f", accuracy {result.accuracy:.2f} % (mean of the last five evaluations)"
     out.print(said, soft_wrap=True)
@@ -86,11 +82,11 @@ def sweep(file: Path, results: Path, jobs: int) -> None:
     seed = [0, 1, 2]
     """  # noqa: D301
     store, runs = Store(results), load(file)
-    carry_out(runs, store, jobs)
+    check(runs, store)
     table = Table("run", "status", "accuracy (%)")
-    for result in store.results(runs):
+    for result in carry_out(runs, store, jobs):
         accuracy = "" if result.accuracy is None else f"{result.accuracy:.2f}"
-        table.add_row(described(result.job), result.status, accuracy)
+        table.add_row(described(result.job), result.ending, accuracy)
     out.print(table)
 
 
@@ -109,7 +105,7 @@ def list_(what: str | None) -> None:
         "attacks": [(name, _first_sentence(getattr(bz, name))) for name in members(bz.Attack)],
         "data": [
             (name, "part of the package" if name == "digits" else "fetched when first needed")
-            for name in data_sets.NAMES
+            for name in learning.data.NAMES
         ],
     }
     for title, rows in tables.items():
@@ -143,8 +139,9 @@ def demo(results: Path, rounds: int, jobs: int) -> None:
     digits sorted by label, 5 of them attack. Takes less than a minute.
     """
     store, runs = Store(results), demonstration.runs(rounds)
+    check_libraries(store)
     carry_out(list(runs.values()), store, jobs)
-    for part in demonstration.told(runs, store):
+    for part in demonstration.conclusion(runs, store):
         out.print(part)
     page, _ = written(store, None)
     out.print(f"look at it all: {page}", soft_wrap=True)

@@ -65,6 +65,10 @@ Positive = Annotated[int, Bounds(least=1)]
 Seed = Annotated[int, Bounds(least=0, bits=64)]
 Measure = Annotated[float, Bounds(least=0)]
 PositiveMeasure = Annotated[float, Bounds(above=0)]
+# The weight of the past in a moving average.
+Beta = Annotated[float, Bounds(least=0, below=1)]
+# How many times rarer the last class is than the first.
+Imbalance = Annotated[float, Bounds(least=1)]
 
 
 def check_fields(self: Any, owner: str) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, final
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, final
 
 from byzantium.core.errors import ByzantiumError
 from byzantium.core.fields import check_fields
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Formula:

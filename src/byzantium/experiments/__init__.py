@@ -1,13 +1,17 @@
 """What `runs` and `papers` offer, under the name it had before there were two rooms."""
 
-from byzantium.papers.artifact import Artifact, Cell, Picture, Version
-from byzantium.papers.bucketing import MAKERS, artifact
-from byzantium.papers.comparison import Compared, Comparison, compare
-from byzantium.runs.job import Job, perform
-from byzantium.runs.mimicry import Mimicry
-from byzantium.runs.run import Run
-from byzantium.runs.store import Result, Store
-from byzantium.runs.sweep import execute, load, product
+from byzantium.papers import (
+    MAKERS,
+    Artifact,
+    Cell,
+    Compared,
+    Comparison,
+    Picture,
+    Version,
+    artifact,
+    compare,
+)
+from byzantium.runs import Job, Mimicry, Result, Run, Store, execute, load, perform, product
 
 __all__ = [
     "MAKERS",

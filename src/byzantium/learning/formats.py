@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from byzantium.core.errors import ByzantiumError
+from byzantium.core import ByzantiumError, cached_property
 
 Pixels = NDArray[np.uint8]
 
@@ -16,9 +18,15 @@ CLASSES = 10
 CIFAR_RECORD = 1 + 3 * 32 * 32  # the label, then the image: red, green, blue
 
 
-class File(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class File:
     path: str  # or where else it came from: for the errors
     contents: bytes
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the contents."""
+        return hashlib.sha256(self.contents).hexdigest()
 
 
 class Samples(NamedTuple):
@@ -44,7 +52,7 @@ def decode_idx(files: dict[str, File]) -> tuple[Samples, Samples]:
 
 
 def _idx(file: File, dimensions: int) -> Pixels:
-    path, contents = file
+    path, contents = file.path, file.contents
     if contents[:4] != bytes((0, 0, 8, dimensions)):
         raise ByzantiumError(f"{path} is no IDX file of bytes in {dimensions} dimension(s)")
     start = 4 + 4 * dimensions
@@ -64,7 +72,7 @@ def decode_cifar(files: dict[str, File]) -> tuple[Samples, Samples]:
 
 
 def _cifar(file: File) -> Samples:
-    path, contents = file
+    path, contents = file.path, file.contents
     if len(contents) % CIFAR_RECORD:
         raise ByzantiumError(
             f"{path} is truncated or corrupt: {len(contents)} bytes are no multiple of "

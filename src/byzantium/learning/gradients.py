@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from byzantium.core.errors import ByzantiumError
+from byzantium.core import ByzantiumError
 from byzantium.learning.models import trainable
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -33,7 +32,7 @@ LARGE = 1 << 20
 class WorkerGradients:
     """Computes matrix[i] <- keep * matrix[i] + share * (gradient of worker i) for some workers.
 
-    With keep = beta and share = 1 - beta the matrix holds the workers' momenta, at no extra cost.
+    With keep = beta and share = 1 - beta the matrix holds momenta, at no extra cost: `worker.py`.
     With several batches for each worker, it takes a step of plain SGD on each, and (start - end) /
     rate stands for the gradient: federated averaging.
 
@@ -47,17 +46,7 @@ class WorkerGradients:
         self.loss = loss
         self.parameters = trainable(model)
         self.d = sum(p.numel() for p in self.parameters.values())
-        sizes = [p.numel() for p in self.parameters.values()]
-        starts = [0, *itertools.accumulate(sizes)]
-        self.columns: dict[Tensor, slice] = {
-            parameter: slice(start, start + size)
-            for parameter, start, size in zip(self.parameters.values(), starts, sizes, strict=False)
-        }
-        for name, parameter in self.parameters.items():
-            if not torch.empty_like(parameter).stride() == parameter.stride():
-                raise ByzantiumError(
-                    f"the parameter {name} has gaps in memory; contiguous() closes them"
-                )
+        self.columns = columns_of(self.parameters)
         self.layers = list(_layers(model))
         self.batched = self.d <= LARGE and all(type(layer) in DENSE for layer in self.layers)
 
@@ -109,7 +98,7 @@ class WorkerGradients:
         return losses.detach()
 
     def _losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """(n,), of outputs (n, b, ...) and labels (n, b)."""
+        """The mean loss of each worker, (n,), from outputs (n, b, ...) and labels (n, b)."""
         if self.loss is functional.cross_entropy:
             each = functional.cross_entropy(outputs.flatten(0, 1), y.flatten(), reduction="none")
             return each.view(y.shape).mean(dim=1)
@@ -170,6 +159,20 @@ class WorkerGradients:
             parameter.grad = shaped(row[columns], parameter)
 
 
+def columns_of(parameters: Mapping[str, nn.Parameter]) -> dict[Tensor, slice]:
+    """Which columns of a vector of dimension d are those of each parameter."""
+    found: dict[Tensor, slice] = {}
+    start = 0
+    for name, parameter in parameters.items():
+        if torch.empty_like(parameter).stride() != parameter.stride():
+            raise ByzantiumError(
+                f"the parameter {name} has gaps in memory; contiguous() closes them"
+            )
+        found[parameter] = slice(start, start + parameter.numel())
+        start += parameter.numel()
+    return found
+
+
 def shaped(piece: Tensor, parameter: Tensor) -> Tensor:
     """A piece of a row in the shape of its parameter; its order is that of the parameter in memory.
 
@@ -179,7 +182,7 @@ def shaped(piece: Tensor, parameter: Tensor) -> Tensor:
 
 
 def _layers(model: nn.Module) -> Iterator[nn.Module]:
-    """What a model applies one after the other."""
+    """The layers that a model applies one after the other; a model of another kind is one layer."""
     if type(model) is nn.Sequential:
         for part in model:
             yield from _layers(part)

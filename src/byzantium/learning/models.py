@@ -8,8 +8,7 @@ import math
 import torch
 from torch import nn
 
-from byzantium.core.errors import ByzantiumError
-from byzantium.core.fields import Positive, checked
+from byzantium.core import ByzantiumError, Positive, checked
 
 
 @checked

@@ -13,14 +13,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byzantium.core import notation
-from byzantium.core.errors import ByzantiumError, KindError
-from byzantium.core.fields import Bounds, Positive, PositiveMeasure, checked, fitted
+from byzantium.core import (
+    Bounds,
+    ByzantiumError,
+    Imbalance,
+    KindError,
+    Positive,
+    PositiveMeasure,
+    checked,
+    fitted,
+    notation,
+)
 from byzantium.learning.data import Dataset, ranks
 
 Indices = NDArray[np.int64]
-# How many times rarer the last class is than the first.
-Imbalance = Annotated[float, Bounds(least=1)]
 Deal = Callable[[Indices, int, np.random.Generator], list[Indices]]
 
 

@@ -1,41 +1,19 @@
-"""How a simulation goes, and what is kept of it."""
+"""How a simulation goes, and what is recorded of it."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from dataclasses import dataclass
 
-from byzantium.core.errors import ByzantiumError
-from byzantium.core.fields import (
-    Bounds,
+from byzantium.core import (
+    Beta,
+    ByzantiumError,
     Count,
     Positive,
     PositiveMeasure,
     Seed,
     check_fields,
 )
-
-# The weight of the past in a moving average.
-Beta = Annotated[float, Bounds(least=0, below=1)]
-RECORDS = ("distance", "spread", "norm", "weights", "rejected", "heterogeneity")
-
-
-@dataclass
-class History:
-    """What happened. Each round and each evaluation is a mapping of names to numbers.
-
-    status: "running", "completed", or "diverged in round ...".
-    """
-
-    rounds: list[dict[str, Any]] = field(default_factory=list)
-    evaluations: list[dict[str, Any]] = field(default_factory=list)
-    status: str = "running"
-
-    @property
-    def accuracy(self) -> float:
-        """Of the last evaluation, in percent."""
-        return float(self.evaluations[-1]["accuracy"]) if self.evaluations else math.nan
+from byzantium.learning import metrics
 
 
 @dataclass(frozen=True)
@@ -54,9 +32,10 @@ class Settings:
                      no honest one is among them); None is all.
     reshuffle_every: every worker begins its data again after so many rounds (published runs: 30).
     evaluate_every:  rounds between evaluations on the test set; the last round is one, too.
-    record:          what to keep of each round beside the loss, of RECORDS; "heterogeneity" adds
-                     the paper's zeta^2 and B^2 to each evaluation; "weights" of coordinate-wise
-                     rules, which take longer than the rule, are of rounds with an evaluation.
+    record:          what to record beside losses and accuracies: words of the table in
+                     `metrics.py`; "heterogeneity" is the paper's zeta^2 and B^2 at evaluations;
+                     "weights" of coordinate-wise rules, which take longer than the rule, are of
+                     rounds with an evaluation.
     """
 
     n: Positive
@@ -84,7 +63,8 @@ class Settings:
             raise ByzantiumError(
                 f"a simulation needs participants <= n, got {self.participants} of {self.n}"
             )
-        if unknown := set(self.record) - set(RECORDS):
+        known = metrics.words()
+        if unknown := set(self.record) - set(known):
             raise ByzantiumError(
-                f"a simulation can record {', '.join(RECORDS)}, got {', '.join(sorted(unknown))}"
+                f"a simulation can record {', '.join(known)}, got {', '.join(sorted(unknown))}"
             )

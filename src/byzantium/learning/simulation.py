@@ -1,12 +1,13 @@
-"""Algorithm 2 of the paper: workers with momentum, a robust rule, a step of the server."""
+"""Algorithm 2 of the paper, in one process: who holds what, who takes part, who attacks.
+
+The workers are in `worker.py`, the server is in `server.py`, what is measured in `metrics.py`.
+"""
 
 from __future__ import annotations
 
 import copy
-import math
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+import logging
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,25 +15,21 @@ import torch
 from torch import Tensor, nn
 
 from byzantium.aggregation import Aggregator
-from byzantium.aggregation.geometry import GivenPoints, moments, row_norms
-from byzantium.aggregation.sources import Matrix
-from byzantium.core.claims import held
-from byzantium.core.errors import TooManyRejected
-from byzantium.learning import checkpoint
+from byzantium.core import TooManyRejected
+from byzantium.learning import checkpoint, evaluation, metrics
 from byzantium.learning.batches import Batches
 from byzantium.learning.data import Dataset
-from byzantium.learning.gradients import WorkerGradients, shaped
-from byzantium.learning.keeping import finished, kept, resume
+from byzantium.learning.history import History
 from byzantium.learning.partition import Partition, iid
-from byzantium.learning.settings import History, Settings
+from byzantium.learning.server import MakeOptimiser, Server
+from byzantium.learning.settings import Settings
 from byzantium.learning.state import check, check_result
+from byzantium.learning.worker import Momentum, Workers
 from byzantium.threats import Attack, NoAttack
 
-STREAMS = ("partition", "batches", "own batches", "server", "attack", "participants", "dropout")
-# Samples looked at together where all of them are.
-CHUNK = 1024
+logger = logging.getLogger("byzantium")
 
-MakeOptimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+STREAMS = ("partition", "batches", "own batches", "server", "attack", "participants", "dropout")
 
 
 class Simulation:
@@ -60,16 +57,22 @@ class Simulation:
         self.settings = settings
         self.data = data
         self.model = model
-        self.rule = copy.deepcopy(rule)
         self.attack = copy.deepcopy(attack) if attack is not None else NoAttack()
         self.partition = partition if partition is not None else iid()
-        self.gradients = WorkerGradients(model)
+        self.momentum = Momentum(settings.momentum, settings.heavy_ball)
+        # Row i of `sent` is what worker i sends: its momentum, or what attackers made of theirs.
+        self.workers = Workers(model, settings.n)
+        self.gradients, self.sent = self.workers.gradients, self.workers.sent
         parameters = self.gradients.parameters.values()
         self.optimiser = (
             torch.optim.SGD(parameters, lr=settings.learning_rate)
             if optimiser is None
             else optimiser(parameters)
         )
+        self.server = Server(model, rule, self.optimiser)
+        self.rule = self.server.rule
+        if "weights" in settings.record and rule.knows_weights == "never":
+            logger.warning("%r does not know how much each worker counted: no weights", rule)
         self.history = History()
 
         # Independent streams of random numbers: what one part draws never shifts another.
@@ -85,10 +88,6 @@ class Simulation:
         self.own_batches = Batches(own, settings.batch, generators["own batches"])
         self.generators = {name: generators[name] for name in ("server", "attack", "participants")}
 
-        # Row i is what worker i sends: its momentum, or what the attackers made of theirs.
-        self.sent = torch.zeros(settings.n, self.gradients.d)
-        self.seen = [False] * settings.n
-
     # -- training --------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -100,13 +99,13 @@ class Simulation:
             last = t + 1 == settings.rounds
             if self.history.status == "running":
                 if self.evaluated(t):
-                    self.history.evaluations.append({"round": t + 1, **self._look()})
+                    self.history.evaluations.append(self._evaluation(t))
                 if last:
                     self.history.status = "completed"
             yield record
 
     def evaluated(self, t: int) -> bool:
-        """Whether an evaluation follows on round t."""
+        """Whether the model is evaluated after round t (the first is 0)."""
         return t + 1 == self.settings.rounds or (t + 1) % self.settings.evaluate_every == 0
 
     def _round(self, t: int) -> dict[str, Any]:
@@ -127,24 +126,26 @@ class Simulation:
         record: dict[str, Any] = {"round": t + 1, "loss": float(losses.mean())}
         if not losses.isfinite().all():
             return self._diverged(record)
-        if h < len(workers):
-            sent[h:] = self.attack(
-                sent[:h],
-                own,
-                q=len(workers) - h,
-                rule=self.rule,
-                epoch=self.batches.epoch,
-                generator=self.generators["attack"],
-            )
-        if not whole:
-            self.sent[workers] = sent
         try:
+            if h < len(workers):
+                sent[h:] = self.attack(  # which may try the rule on what honest workers send
+                    sent[:h],
+                    own,
+                    q=len(workers) - h,
+                    rule=self.rule,
+                    epoch=self.batches.epoch,
+                    generator=self.generators["attack"],
+                )
+            if not whole:
+                self.sent[workers] = sent
             aggregate = self._aggregate(sent, h, workers, record)
         except TooManyRejected as error:
+            # Without an unusable vector of an honest worker, nothing diverged: there are more
+            # attackers than the rule is declared to stand, which is for the user to know.
             if not any(row < h for row in error.reasons):
                 raise
             return self._diverged(record)
-        self._step(aggregate)
+        self.server.take(aggregate)
         if not aggregate.isfinite().all():
             return self._diverged(record)
         return record
@@ -171,102 +172,52 @@ class Simulation:
         y = self.data.train_y[indices]
         if bad:
             y = self.attack.labels(y, self.data.classes)
-        beta = settings.momentum if not bad or self.attack.own_momentum else 0.0
-        share = 1.0 if settings.heavy_ball or not beta else 1 - beta
-        new = [k for k, worker in enumerate(workers) if not self.seen[worker]]
-        rows[new] = 0
-        losses = self.gradients(
+        return self.workers.compute(
             rows,
+            workers,
             self.data.train_x[indices],
             y,
+            self.momentum if not bad or self.attack.own_momentum else Momentum(beta=0.0),
             rate=settings.local_rate,
-            keep=beta,
-            share=share,
             seeds=[self.seeds["dropout"] + t * settings.n + worker for worker in workers],
         )
-        if share != 1:
-            for k in new:
-                rows[k] /= share  # in its first round a worker sends the gradient itself
-        for worker in workers:
-            self.seen[worker] = True
-        return losses
 
     def _aggregate(
         self, sent: Tensor, h: int, workers: list[int], record: dict[str, Any]
     ) -> Tensor:
-        wanted, generator = set(self.settings.record), self.generators["server"]
-        if not wanted:
-            return self.rule(sent, generator)
-        if not self.rule.weighs and not self.evaluated(record["round"] - 1):
-            wanted.discard("weights")
-        if wanted & {"weights", "rejected"}:
+        """What the rule makes of the rows; what is measured of the round goes into the record."""
+        generator, evaluated = self.generators["server"], self.evaluated(record["round"] - 1)
+        wanted = metrics.of_rounds(self.settings.record, self.rule, evaluated)
+        if any(metric.needs for metric in wanted):
             report = self.rule.explain(sent, generator)
-            aggregate = report.aggregate
-            if "weights" in wanted:
-                weights = torch.zeros(self.settings.n, dtype=torch.float64)
-                weights[workers] = report.weights
-                record["weights"] = weights.tolist()
-            if "rejected" in wanted:
-                record["rejected"] = [workers[k] for k in report.rejected]
+            aggregate: Tensor = report.aggregate
         else:
-            aggregate = self.rule(sent, generator)
-        honest = sent[:h]
-        if "distance" in wanted:
-            record["distance"] = float((aggregate - moments(honest)[0]).norm())
-        if "spread" in wanted:
-            record["spread"] = spread(honest)
-        if "norm" in wanted:
-            record["norm"] = float(row_norms(Matrix(honest)).mean())
+            report, aggregate = None, self.rule(sent, generator)
+        scene = metrics.Round(
+            self.settings.n, workers, sent, sent[:h], record["loss"], aggregate, report
+        )
+        record |= {metric.key: metric.measure(scene) for metric in wanted}
         return aggregate
 
-    def _step(self, aggregate: Tensor) -> None:
-        for parameter, columns in self.gradients.columns.items():
-            parameter.grad = shaped(aggregate[columns], parameter)
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
-
     def _diverged(self, record: dict[str, Any]) -> dict[str, Any]:
-        self.history.status = f"diverged in round {record['round']}"
+        """The last round of the history is the one in which it diverged."""
+        self.history.status = "diverged"
         return record
 
     # -- looking -----------------------------------------------------------------------------------
 
-    def _look(self) -> dict[str, float]:
-        wanted = "heterogeneity" in self.settings.record
-        return {**self.evaluate(), **(self.heterogeneity() if wanted else {})}
+    def _evaluation(self, t: int) -> dict[str, Any]:
+        scene = metrics.Evaluation(self)
+        wanted = metrics.of_evaluations(self.settings.record)
+        return {"round": t + 1, **{metric.key: metric.measure(scene) for metric in wanted}}
 
-    @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
         """Loss and accuracy (percent) on the test set."""
-        mode = self.model.training
-        self.model.eval()
-        loss, correct = 0.0, 0
-        for start in range(0, len(self.data.test_y), CHUNK):
-            x = self.data.test_x[start : start + CHUNK]
-            y = self.data.test_y[start : start + CHUNK]
-            logits = self.model(x)
-            loss += float(nn.functional.cross_entropy(logits, y, reduction="sum"))
-            correct += int((logits.argmax(dim=1) == y).sum())
-        self.model.train(mode)
-        count = len(self.data.test_y)
-        return {"loss": loss / count, "accuracy": 100 * correct / count}
+        return evaluation.evaluate(self.model, self.data)
 
     def heterogeneity(self) -> dict[str, float]:
-        """The paper's zeta^2 and B^2 at the current model, from full local gradients.
-
-        zeta^2 = mean_j ||grad f_j - grad f||^2 and B^2 = zeta^2 / ||grad f||^2 over the honest.
-        """
-        mode = self.model.training
-        self.model.eval()
-        rows = torch.zeros(len(self.batches.parts), self.gradients.d)
-        for row, part in zip(rows, self.batches.parts, strict=True):
-            for start in range(0, len(part), CHUNK):
-                piece = part[start : start + CHUNK]
-                x, y = self.data.train_x[piece][None, None], self.data.train_y[piece][None, None]
-                self.gradients(row[None], x, y, keep=1.0, share=len(piece) / len(part))
-        self.model.train(mode)
-        zeta2 = spread(rows)
-        return {"zeta2": zeta2, "b2": zeta2 / float(rows.mean(dim=0).double().square().sum())}
+        """The paper's zeta^2 and B^2 at the current model, over the honest workers."""
+        return evaluation.heterogeneity(self.gradients, self.data, self.batches.parts)
 
     # -- state -------------------------------------------------------------------------------------
 
@@ -283,33 +234,25 @@ class Simulation:
         return {
             "fingerprint": self.fingerprint(),
             "model": self.model.state_dict(),
-            "history": {
-                "rounds": self.history.rounds,
-                "evaluations": self.history.evaluations,
-                "status": self.history.status,
-            },
+            "history": self.history.state_dict(),
         }
 
     def load_result(self, state: dict[str, Any]) -> None:
         """Be one that is finished; a `CheckpointError` where that is not what the state is."""
-        check_result(self, state)
-        if state["history"]["status"] == "running":
+        history = check_result(self, state)
+        if history.status == "running":
             raise checkpoint.CheckpointError("it is not the state of a finished simulation")
-        self._load_result(state)
-
-    def _load_result(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(dict(state["model"]))
-        self.history = History(**state["history"])
+        self.history = history
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, so that a loaded simulation goes on bit by bit as this one would."""
         return {
             **self.result(),
-            "optimiser": self.optimiser.state_dict(),
+            **self.server.state_dict(),
             # Without momentum every row is made anew in each round.
             "sent": self.sent if self.settings.momentum else None,
-            "seen": list(self.seen),
-            "rule": self.rule.state_dict(),
+            "seen": list(self.workers.seen),
             "attack": self.attack.state_dict(),
             "generators": {name: g.get_state() for name, g in self.generators.items()},
             "batches": self.batches.state_dict(),
@@ -318,78 +261,14 @@ class Simulation:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there; a `CheckpointError`, and nothing is changed, where one cannot."""
-        check(self, state)
-        self._load_result(state)
-        self.optimiser.load_state_dict(state["optimiser"])
+        history = check(self, state)
+        self.server.load_state_dict(state)
+        self.history = history
         if state["sent"] is not None:
             self.sent.copy_(state["sent"])
-        self.seen = list(state["seen"])
-        self.rule.load_state_dict(state["rule"])
+        self.workers.seen = list(state["seen"])
         self.attack.load_state_dict(state["attack"])
         for name, generator in self.generators.items():
             generator.set_state(state["generators"][name])
         self.batches.load_state_dict(state["batches"])
         self.own_batches.load_state_dict(state["own batches"])
-
-
-def spread(rows: Tensor) -> float:
-    """The mean squared distance of rows to their mean."""
-    n = len(rows)
-    geometry = GivenPoints(Matrix(rows)).geometry()
-    return float((geometry.distances_to(geometry.uniform_over(np.arange(n))) ** 2).mean())
-
-
-def simulate(
-    settings: Settings,
-    data: Dataset,
-    model: nn.Module,
-    rule: Aggregator,
-    attack: Attack | None = None,
-    partition: Partition | None = None,
-    optimiser: MakeOptimiser | None = None,
-    *,
-    folder: Path | None = None,
-    seconds: float = 60,
-    progress: bool | None = None,
-) -> History:
-    """Train `model` in place and return the history.
-
-    With a folder, the run saves itself there at evaluations and every so many seconds, and goes on
-    from where it was killed. When it is done, `model.pt` stays, with the history; started again, it
-    is read from there. Two never work in one folder. A progress bar is shown on a terminal.
-    """
-    training = Simulation(settings, data, model, rule, attack, partition, optimiser)
-    shown = sys.stderr.isatty() if progress is None else progress
-    if folder is None:
-        _finish(training, iter(training), shown)
-    elif not finished(training, folder):
-        with held(folder):
-            resume(training, folder)
-            _finish(training, kept(training, folder, seconds), shown)
-    return training.history
-
-
-def _finish(training: Simulation, rounds: Iterator[dict[str, Any]], progress: bool) -> None:
-    for _ in _watched(training, rounds, progress):
-        pass
-
-
-def _watched(
-    training: Simulation, rounds: Iterator[dict[str, Any]], progress: bool
-) -> Iterator[dict[str, Any]]:
-    """The rounds, with a progress bar that shows accuracy and the time left."""
-    if not progress:
-        yield from rounds
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=training.settings.rounds)
-        for record in rounds:
-            accuracy = training.history.accuracy
-            shown = "" if math.isnan(accuracy) else f", accuracy {accuracy:.1f} %"
-            text = f"loss {record['loss']:.3f}{shown}"
-            bar.update(task, completed=record["round"], description=text)
-            yield record

@@ -14,18 +14,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from byzantium.core import ByzantiumError
+from byzantium.learning import metrics
 from byzantium.learning.batches import Batches
 from byzantium.learning.checkpoint import CheckpointError, OtherSimulationError, State
+from byzantium.learning.history import History
+from byzantium.learning.metrics import Metric
 
 if TYPE_CHECKING:
     from byzantium.learning.simulation import Simulation
 
 
-def check(training: Simulation, state: State) -> None:
-    """Raise a `CheckpointError` unless the simulation can go on from this state."""
-    check_result(training, state)
+def check(training: Simulation, state: State) -> History:
+    """The history of this state; a `CheckpointError` unless the simulation can go on from it."""
+    history = check_result(training, state)
     wanted = {
-        "seen": training.seen,
+        "seen": training.workers.seen,
         "sent": training.sent if training.settings.momentum else None,
         "generators": {name: g.get_state() for name, g in training.generators.items()},
         "batches": training.batches.state_dict(),
@@ -39,10 +43,11 @@ def check(training: Simulation, state: State) -> None:
         _check_batches(batches, state[name], name)
     _try_rule_and_attack(training, state)
     _try_optimiser(training, state)
+    return history
 
 
-def check_result(training: Simulation, state: State) -> None:
-    """The same of what a finished one leaves: its model and its history."""
+def check_result(training: Simulation, state: State) -> History:
+    """The same for the result of a finished simulation, which is its model and its history."""
     fingerprint = state.get("fingerprint")
     if not isinstance(fingerprint, str):
         raise CheckpointError("it is not the state of a simulation")
@@ -50,7 +55,7 @@ def check_result(training: Simulation, state: State) -> None:
         raise OtherSimulationError("this is the state of another simulation")
     like(state.get("model"), training.model.state_dict(), "model")
     like(state.get("history"), {"rounds": list, "evaluations": list, "status": str}, "history")
-    _check_history(training, **state["history"])
+    return _check_history(training, state["history"])
 
 
 def like(value: Any, template: Any, name: str) -> None:
@@ -95,39 +100,52 @@ def _refusing(name: str) -> Iterator[None]:
 # -- parts --------------------------------------------------------------------------------------
 
 
-def _check_history(
-    training: Simulation, rounds: list[Any], evaluations: list[Any], status: str
-) -> None:
-    settings, t = training.settings, len(rounds)
-    diverged = status == f"diverged in round {t}"
-    within = t < settings.rounds if status == "running" else t == settings.rounds
-    if not (diverged and 0 < t <= settings.rounds) and not (
-        status in ("running", "completed") and within
-    ):
-        raise CheckpointError(f"its history of {t} rounds is {status[:40]!r}")
-    plain = [name for name in settings.record if name in ("distance", "spread", "norm")]
-    for k, record in enumerate(rounds):
-        template: dict[str, Any] = {"round": int, "loss": float, **dict.fromkeys(plain, float)}
-        if "weights" in settings.record and (training.rule.weighs or training.evaluated(k)):
-            template["weights"] = [float] * settings.n
-        if "rejected" in settings.record:
-            template["rejected"] = list
-        if diverged and k + 1 == t and isinstance(record, dict):  # it ended amid the round
+def _check_history(training: Simulation, state: State) -> History:
+    """It is of as many rounds as its status says, and each has what is recorded of it."""
+    try:
+        history = History.of(state)
+    except ByzantiumError as error:
+        raise CheckpointError(str(error)) from None
+    settings, t = training.settings, len(history.rounds)
+    diverged = history.status == "diverged"
+    bounds = {
+        "running": range(settings.rounds),
+        "completed": [settings.rounds],
+        "diverged": range(1, settings.rounds + 1),
+    }
+    if t not in bounds[history.status]:
+        raise CheckpointError(f"its history of {t} rounds is {history.outcome!r}")
+    for k, record in enumerate(history.rounds):
+        wanted = metrics.of_rounds(settings.record, training.rule, training.evaluated(k))
+        template = {"round": int, **{m.key: _recorded(m, settings.n) for m in wanted}}
+        if diverged and k + 1 == t and isinstance(record, dict):
+            # The round in which it diverged ended before everything was measured.
             template = {name: template[name] for name in template if name in record}
         like(record, template, "history")
-        workers = record.get("rejected", [])
-        for worker in workers:
-            like(worker, int, "history")
-        if record.get("round") != k + 1 or not set(workers) <= set(range(settings.n)):
+        for metric in wanted:
+            if metric.kind == "workers":
+                _check_workers(record.get(metric.key, []), settings.n)
+        if record.get("round") != k + 1:
             raise CheckpointError(f"its history has a strange round {k + 1}")
-    looked = {"round": int, "loss": float, "accuracy": float}
-    if "heterogeneity" in settings.record:
-        looked |= {"zeta2": float, "b2": float}
-    for evaluation in evaluations:
+    looked = {"round": int, **{m.key: float for m in metrics.of_evaluations(settings.record)}}
+    for evaluation in history.evaluations:
         like(evaluation, looked, "history")
     expected = [k + 1 for k in range(t - diverged) if training.evaluated(k)]
-    if [evaluation["round"] for evaluation in evaluations] != expected:
+    if [evaluation["round"] for evaluation in history.evaluations] != expected:
         raise CheckpointError("its history lacks evaluations")
+    return history
+
+
+def _recorded(metric: Metric, n: int) -> Any:
+    """The form of a metric in the record of a round."""
+    forms: dict[str, Any] = {"number": float, "shares": [float] * n, "workers": list}
+    return forms[metric.kind]
+
+
+def _check_workers(workers: list[Any], n: int) -> None:
+    like(workers, [int] * len(workers), "history")
+    if not set(workers) <= set(range(n)):
+        raise CheckpointError(f"its history names workers that are not among the {n}")
 
 
 def _check_generator(state: Tensor) -> None:
@@ -146,7 +164,7 @@ def _check_batches(batches: Batches, state: State, name: str) -> None:
 
 
 def _try_rule_and_attack(training: Simulation, state: State) -> None:
-    """What they remember is theirs alone to know: copies of them are tried on vectors of zeros."""
+    """Only they know what their state must be: copies of them are tried on vectors of zeros."""
     settings = training.settings
     count = settings.participants or settings.n
     honest = min(count - 1, settings.n - settings.q) if settings.q else count
@@ -170,13 +188,14 @@ def _try_rule_and_attack(training: Simulation, state: State) -> None:
 
 
 def _try_optimiser(training: Simulation, state: State) -> None:
-    """A copy of it takes a step; those that are not torch's own may not survive being copied."""
+    """Let a copy of it take a step. One that is not torch's own cannot always be copied."""
     with _refusing("optimiser"):
         if not type(training.optimiser).__module__.startswith("torch."):
             like(state["optimiser"], {"state": dict, "param_groups": list}, "optimiser")
             return
         optimiser = copy.deepcopy(training.optimiser)
-        optimiser.load_state_dict(copy.deepcopy(state["optimiser"]))  # it takes tensors as they are
+        # An optimiser uses the tensors that it loads, and changes them: it gets a copy.
+        optimiser.load_state_dict(copy.deepcopy(state["optimiser"]))
         for group in optimiser.param_groups:
             for parameter in group["params"]:
                 parameter.grad = torch.zeros_like(parameter)

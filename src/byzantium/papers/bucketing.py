@@ -14,12 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from byzantium.core import notation
-from byzantium.core.errors import ByzantiumError
-from byzantium.papers.artifact import SEEDS, Artifact, Cell, Picture, Version
-from byzantium.runs.job import Job
-from byzantium.runs.mimicry import Mimicry
-from byzantium.runs.run import Run
+from byzantium.core import ByzantiumError, notation
+from byzantium.papers.artifacts import SEEDS, Artifact, Cell, Picture, Version
+from byzantium.runs import Job, Mimicry, Run
 
 ATTACKS = {
     "bit-flip": "BitFlip()",
@@ -40,28 +37,28 @@ RULES = {
 ROBUST = ("krum", "median", "cclip", "rfa")
 SPLITS = {"iid": "iid()", "noniid": "by_label()"}
 
-PUBLISHED_SETTINGS = Run(
-    data="mnist",
-    model="cnn",
-    n=25,
-    f=5,
-    heavy_ball=True,
-    learning_rate=0.01,
-    rounds=600,
-    batch=32,
-    reshuffle_every=30,
-    evaluate_every=30,
-)
+PUBLISHED_SETTINGS: dict[str, Any] = {
+    "data": "mnist",
+    "model": "cnn",
+    "n": 25,
+    "f": 5,
+    "heavy_ball": True,
+    "learning_rate": 0.01,
+    "rounds": 600,
+    "batch": 32,
+    "reshuffle_every": 30,
+    "evaluate_every": 30,
+}
 
 
-def behind(s: int, rule: str, mixing: str = "Bucketing") -> str:
+def bucketed(s: int, rule: str, mixing: str = "Bucketing") -> str:
     """A rule behind buckets of s; the rule itself where s is 1."""
     return f"{mixing}(s={s}) >> {rule}" if s > 1 else rule
 
 
 def _cell(labels: dict[str, Any], **changes: Any) -> Cell:
     """The cell of a run that differs so from the published settings; its seeds come later."""
-    return Cell(labels, (PUBLISHED_SETTINGS.varied(**changes),))
+    return Cell(labels, (Run.of({**PUBLISHED_SETTINGS, **changes}),))
 
 
 def _labels(aggregator: str, attack: str, momentum: float, s: int, split: str) -> dict[str, Any]:
@@ -82,7 +79,7 @@ def _table(name: str, s: int, attack: str) -> Artifact:
     cells = tuple(
         _cell(
             _labels(aggregator, attack, 0.0, s, split),
-            rule=behind(s, RULES[aggregator]),
+            rule=bucketed(s, RULES[aggregator]),
             attack=ATTACKS[attack],
             partition=SPLITS[split],
             **setting,
@@ -105,7 +102,7 @@ def _main() -> Artifact:
     cells = tuple(
         _cell(
             _labels(aggregator, attack, momentum, s, "noniid"),
-            rule=behind(s, RULES[aggregator]),
+            rule=bucketed(s, RULES[aggregator]),
             attack=ATTACKS[attack],
             momentum=momentum,
         )
@@ -140,7 +137,7 @@ def _hyperparameters() -> Artifact:
             n=53,
             f=q,
             momentum=momentum,
-            rule=behind(s, _clipping(10 / (1 - momentum))),
+            rule=bucketed(s, _clipping(10 / (1 - momentum))),
             attack=ATTACKS["ipm"],
         )
         for momentum in (0.0, 0.9)
@@ -197,7 +194,7 @@ def _clipping_radius() -> Artifact:
             {"scaling": scaling, "attack": attack, "momentum": momentum, "s": s},
             momentum=momentum,
             rounds=1200,
-            rule=behind(s, _clipping(radius(momentum))),
+            rule=bucketed(s, _clipping(radius(momentum))),
             attack=ATTACKS[attack],
         )
         for scaling, radius in RADII.items()
@@ -222,7 +219,7 @@ def _krum_selections() -> Artifact:
             n=20,
             f=2,
             rounds=1200,
-            rule=behind(s, RULES["krum"]),
+            rule=bucketed(s, RULES["krum"]),
             attack=ATTACKS["label-flip"],
         )
         for s in (1, 2, 3)
@@ -238,7 +235,7 @@ def _krum_selections() -> Artifact:
     )
 
 
-def _scaled(name: str, title: str, y: str, y_title: str) -> Artifact:
+def _scaled(name: str, title: str, y: str) -> Artifact:
     cells = tuple(
         _cell(
             {"attack": attack, "s": s, "scale": scale},
@@ -246,7 +243,7 @@ def _scaled(name: str, title: str, y: str, y_title: str) -> Artifact:
             f=3,
             rounds=3000,
             model=f"cnn(scale={scale})",
-            rule=behind(s, RULES["rfa"]),
+            rule=bucketed(s, RULES["rfa"]),
             attack=ATTACKS[attack],
             record=("distance", "spread", "weights", "heterogeneity"),
         )
@@ -259,7 +256,7 @@ def _scaled(name: str, title: str, y: str, y_title: str) -> Artifact:
         title,
         "n = 20, q = 3, geometric median, momentum 0, 3000 rounds",
         "attack, s in {1, 2, 3}, channels of the convolutions times {1, 2, 4, 8}",
-        Picture("curves", "s", "attack", ("scale",), y, y_title),
+        Picture("curves", "s", "attack", ("scale",), y),
         cells,
         notes="Both overparameterisation figures are made from the same runs.",
     )
@@ -272,7 +269,7 @@ def _resampling() -> Artifact:
             n=24,
             f=3,
             rounds=1200,
-            rule=behind(2, RULES["rfa"], mixing),
+            rule=bucketed(2, RULES["rfa"], mixing),
             attack=ATTACKS[attack],
         )
         for attack in FIVE
@@ -322,9 +319,9 @@ MAKERS: dict[str, Callable[[], Artifact]] = {
     "figure-clipping-radius": _clipping_radius,
     "figure-krum-selections": _krum_selections,
     "figure-overparameterization": lambda: _scaled(
-        "figure-overparameterization", "Larger models fit better", "train_loss", "training loss"
+        "figure-overparameterization", "Larger models fit better", "train_loss"
     ),
-    "figure-b2": lambda: _scaled("figure-b2", "Larger models disagree less", "b2", "B²"),
+    "figure-b2": lambda: _scaled("figure-b2", "Larger models disagree less", "b2"),
     "figure-resampling": _resampling,
     "figure-mimic-demo": _mimic_demo,
 }

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from byzantium.papers import published
-from byzantium.papers.artifact import Artifact, Cell
+from byzantium.papers.artifacts import Artifact, Cell
 from byzantium.papers.published import Published
-from byzantium.runs.store import Result, Store
+from byzantium.runs import Result, Store
 
 # A cell agrees within two published standard deviations, or so many points.
 POINTS = 1.5
@@ -48,7 +48,12 @@ class Compared:
 
     @property
     def diverged(self) -> int:
-        return sum(result.status.startswith("diverged") for result in self.results)
+        return sum(result.status == "diverged" for result in self.results)
+
+    @property
+    def failed(self) -> int:
+        """How many of those that are missing were tried and failed."""
+        return sum(result.status == "failed" for result in self.results)
 
     @property
     def difference(self) -> float | None:
@@ -109,7 +114,7 @@ class Comparison:
 
         Looked at are pairs in one setting that were published farther apart than the tolerance.
         """
-        kept = pairs = 0
+        same = pairs = 0
         for a, b in itertools.combinations(self.cells, 2):
             if _setting(a) != _setting(b) or not (a.published and b.published):
                 continue
@@ -118,8 +123,8 @@ class Comparison:
             gap = a.published.mean - b.published.mean
             if abs(gap) > max(a.tolerance, b.tolerance):
                 pairs += 1
-                kept += gap * (a.value - b.value) > 0
-        return kept, pairs
+                same += gap * (a.value - b.value) > 0
+        return same, pairs
 
 
 def _setting(compared: Compared) -> dict[str, object]:

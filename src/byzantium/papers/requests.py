@@ -7,12 +7,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from byzantium.core import files
-from byzantium.core.errors import ByzantiumError
-from byzantium.papers.artifact import Version
+from byzantium.core import ByzantiumError, files
+from byzantium.papers.artifacts import Version
 from byzantium.papers.bucketing import artifact
-from byzantium.runs import records
-from byzantium.runs.store import Store
+from byzantium.runs import Store, records
 
 ARTIFACTS = "artifacts.json"
 

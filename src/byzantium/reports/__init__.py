@@ -1,1 +1,5 @@
 """What people look at: tables, figures, a page, Markdown, a demonstration."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,16 +8,16 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from byzantium.papers.bucketing import behind
-from byzantium.runs.run import Run
-from byzantium.runs.store import Store
+from byzantium.papers import bucketed
+from byzantium.reports.palette import words
+from byzantium.runs import Run, Store
 
 RULES = {
     "mean": "Mean()",
-    "Krum": "Krum()",
+    "krum": "Krum()",
     "median": "Median()",
-    "RFA": "GeometricMedian()",
-    "CClip": "CenteredClipping(radius=1, steps=3)",
+    "rfa": "GeometricMedian()",
+    "cclip": "CenteredClipping(radius=1, steps=3)",
 }
 ATTACKS = {
     "mimic": "Mimic(warmup=1)",
@@ -32,7 +32,7 @@ def runs(rounds: int = 300) -> Runs:
     """By rule, attack and s."""
     return {
         (rule, attack, s): Run(
-            rule=behind(s, RULES[rule]),
+            rule=bucketed(s, RULES[rule]),
             attack=ATTACKS[attack],
             rounds=rounds,
             momentum=0.0,
@@ -43,7 +43,7 @@ def runs(rounds: int = 300) -> Runs:
     }
 
 
-def told(runs: Runs, store: Store) -> Iterator[RenderableType]:
+def conclusion(runs: Runs, store: Store) -> Iterator[RenderableType]:
     """The table that makes the point, and the point in a sentence."""
     value = {key: store.result(run).accuracy or 0.0 for key, run in runs.items()}
     worst = {
@@ -58,14 +58,15 @@ def told(runs: Runs, store: Store) -> Iterator[RenderableType]:
     for rule in RULES:
         pairs = [(value[rule, attack, 1], value[rule, attack, 2]) for attack in ATTACKS]
         pairs.append((worst[rule, 1], worst[rule, 2]))
-        table.add_row(rule, *(_shaded(*pair) for pair in pairs))
+        table.add_row(words("aggregator", rule), *(_shaded(*pair) for pair in pairs))
     yield table
     gained = max(RULES, key=lambda rule: worst[rule, 2] - worst[rule, 1])
+    name = words("aggregator", gained)
     yield (
         f"Vectors far away bring the mean to {value['mean', 'far away', 1]:.0f} %. Robust rules "
         "stand that, and are not enough: "
         f"the honest workers hold different labels, none is representative, and the worst of these "
-        f"attacks brings {gained} to {worst[gained, 1]:.0f} %. Behind bucketing it keeps "
+        f"attacks brings {name} to {worst[gained, 1]:.0f} %. Behind bucketing it keeps "
         f"{worst[gained, 2]:.0f} % under all four."
     )
 

@@ -9,19 +9,15 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from byzantium.core import files
-from byzantium.core.errors import needed
-from byzantium.papers import published
-from byzantium.papers.comparison import Compared, Comparison
-from byzantium.reports import tables
+from byzantium.core import files, needed
+from byzantium.learning import metrics
+from byzantium.papers import Compared, Comparison, published
+from byzantium.reports import palette, tables
+from byzantium.reports.palette import words
 from byzantium.reports.style import (
     BLACK,
-    BLUE,
-    COLOURS,
     DASHES,
     GREY,
-    MARKERS,
-    ORANGE,
     SMALL,
     USUAL,
     inches,
@@ -29,9 +25,8 @@ from byzantium.reports.style import (
     missing,
     note,
     sheet,
-    words,
 )
-from byzantium.runs.run import Run
+from byzantium.runs import Run
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -43,7 +38,6 @@ Labels = tuple[tuple[str, Any], ...]
 Look = dict[str, Any]
 Looks = dict[Labels, Look]
 BAND = 0.2  # how opaque the band of a standard deviation is
-LOGARITHMIC = ("loss", "train_loss", "b2", "norm")
 
 
 def draw(comparison: Comparison, folder: Path, dpi: int = 150) -> list[Path]:
@@ -61,8 +55,10 @@ def draw(comparison: Comparison, folder: Path, dpi: int = 150) -> list[Path]:
     return paths
 
 
-def _told(compared: Compared) -> str:
+def _remark(compared: Compared) -> str:
     """What must be said of results that are not all completed."""
+    if compared.failed:
+        return "failed"
     if any(result.status in ("unfinished", "running") for result in compared.results):
         return "unfinished"
     if compared.missing:
@@ -141,7 +137,8 @@ def _looks(cells: Sequence[Compared], names: Sequence[str]) -> Looks:
     looks: Looks = {}
     for compared in cells:
         values = tuple((name, compared.cell.labels[name]) for name in varying)
-        colour = COLOURS.get(varying[0], {}).get(values[0][1], GREY)
+        found = palette.LINES.get(varying[0], {}).get(values[0][1])
+        colour = found.light if found else GREY
         dashes = DASHES.get(values[1][1], "-") if len(values) > 1 else "-"
         looks[values] = {"color": colour, "linestyle": dashes}
     return dict(sorted(looks.items(), key=lambda item: [value for _, value in item[0]]))
@@ -159,7 +156,7 @@ def _keys(comparison: Comparison, looks: Looks) -> list[Artist]:
     from matplotlib.patches import Patch
 
     keys: list[Artist] = [
-        Line2D([], [], label=_called(values), lw=1.8, **look) for values, look in looks.items()
+        Line2D([], [], label=_line_name(values), lw=1.8, **look) for values, look in looks.items()
     ]
     if any(_published(comparison, compared) for compared in comparison.cells):
         label = "published, each seed" if comparison.comparable else "published, paper's setting"
@@ -169,12 +166,12 @@ def _keys(comparison: Comparison, looks: Looks) -> list[Artist]:
     return keys
 
 
-def _called(values: Labels) -> str:
+def _line_name(values: Labels) -> str:
     return ", ".join(words(name, value) for name, value in values)
 
 
 def _panel(axis: Axes, comparison: Comparison, cells: Sequence[Compared], looks: Looks) -> None:
-    told: dict[str, list[str]] = {}
+    remarks: dict[str, list[str]] = {}
     drawn = False
     for compared in cells:
         labels = compared.cell.labels
@@ -182,12 +179,12 @@ def _panel(axis: Axes, comparison: Comparison, cells: Sequence[Compared], looks:
         for seed in _published(comparison, compared):
             axis.plot(*zip(*seed, strict=True), lw=0.6, alpha=0.45, zorder=2, **looks[values])
         drawn |= _line(axis, tables.curves(comparison, compared), looks[values])
-        if what := _told(compared):
-            told.setdefault(what, []).append(_called(values))
+        if what := _remark(compared):
+            remarks.setdefault(what, []).append(_line_name(values))
     if not drawn:
         missing(axis)
     else:
-        few = {k: v[0] if len(v) == 1 else f"{len(v)} lines" for k, v in told.items()}
+        few = {k: v[0] if len(v) == 1 else f"{len(v)} lines" for k, v in remarks.items()}
         note(axis, "\n".join(f"{who} ({what})" for what, who in few.items()))
 
 
@@ -220,10 +217,10 @@ def _scales(axis: Axes, comparison: Comparison) -> None:
     """Of all panels: they share their axes."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-    y = comparison.artifact.picture.y
-    if y == "accuracy":
+    scale = metrics.scale(comparison.artifact.picture.y)
+    if scale == "percent":
         axis.set_ylim(0, 100)
-    elif y in LOGARITHMIC:
+    elif scale == "log":
         axis.set_yscale("log", nonpositive="clip")
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
         axis.yaxis.set_major_formatter("{x:g}")
@@ -307,8 +304,8 @@ def _bars(comparison: Comparison) -> Figure:
     columns = _values(comparison, picture.columns)
     figure, axes = sheet(comparison.artifact, (1, len(columns)), (2.7, 1.9), bottom=0.7)
     kinds: dict[str, Look] = {
-        "honest": {"facecolor": BLUE},
-        "attacker": {"facecolor": ORANGE, "hatch": "////"},
+        "honest": {"facecolor": palette.HONEST.light},
+        "attacker": {"facecolor": palette.ATTACKER.light, "hatch": "////"},
     }
     for column, axis in zip(columns, axes[0], strict=True):
         (compared, *_) = [c for c in comparison.cells if c.cell.labels[picture.columns] == column]
@@ -338,9 +335,9 @@ def _bars(comparison: Comparison) -> Figure:
                 lw=0.3,
                 **kinds[kind],
             )
-        told = f" ({_told(compared)})" if _told(compared) else ""
+        remark = f" ({_remark(compared)})" if _remark(compared) else ""
         share = tables.share(means, job)
-        axis.set_title(f"{title}: {share:.0%} on attackers{told}", fontsize=USUAL, pad=5)
+        axis.set_title(f"{title}: {share:.0%} on attackers{remark}", fontsize=USUAL, pad=5)
     axes[0][0].set_ylim(bottom=0)
     axes[0][0].set_ylabel(picture.title, fontsize=USUAL)
     even = Line2D([], [], color=GREY, lw=0.8, ls=(0, (4, 2)), label="even share, 1/n")
@@ -376,15 +373,7 @@ def _points(comparison: Comparison) -> Figure:
             axis.set_ylim(bottom=0)
     axes[0][0].set_ylabel(picture.title, fontsize=USUAL)
     keys = [
-        Line2D(
-            [],
-            [],
-            label=words("aggregator", name),
-            color=COLOURS["aggregator"][name],
-            marker=MARKERS[name],
-            ms=4,
-            lw=1.4,
-        )
+        Line2D([], [], label=words(picture.lines[0], name), ms=4, lw=1.4, **_point(name))
         for name in names
     ]
     legend(figure, keys, len(keys))
@@ -402,14 +391,19 @@ def _errors(axis: Axes, name: str, cells: Sequence[Compared], label: str, x: str
             [c.cell.labels[x] for c in there],
             [c.value or 0.0 for c in there],
             yerr=spread,
-            color=COLOURS["aggregator"].get(name, GREY),
-            marker=MARKERS.get(name, "o"),
             ms=4,
             lw=1.4,
             elinewidth=0.8,
             capsize=2,
+            **_point(name),
         )
     return bool(there)
+
+
+def _point(rule: str) -> Look:
+    """The colour and the marker of a rule."""
+    shown = palette.BY_LABEL[rule]
+    return {"color": shown.colour.light, "marker": shown.marker}
 
 
 KINDS: dict[str, Callable[[Comparison], Figure]] = {

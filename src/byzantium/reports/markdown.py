@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from byzantium.papers.artifact import Artifact
-from byzantium.papers.bucketing import MAKERS, artifact
-from byzantium.papers.comparison import POINTS, Comparison
+from byzantium.papers import MAKERS, POINTS, Artifact, Comparison, artifact
 from byzantium.reports import tables
 from byzantium.reports.tables import Entry, Table
-from byzantium.runs.store import Store
+from byzantium.runs import Store
 
 if TYPE_CHECKING:
     import rich.table
@@ -149,6 +148,7 @@ def _section(comparison: Comparison, picture: str | None) -> Iterator[str]:
     yield _table(shown)
     yield from _legend(comparison)
     yield _ending(comparison)
+    yield from _failures(comparison)
     yield from _missing(comparison)
 
 
@@ -187,6 +187,16 @@ def _ending(comparison: Comparison) -> str:
     done = [result.summary for result in tables.results([comparison]) if result.done]
     took = tables.duration(sum(summary.get("seconds", 0.0) for summary in done))
     return f"**{tables.outcome(comparison)}** {_runs(len(done))} done, which took {took}."
+
+
+def _failures(comparison: Comparison) -> Iterator[str]:
+    """Each sentence once; in a span of code, where nothing in it is Markdown."""
+    results = tables.results([comparison])
+    counts = Counter(result.reason for result in results if result.status == "failed")
+    if counts:
+        yield "Failed:"
+        spans = ((reason.replace("`", "'"), count) for reason, count in counts.items())
+        yield "".join(f"- `{span}` ({_runs(count)})\n" for span, count in spans)
 
 
 def _missing(comparison: Comparison) -> Iterator[str]:

@@ -20,18 +20,12 @@ from typing import Any
 
 from byzantium import __version__
 from byzantium.aggregation import parse
-from byzantium.core import files
-from byzantium.core.errors import needed
-from byzantium.papers import published
-from byzantium.papers.comparison import Compared, Comparison
-from byzantium.reports import tables
-from byzantium.runs.job import Job, Metrics
-from byzantium.runs.mimicry import Mimicry
-from byzantium.runs.run import Run
-from byzantium.runs.store import Result, Store
+from byzantium.core import files, needed
+from byzantium.learning import metrics
+from byzantium.papers import Compared, Comparison, published
+from byzantium.reports import palette, tables
+from byzantium.runs import Job, Metrics, Mimicry, Result, Run, Store
 
-# What may be drawn over rounds, in the order it is offered.
-SERIES = ("accuracy", "loss", "train_loss", "distance", "spread", "norm", "zeta2", "b2")
 # Runs that differ in these alone stand in one matrix.
 COMPARED = ("rule", "attack", "seed", "record", "evaluate_every")
 # What is always said of a setting; the rest only where settings differ in it.
@@ -117,8 +111,11 @@ def contents(store: Store, comparisons: Sequence[Comparison]) -> dict[str, Any]:
         "byzantium": __version__,
         "made": f"{now.day} {now:%B %Y, %H:%M}",
         "surroundings": _surroundings(results.values()),
+        "palette": palette.for_page(),
         "settings": list(settings.values()),
         "labels": _labels(list(numbers)),
+        # What may be drawn over rounds, in the order it is offered.
+        "metrics": {m.name: {"title": m.title, "scale": m.scale} for m in metrics.numbers()},
         "runs": [_run(result, list(settings).index(_setting(result.job))) for result in trained],
         "artifacts": [_artifact(comparison, numbers) for comparison in comparisons],
     }
@@ -151,6 +148,12 @@ def _parts(rule: str) -> tuple[str, str]:
     *mixings, last = parse(rule).stages
     text = re.sub(r"\bf=\d+(, )?", "", repr(last))
     return " >> ".join(map(repr, mixings)), re.sub(r", \)", ")", text)
+
+
+@cache
+def _kind(rule: str) -> str:
+    """The class of a rule, which tells its colour."""
+    return type(parse(rule).stages[-1]).__name__
 
 
 def _facets(job: Job) -> dict[str, Any]:
@@ -233,12 +236,15 @@ def _run(result: Result, setting: int) -> dict[str, Any]:
     assert isinstance(job, Run)
     entries: dict[str, Any] = {
         **_facets(job),
+        "kind": _kind(job.rule),
         "text": job.rule,
         "seed": job.seed,
         "n": job.n,
         "q": job.q,
         "setting": setting,
         "status": result.status,
+        "ending": result.ending,
+        "reason": result.reason,
         "accuracy": result.accuracy,
         "seconds": result.summary.get("seconds"),
         "command": command(job),
@@ -248,7 +254,7 @@ def _run(result: Result, setting: int) -> dict[str, Any]:
             "round": [line["round"] for line in result.metrics],
             **{
                 name: [line.get(name) for line in result.metrics]
-                for name in SERIES
+                for name in (metric.name for metric in metrics.numbers())
                 if any(name in line for line in result.metrics)
             },
         },
@@ -257,13 +263,13 @@ def _run(result: Result, setting: int) -> dict[str, Any]:
     return {name: _short(value) for name, value in entries.items()}
 
 
-def _weights(metrics: Sequence[Metrics]) -> dict[str, Any] | None:
+def _weights(lines: Sequence[Metrics]) -> dict[str, Any] | None:
     """How much each worker counted, over rounds; neighbours are averaged where there are many."""
-    kept = [line for line in metrics if "weights" in line]
-    if not kept:
+    weighed = [line for line in lines if "weights" in line]
+    if not weighed:
         return None
-    step = math.ceil(len(kept) / COLUMNS)
-    groups = [kept[k : k + step] for k in range(0, len(kept), step)]
+    step = math.ceil(len(weighed) / COLUMNS)
+    groups = [weighed[k : k + step] for k in range(0, len(weighed), step)]
     rows = [_means([line["weights"] for line in group]) for group in groups]
     return {"round": [group[-1]["round"] for group in groups], "rows": rows}
 
@@ -299,7 +305,9 @@ def _cell(comparison: Comparison, compared: Compared, numbers: dict[Job, int]) -
     values = _numbers(comparison, compared)
     cell: dict[str, Any] = {
         **_facets(job),
+        "kind": _kind(job.rule) if isinstance(job, (Run, Mimicry)) else "",
         "labels": compared.cell.labels,
+        "words": {k: palette.words(k, v) for k, v in compared.cell.labels.items()},
         "runs": [numbers[r.job] for r in compared.results if r.job in numbers],
         "value": fmean(values) if values else None,
         "deviation": stdev(values) if len(values) > 1 else None,
@@ -309,6 +317,8 @@ def _cell(comparison: Comparison, compared: Compared, numbers: dict[Job, int]) -
         "jobs": len(compared.results),
         "missing": compared.missing,
         "diverged": compared.diverged,
+        "failed": compared.failed,
+        "reasons": list(dict.fromkeys(r.reason for r in compared.results if r.reason)),
     }
     if compared.missing:
         cell["command"] = comparison.command(compared)
@@ -336,7 +346,7 @@ def _numbers(comparison: Comparison, compared: Compared) -> list[float]:
 def _mean_curve(curves: Sequence[dict[int, float]], compared: Compared) -> list[list[float]]:
     """Over seeds; as far as the shortest that diverged goes, else as far as any does."""
     results = zip(curves, compared.results, strict=True)
-    ends = [max(c, default=0) for c, result in results if result.status.startswith("diverged")]
+    ends = [max(c, default=0) for c, result in results if result.status == "diverged"]
     end = min(ends, default=math.inf)
     rounds = sorted({at for curve in curves for at in curve if at <= end})
     return [[*rounds], [fmean(curve[at] for curve in curves if at in curve) for at in rounds]]

@@ -1,4 +1,4 @@
-"""The look of the figures: colours, names, and a sheet of panels with its title and legend.
+"""The look of the figures: a sheet of panels with its title and legend.
 
 Sizes are in inches and laid out by hand, so that a figure comes out the same everywhere; nothing
 here uses pyplot, whose state is shared by the whole process.
@@ -10,43 +10,14 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from byzantium.papers.artifact import Artifact
+from byzantium.papers import Artifact
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, told apart by all kinds of eyes; ordered values go from dark to light.
-BLUE, ORANGE, GREEN, PINK, YELLOW = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"
-BLACK, GREY, PALE = "#222222", "#777777", "#DDDDDD"
-ORDERED = ("#1B0C6B", "#9C179E", "#E16462", "#F9A63A")
-COLOURS: dict[str, dict[Any, str]] = {
-    "aggregator": {"mean": BLACK, "krum": ORANGE, "median": YELLOW, "rfa": BLUE, "cclip": GREEN},
-    "s": {1: ORANGE, 2: BLUE, 3: GREEN, 5: PINK},
-    "momentum": dict(zip((0.0, 0.5, 0.9, 0.99), ORDERED, strict=True)),
-    "q": dict(zip((1, 5, 6, 12), ORDERED, strict=True)),
-    "scale": dict(zip((1, 2, 4, 8), ORDERED, strict=True)),
-    "mixing": {"Bucketing": BLUE, "Resampling": ORANGE},
-}
+BLACK, GREY = "#222222", "#777777"
 DASHES: dict[Any, Any] = {0.0: "-", 0.9: (0, (4, 1.5)), 0.5: (0, (6, 1, 1, 1)), 0.99: (0, (1, 1))}
-MARKERS = {"mean": "o", "krum": "s", "median": "^", "rfa": "D", "cclip": "v"}
-NAMES = {
-    "mean": "Mean",
-    "krum": "Krum",
-    "median": "Median",
-    "rfa": "Geometric median",
-    "cclip": "Centred clipping",
-    "bit-flip": "Bit flip",
-    "label-flip": "Label flip",
-    "mimic": "Mimic",
-    "ipm": "Inner product (IPM)",
-    "alie": "A little is enough",
-    "iid": "iid",
-    "noniid": "sorted by label",
-    "fixed": "radius 10",
-    "linear": "radius 10 / (1 - β)",
-    "sqrt": "radius 10 / √(1 - β)",
-}
 SMALL, USUAL, LARGE = 6.5, 8.0, 10.5
 
 
@@ -165,12 +136,3 @@ def missing(axis: Axes) -> None:
         fontsize=USUAL,
         color=GREY,
     )
-
-
-def words(name: str, value: Any) -> str:
-    """A label as it is read in a figure."""
-    if name == "varied":
-        return f"{value} varies"
-    if name in ("momentum", "scale"):
-        return f"{name} {value:g}"
-    return NAMES.get(value, value) if isinstance(value, str) else f"{name} = {value:g}"

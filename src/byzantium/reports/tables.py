@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from byzantium.papers.comparison import Compared, Comparison
-from byzantium.runs.records import LARGEST
-from byzantium.runs.run import LAST, Run
-from byzantium.runs.store import Result
+from byzantium.learning import metrics
+from byzantium.papers import Compared, Comparison
+from byzantium.runs import LARGEST, LAST, Result, Run
 
 NONE = "—"
 
@@ -200,12 +199,14 @@ def varying(comparison: Comparison) -> list[str]:
 
 
 def state(compared: Compared) -> str:
-    """Why a cell has no number: "missing", "unfinished" or "diverged"; empty if it may have one."""
+    """Why a cell has no number: "diverged", "failed", "unfinished" or "missing"; else empty."""
     statuses = [result.status for result in compared.results]
     if compared.values:
         return ""
     if compared.diverged:
         return "diverged"
+    if compared.failed:
+        return "failed"
     begun = any(status in ("unfinished", "running") for status in statuses)
     return "unfinished" if begun else "missing"
 
@@ -219,8 +220,8 @@ def verdict(comparison: Comparison, compared: Compared) -> Entry:
 
 
 def _number(value: float, y: str = "accuracy", digits: int = 3) -> str:
-    """Accuracies have one decimal, all else so many digits."""
-    if y == "accuracy":
+    """What is in percent has one decimal, all else so many digits."""
+    if metrics.scale(y) == "percent":
         return f"{value:.1f}"
     if abs(value) < 1e-12:  # rounding, where the result is exact
         return "0"
@@ -228,8 +229,12 @@ def _number(value: float, y: str = "accuracy", digits: int = 3) -> str:
 
 
 def others(compared: Compared) -> str:
-    """What became of the seeds that are not behind the number of a cell."""
-    counts = {"diverged": compared.diverged, "missing": compared.missing}
+    """What became of the seeds that do not count in the number of a cell."""
+    counts = {
+        "diverged": compared.diverged,
+        "failed": compared.failed,
+        "missing": compared.missing - compared.failed,
+    }
     return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
 
 
@@ -241,7 +246,7 @@ def _ours(compared: Compared) -> Entry:
 
 
 def _seeds(compared: Compared, unit: str = "") -> Entry:
-    """How many are behind a number, and what became of the others."""
+    """How many count in a number, and what became of the others."""
     count = len(compared.values)
     plural = "s" * (count != 1) if unit else ""
     return Entry(", ".join(filter(None, [f"{count}{unit}{plural}", others(compared)])))
@@ -273,8 +278,8 @@ def outcome(comparison: Comparison) -> str:
         agree = sum(compared.verdict == "agrees" for compared in looked_at)
         said.append(f"{agree} of {len(looked_at)} cells agree")
     if comparison.is_published:
-        kept, pairs = comparison.order()
-        order = f"the order of the rules is kept in {kept} of {pairs} pairs"
+        same, pairs = comparison.order()
+        order = f"the order of the rules is kept in {same} of {pairs} pairs"
         said.append(order if pairs else "no two rules whose order could be compared")
     total = len(comparison.cells)
     absent = sum(compared.verdict == "missing" for compared in comparison.cells)
@@ -283,6 +288,8 @@ def outcome(comparison: Comparison) -> str:
         said.append(f"{absent} of {total} cells missing")
     if fewer:
         said.append(f"{fewer} of {total} cells with fewer seeds than asked for")
+    if failed := sum(compared.failed for compared in comparison.cells):
+        said.append(f"{failed} run{'s' * (failed > 1)} failed")
     if comparison.complete:
         said.append(f"all {total} cells done")
     text = "; ".join(said)

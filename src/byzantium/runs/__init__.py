@@ -1,1 +1,5 @@
 """Training as data: jobs, runs, sweeps of them, and their results on disk."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -16,14 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
-
-from byzantium.core import files, notation
-from byzantium.core.claims import BusyError as BusyError
-from byzantium.core.claims import held
-from byzantium.core.errors import ByzantiumError
-from byzantium.core.fields import check_fields
-from byzantium.core.lazy import cached_property
+from byzantium.core import BusyError as BusyError
+from byzantium.core import ByzantiumError, cached_property, check_fields, files, held, notation
 from byzantium.runs import records
 from byzantium.runs.records import Metrics as Metrics
 from byzantium.runs.records import lines as lines
@@ -39,15 +33,20 @@ logger = logging.getLogger("byzantium")
 # made with stands in its summary.
 NUMERICS = 1
 CONFIGURATION, METRICS, SUMMARY, LOG = "config.toml", "metrics.jsonl", "summary.json", "run.log"
-SECONDS = ".seconds"
+# Of a job that is not done: why the last attempt failed, and how long it was worked on.
+FAILURE, SECONDS = "failed.json", ".seconds"
 
 Watch = Callable[[int, int, str], None]
 Stop = Callable[[], bool]
 
 
-def told(default: Any, text: str) -> Any:
-    """A field and what it means; the command line has it as an option, with this text as help."""
-    return dataclasses.field(default=default, metadata={"help": text})
+def option(default: Any, text: str, *, later: bool = False) -> Any:
+    """A field and what it means; the command line has it as an option, with this text as help.
+
+    later: the field was added when there were results already. While it has its default, it is left
+           out of the identity, so that these results are still found.
+    """
+    return dataclasses.field(default=default, metadata={"help": text, "later": later})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,11 +101,20 @@ class Job(ABC):
 
     @cached_property
     def identity(self) -> str:
-        """A hash of every field and of the version of the numerics."""
+        """A hash of the fields and of the version of the numerics.
+
+        Every field counts, apart from one that was added later and has its default.
+        """
         return self.identity_in(NUMERICS)
 
     def identity_in(self, numerics: int) -> str:
-        text = json.dumps({**self.configuration(), "numerics": numerics}, sort_keys=True)
+        unsaid = {
+            field.name
+            for field in dataclasses.fields(self)
+            if field.metadata.get("later") and getattr(self, field.name) == field.default
+        }
+        hashed = {k: v for k, v in self.configuration().items() if k not in unsaid}
+        text = json.dumps({**hashed, "numerics": numerics}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def varied(self, **changes: Any) -> Self:
@@ -134,29 +142,48 @@ def perform(
     """Carry a job out in its folder, or go on where it stopped; the summary, None if unfinished.
 
     A finished job is only read. Two processes never work on one: the lock is the operating
-    system's, and dies with its holder.
+    system's, and dies with its holder. Why it failed, if it does, is raised and stays in the folder
+    until the next attempt.
     """
     if (done := finished(job, folder)) is not None:
         return done[0]
     with held(folder):
         if (done := finished(job, folder)) is not None:  # by another process, a moment ago
             return done[0]
-        with _logged(folder):
-            files.write(folder / CONFIGURATION, job.toml())
-            start = time.monotonic()
-            result = job.work(folder, watch, stop)
-            seconds = time.monotonic() - start + _seconds_before(folder)
-            if result is None:
-                with suppress(OSError):  # only a time is lost
-                    files.write(folder / SECONDS, f"{seconds:.1f}")
-                logger.info("stopped; it goes on from here when started again")
-                return None
-            result |= {"seconds": round(seconds, 1), **surroundings()}
-            files.write(folder / SUMMARY, json.dumps(result, indent=1) + "\n")
-            with suppress(OSError):
-                (folder / SECONDS).unlink()
-            logger.info("%s", result["status"])
-            return result
+        with suppress(OSError):  # what cannot be removed says nothing of a job that gets done
+            (folder / FAILURE).unlink()
+        try:
+            with _logged(folder):
+                return _attempt(job, folder, watch, stop)
+        except Exception as error:
+            write_failure(folder, records.reason(error))
+            raise
+
+
+def _attempt(job: Job, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:
+    files.write(folder / CONFIGURATION, job.toml())
+    start = time.monotonic()
+    result = job.work(folder, watch, stop)
+    seconds = time.monotonic() - start + _seconds_before(folder)
+    if result is None:
+        with suppress(OSError):  # only a time is lost
+            files.write(folder / SECONDS, f"{seconds:.1f}")
+        logger.info("stopped; it goes on from here when started again")
+        return None
+    result |= {"seconds": round(seconds, 1), **surroundings()}
+    files.write(folder / SUMMARY, json.dumps(result, indent=1) + "\n")
+    with suppress(OSError):
+        (folder / SECONDS).unlink()
+    logger.info("%s", result["status"])
+    return result
+
+
+def write_failure(folder: Path, reason: str) -> None:
+    """Write down why a job failed, for whoever has its lock."""
+    try:
+        files.write(folder / FAILURE, json.dumps({"reason": reason}) + "\n")
+    except OSError as error:  # of two things that went wrong the first is the one to be raised
+        logger.warning("%s cannot be written: %s", folder / FAILURE, records.why(error))
 
 
 def finished(job: Job, folder: Path) -> tuple[dict[str, Any], list[Metrics]] | None:
@@ -175,6 +202,8 @@ def _seconds_before(folder: Path) -> float:
 
 def surroundings() -> dict[str, Any]:
     """What the numbers were made with."""
+    import torch
+
     from byzantium import __version__
 
     return {

@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from byzantium.aggregation import Aggregator
-from byzantium.aggregation.pipeline import check_sizes
-from byzantium.core import files
-from byzantium.core.errors import ByzantiumError
-from byzantium.core.fields import Count, Positive, Seed
+from byzantium import aggregation, runs
+from byzantium.core import ByzantiumError, Count, Positive, Seed, files
 from byzantium.runs.job import METRICS, Job, Stop, Watch, append
-from byzantium.runs.run import rule_of
+
+if TYPE_CHECKING:
+    from byzantium.aggregation import Aggregator
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,7 @@ class Mimicry(Job):
         if self.q >= self.n:
             raise ByzantiumError(f"a demonstration needs q < n, got q={self.q} of {self.n}")
         rule = self.aggregator()
-        check_sizes(rule.stages, self.n)
+        aggregation.check_sizes(rule.stages, self.n)
         object.__setattr__(self, "rule", repr(rule))
 
     @property
@@ -50,9 +47,11 @@ class Mimicry(Job):
         return self.n
 
     def aggregator(self) -> Aggregator:
-        return rule_of(self.rule, self.q)
+        return runs.parts.rule_of(self.rule, self.q)
 
     def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:
+        import torch
+
         generator = torch.Generator().manual_seed(self.seed)
         rule, errors = self.aggregator(), []
         for draw in range(self.draws):

@@ -32,12 +32,10 @@ def described(job: Job) -> str:
 
 
 class Board:
-    """Hears the events of a sweep; `failed` and `busy` are what went wrong."""
+    """Shows the events of a sweep."""
 
     def __init__(self, total: int, done: int, console: Console) -> None:
         self.total, self.done, self.console = total, done, console
-        self.failed: list[Event] = []
-        self.busy: list[Event] = []
         self.bars: dict[Job, TaskID] = {}
         columns = (
             TextColumn("{task.description}", markup=False),
@@ -59,9 +57,10 @@ class Board:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.progress.stop()
+        if self.progress.live.is_started:  # otherwise it would print an empty line
+            self.progress.stop()
 
-    def hear(self, event: Event) -> None:
+    def show(self, event: Event) -> None:
         name = described(event.job)
         if event.kind == "begun":
             self.bars[event.job] = self.progress.add_task(name, total=None)
@@ -78,8 +77,6 @@ class Board:
             if event.kind == "done":
                 self.done += 1
                 self.progress.update(self.whole, completed=self.done)
-            self.failed += [event] * (event.kind == "failed")
-            self.busy += [event] * (event.kind == "busy")
             if event.kind != "stopped" or event.note:
                 text = f"{self.done}/{self.total} {event.kind}: {name}"
                 text += f" ({event.note})" if event.note not in ("", "completed") else ""

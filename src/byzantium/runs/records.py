@@ -14,21 +14,41 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from byzantium.core import files
-from byzantium.core.errors import ByzantiumError
+from byzantium.core import ByzantiumError, files
+from byzantium.learning import metrics as measured
 
 Metrics = dict[str, Any]
 
 # Nothing that is measured is larger; the square of this is still a number.
 LARGEST = 1e100
-# Up to here whole numbers are the same in every program.
+# Up to here whole numbers are exact in JavaScript, too, which reads them on the page.
 LARGEST_ROUND = 2**53
-# So many characters have a text in a summary, a sentence about an error, a configuration at most.
+# The most characters that a text in a summary, a sentence about an error, and a configuration have.
 LONGEST_TEXT, LONGEST_SENTENCE, LONGEST_CONFIGURATION = 300, 600, 16000
-STATUS = re.compile(r"completed|diverged in round [0-9]{1,15}")
+CUT = "..."
+# No data set has more files.
+MOST_FILES = 100
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+DIVERGED = re.compile(r"diverged in round ([0-9]{1,15})")
 TEXTS, COUNTS = ("byzantium", "python", "torch", "machine"), ("numerics", "threads")
+
+
+class Outcome(NamedTuple):
+    """How a job that is done ended: "completed", or "diverged", and then in which round."""
+
+    status: str
+    round: int | None = None
+
+
+def outcome(text: Any) -> Outcome:
+    """What the status in a summary means: "completed" or "diverged in round 17"."""
+    if text == "completed":
+        return Outcome("completed")
+    if isinstance(text, str) and (found := DIVERGED.fullmatch(text)):
+        return Outcome("diverged", int(found[1]))
+    raise ByzantiumError(f"its status is {reprlib.repr(text)}")
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -56,10 +76,7 @@ def summary(path: Path, measure: str) -> dict[str, Any] | None:
             values = _mapping(_parsed(path, _text(path)))
         except FileNotFoundError:
             return None
-        status = values.get("status")
-        if not isinstance(status, str) or not STATUS.fullmatch(status):
-            raise ByzantiumError(f"its status is {reprlib.repr(status)}")
-        measured = values.get(measure)
+        status, measured = outcome(values.get("status")).status, values.get(measure)
         if status == "completed" and not _is_number(measured, 0):
             raise ByzantiumError(f"its {measure} is {reprlib.repr(measured)}")
         if status != "completed" and measured is not None:
@@ -72,7 +89,21 @@ def summary(path: Path, measure: str) -> dict[str, Any] | None:
         for name in COUNTS:
             if not _is_whole(values.get(name, 1)):
                 raise ByzantiumError(f"its {name} is {reprlib.repr(values[name])}")
+        if not _are_digests(values.get("data", {})):
+            raise ByzantiumError(f"its data are {reprlib.repr(values['data'])}")
         return values
+
+
+def failure(path: Path) -> str | None:
+    """Why the last attempt at a job failed; None if there is no such file."""
+    with _reading(path):
+        try:
+            reason = _mapping(_parsed(path, _text(path))).get("reason")
+        except FileNotFoundError:
+            return None
+        if not _is_text(reason, LONGEST_SENTENCE + len(CUT)):
+            raise ByzantiumError(f"its reason is {reprlib.repr(reason)}")
+        return str(reason)
 
 
 def metrics(path: Path, workers: int) -> list[Metrics]:
@@ -142,8 +173,19 @@ def why(error: BaseException) -> str:
         return "it is not a text in UTF-8"
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= LONGEST_SENTENCE else f"{text[:LONGEST_SENTENCE]}..."
+    return _line(str(error)) or type(error).__name__
+
+
+def reason(error: BaseException) -> str:
+    """Why a job failed, in one line; our own sentences say all, of others the kind helps."""
+    own = isinstance(error, ByzantiumError)
+    text = _line(str(error) if own else f"{type(error).__name__}: {error}")
+    return "".join(sign if sign.isprintable() else "?" for sign in text)
+
+
+def _line(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST_SENTENCE else text[:LONGEST_SENTENCE] + CUT
 
 
 def _text(path: Path) -> str:
@@ -177,14 +219,25 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and _is_number(value, 0, LARGEST_ROUND)
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and value.isprintable() and len(value) <= LONGEST_TEXT
+def _is_text(value: Any, longest: int = LONGEST_TEXT) -> bool:
+    return isinstance(value, str) and value.isprintable() and len(value) <= longest
+
+
+def _are_digests(value: Any) -> bool:
+    """The files of a data set, and a digest of each."""
+    if not isinstance(value, dict) or len(value) > MOST_FILES:
+        return False
+    return all(
+        _is_text(name) and isinstance(digest, str) and DIGEST.fullmatch(digest)
+        for name, digest in value.items()
+    )
 
 
 def _is_measured(name: str, value: Any, workers: int) -> bool:
-    """A number, which need not be finite; weights of workers; how often some were rejected."""
-    if name == "weights":
+    """A number, which need not be finite; a number for each worker; how often some were named."""
+    kind = measured.TABLE[name].kind if name in measured.TABLE else "number"
+    if kind == "shares":
         return isinstance(value, list) and len(value) == workers and all(map(_is_number, value))
-    if name == "rejected":
+    if kind == "workers":
         return isinstance(value, dict) and all(map(_is_whole, value.values()))
     return _is_number(value) or (isinstance(value, float) and not math.isfinite(value))

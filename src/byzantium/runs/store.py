@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from byzantium.core.claims import at_work
-from byzantium.core.errors import ByzantiumError
+from byzantium.core import ByzantiumError, at_work, needed
 from byzantium.runs import records
-from byzantium.runs.job import CONFIGURATION, METRICS, NUMERICS, Job, Metrics, finished
+from byzantium.runs.job import CONFIGURATION, FAILURE, METRICS, NUMERICS, Job, Metrics, finished
 from byzantium.runs.mimicry import Mimicry
 from byzantium.runs.run import Run
 
@@ -29,10 +28,12 @@ KINDS: dict[str, type[Job]] = {kind.__name__: kind for kind in (Run, Mimicry)}
 class Result:
     """What there is of a job.
 
-    status:  "missing", "unfinished", "running", "completed", "diverged in round ...", or, of what
+    status:  "missing", "unfinished", "running", "failed", "completed", "diverged", or, of what
              cannot be read, "damaged".
     metrics: one mapping for each evaluation.
     summary: of a job that is done: its accuracy, how long it took, on what; empty otherwise.
+    round:   of one that diverged, when.
+    reason:  of one that failed or is damaged, why, in a sentence.
     """
 
     job: Job
@@ -40,10 +41,17 @@ class Result:
     status: str
     metrics: list[Metrics]
     summary: dict[str, Any]
+    round: int | None = None
+    reason: str = ""
 
     @property
     def done(self) -> bool:
         return bool(self.summary)
+
+    @property
+    def ending(self) -> str:
+        """The status, and of one that diverged the round."""
+        return self.status if self.round is None else f"{self.status} in round {self.round}"
 
     @property
     def accuracy(self) -> float | None:
@@ -72,11 +80,17 @@ class Store:
     def result(self, job: Job) -> Result:
         """What there is of a job; a sentence where it cannot be read."""
         folder = self.folder(job)
-        # Asked first: of a job that is finished just now it must not be said that it was left.
+        # This is asked before anything is read: a job that another process finishes meanwhile would
+        # otherwise seem to be left unfinished.
         working = at_work(folder)
         if (done := finished(job, folder)) is not None:
-            return Result(job, folder, done[0]["status"], done[1], done[0])
+            summary, metrics = done
+            status, at = records.outcome(summary["status"])
+            return Result(job, folder, status, metrics, summary, at)
         metrics = records.metrics(folder / METRICS, job.workers)
+        reason = None if working else records.failure(folder / FAILURE)
+        if reason is not None:
+            return Result(job, folder, "failed", metrics, {}, reason=reason)
         if not (folder / CONFIGURATION).exists():
             status = "missing"
         else:
@@ -92,7 +106,7 @@ class Store:
             return self.result(job)
         except ValueError as error:
             self.pass_over(str(self.folder(job)), error)
-            return Result(job, self.folder(job), "damaged", [], {})
+            return Result(job, self.folder(job), "damaged", [], {}, reason=records.why(error))
 
     def __iter__(self) -> Iterator[Result]:
         """All results, by their place on disk; what cannot be read is named in the log."""
@@ -102,13 +116,12 @@ class Store:
                 continue
             try:
                 job = job_of(records.configuration(folder / CONFIGURATION))
-                if job.identity != folder.name:
-                    if any(job.identity_in(older) == folder.name for older in range(NUMERICS)):
-                        continue
-                    raise ByzantiumError(f"its {CONFIGURATION} is that of another job")
+                _check_identity(job, folder.name)
                 result = self.result(job)
-            except FileNotFoundError:  # nothing was begun
-                continue
+            except FileNotFoundError:
+                # A process that has just begun to work there has not written it yet.
+                if not at_work(folder):
+                    self.pass_over(str(folder), ByzantiumError(f"it has no {CONFIGURATION}"))
             except Exception as error:  # whatever it is that a stranger made it trip over
                 self.pass_over(str(folder), error)
             else:
@@ -124,9 +137,21 @@ class Store:
 
     def table(self) -> pandas.DataFrame:
         """One row a job: its fields, status, accuracy and how long it took."""
-        import pandas
+        table = needed("pandas", "report", "a table of results")
+        return table.DataFrame([_row(result) for result in self])
 
-        return pandas.DataFrame([_row(result) for result in self])
+
+def _check_identity(job: Job, identity: str) -> None:
+    """Raise a sentence unless a folder of this name holds the results of the job."""
+    if job.identity == identity:
+        return
+    for older in range(NUMERICS):
+        if job.identity_in(older) == identity:
+            raise ByzantiumError(
+                f"it was made with numerics {older}, which defined the same job differently; "
+                f"now there are numerics {NUMERICS}"
+            )
+    raise ByzantiumError(f"its {CONFIGURATION} is that of another job")
 
 
 def job_of(values: dict[str, Any]) -> Job:
@@ -146,7 +171,8 @@ def _row(result: Result) -> dict[str, Any]:
     return {
         "identity": result.job.identity,
         **plain,
-        "status": result.status,
+        "status": result.ending,
         "accuracy": result.accuracy,
         "seconds": result.summary.get("seconds"),
+        "reason": result.reason,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 import multiprocessing
 import os
 import signal
@@ -16,18 +17,19 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from byzantium.core.errors import ByzantiumError
-from byzantium.runs.job import BusyError, Job, Stop, perform, read
+from byzantium.core import ByzantiumError, held
+from byzantium.runs import records
+from byzantium.runs.job import BusyError, Job, Stop, perform, read, write_failure
 from byzantium.runs.run import Run
-from byzantium.runs.store import Store
+from byzantium.runs.store import Result, Store
 
-# Progress is told at most so often, in seconds.
-OFTEN = 0.2
-# How long the processes are given to save themselves when the sweep is stopped.
-PATIENCE = 120
-# Ctrl-C, a polite kill, and the end of the terminal.
+logger = logging.getLogger("byzantium")
+
+# Seconds between two events of progress of a job, and between two looks at what is to be done.
+INTERVAL = 0.2
+# The seconds that the processes are given to save themselves when the sweep is stopped.
+GRACE = 120
+# These signals come from Ctrl-C, from `kill`, and when the terminal is closed.
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -36,7 +38,7 @@ class Event:
     """Something happened to a job: "begun", "progress", "done", "stopped", "busy" or "failed".
 
     done, total, note: of progress, how far it is and its last accuracy; of a failure, why; of a job
-                       that was stopped alone, who goes on with it.
+                       that was stopped alone, who goes on with it; of one that is done, how.
     """
 
     job: Job
@@ -94,27 +96,48 @@ def execute(
     processes: int = 1,
     listen: Listen = lambda event: None,
     stop: Stop = lambda: False,
-) -> None:
-    """Carry out the jobs that are not done, several at a time, each with its share of the cores."""
+) -> list[Result]:
+    """Carry out the jobs that are not done, several at a time, each with its share of the cores.
+
+    Returns for each job, in their order, what there is of it then. One that failed does not stop
+    the others; its result has the status "failed", and the reason.
+    """
+    jobs = list(jobs)
     waiting = [result.job for result in store.results(dict.fromkeys(jobs)) if not result.done]
     processes = min(processes, len(waiting))
+    ends: dict[Job, Event] = {}
+
+    def hear(event: Event) -> None:
+        ends[event.job] = event
+        listen(event)
+
     if processes <= 1:
         for job in waiting:
             if not stop():
-                _perform(job, store.root, listen, stop)
+                _perform(job, store.root, hear, stop)
     else:
-        _Crew(store, processes, listen, stop).carry_out(waiting)
+        _Pool(store, processes, hear, stop).carry_out(waiting)
+    return [_ended(result, ends.get(result.job)) for result in store.results(jobs)]
+
+
+def _ended(result: Result, end: Event | None) -> Result:
+    """What the store has of a job; why it is not done, where that could not be written there."""
+    if result.done or result.reason or end is None:
+        return result
+    if end.kind == "failed":
+        return dataclasses.replace(result, status="failed", reason=end.note)
+    return dataclasses.replace(result, reason=end.note) if end.kind == "busy" else result
 
 
 def _perform(job: Job, root: Path, listen: Listen, stop: Stop) -> None:
-    """One job; whatever happens is told and not raised, so that the others go on."""
-    told = 0.0
+    """One job; whatever happens is an event and not raised, so that the others go on."""
+    last = 0.0
 
     def watch(done: int, total: int, note: str) -> None:
-        nonlocal told
-        if time.monotonic() - told > OFTEN:
+        nonlocal last
+        if time.monotonic() - last > INTERVAL:
             listen(Event(job, "progress", done, total, note))
-            told = time.monotonic()
+            last = time.monotonic()
 
     listen(Event(job, "begun"))
     try:
@@ -122,24 +145,26 @@ def _perform(job: Job, root: Path, listen: Listen, stop: Stop) -> None:
     except BusyError as error:
         listen(Event(job, "busy", note=str(error)))
     except Exception as error:
-        listen(Event(job, "failed", note=f"{type(error).__name__}: {error}"))
+        listen(Event(job, "failed", note=records.reason(error)))
     else:
         note = "" if result is None else str(result["status"])
         listen(Event(job, "stopped" if result is None else "done", note=note))
 
 
-def _member(pipe: Connection, root: Path, threads: int) -> None:
-    """A process of the crew: jobs come in, events go out.
+def _serve(pipe: Connection, root: Path, threads: int) -> None:
+    """What a process of the pool does: jobs come in through the pipe, events go out.
 
-    Told to stop, or left alone by the one that leads, it saves itself and leaves.
+    When a signal stops it, or the process that leads the pool is gone, it saves itself and ends.
     """
+    import torch
+
     stopped = threading.Event()
     for number in INTERRUPTS:
-        heed(number, lambda *_: stopped.set())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that leads
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)  # what came meanwhile comes now
+        handle_signal(number, lambda *_: stopped.set())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that leads
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)  # `_spawn` blocked them
 
-    def tell(event: Event) -> None:
+    def send(event: Event) -> None:
         try:
             pipe.send(event)
         except OSError:
@@ -148,21 +173,24 @@ def _member(pipe: Connection, root: Path, threads: int) -> None:
     torch.set_num_threads(threads)
     while not stopped.is_set():
         try:
-            if not pipe.poll(OFTEN):
+            if not pipe.poll(INTERVAL):
                 continue
             job = pipe.recv()
         except (EOFError, OSError):
             return
-        _perform(job, root, tell, stopped.is_set)
+        _perform(job, root, send, stopped.is_set)
 
 
-def heed(number: int, handle: Callable[[int, Any], Any]) -> Any:
-    """Handle a signal, unless whoever started us had it ignored, as nohup does; what was before."""
+def handle_signal(number: int, handle: Callable[[int, Any], Any]) -> Any:
+    """Set a handler, unless we were started with the signal ignored, as by nohup.
+
+    Returns the handler that there was before.
+    """
     before = signal.getsignal(number)
     return before if before is signal.SIG_IGN else signal.signal(number, handle)
 
 
-class _Crew:
+class _Pool:
     """Processes that take one job after the other; one that dies is replaced."""
 
     def __init__(self, store: Store, processes: int, listen: Listen, stop: Stop) -> None:
@@ -170,34 +198,35 @@ class _Crew:
         self.size = processes
         self.threads = max(1, (os.cpu_count() or 1) // processes)
         self.context = multiprocessing.get_context("spawn")  # torch does not survive a fork
-        self.members: dict[Connection, Any] = {}
+        self.processes: dict[Connection, Any] = {}
         self.busy: dict[Connection, Job] = {}
         self.waiting: list[Job] = []
-        self.leaving: list[Any] = []
+        self.ending: list[Any] = []
 
     def carry_out(self, jobs: Sequence[Job]) -> None:
         self.waiting = list(reversed(jobs))
         try:
             while (self.waiting or self.busy) and not self.stop():
                 while self.waiting and len(self.busy) < self.size:
-                    self._give(self.waiting.pop())
-                self._hear(OFTEN)
+                    self._assign(self.waiting.pop())
+                self._receive(INTERVAL)
         finally:
-            self._dismiss()
+            self._close()
 
-    def _give(self, job: Job) -> None:
-        idle = [pipe for pipe in self.members if pipe not in self.busy]
-        pipe = idle[0] if idle else self._hire()
-        with suppress(OSError):  # it has left; that is heard, too
+    def _assign(self, job: Job) -> None:
+        idle = [pipe for pipe in self.processes if pipe not in self.busy]
+        pipe = idle[0] if idle else self._spawn()
+        with suppress(OSError):  # the process has ended, which `_receive` finds out
             pipe.send(job)
         self.busy[pipe] = job
 
-    def _hire(self) -> Connection:
+    def _spawn(self) -> Connection:
         ours, theirs = self.context.Pipe()
         arguments = (theirs, self.store.root, self.threads)
-        process = self.context.Process(target=_member, args=arguments, daemon=True)
-        # Until it can save itself and leave, signals to it wait; those to us, for a moment. The
-        # tracker of multiprocessing is started before: it lets signals through when it has begun.
+        process = self.context.Process(target=_serve, args=arguments, daemon=True)
+        # The process inherits that these signals are blocked, and unblocks them when it is able to
+        # save itself. The resource tracker of multiprocessing must have been started before: when
+        # it starts, it unblocks signals.
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
         try:
@@ -205,43 +234,49 @@ class _Crew:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
-        self.members[ours] = process
+        self.processes[ours] = process
         return ours
 
-    def _hear(self, seconds: float) -> None:
+    def _receive(self, seconds: float) -> None:
         for pipe in wait(list(self.busy), seconds):
             assert isinstance(pipe, Connection)
             try:
                 event: Event = pipe.recv()
             except (EOFError, OSError):
-                event = self._left(pipe)
+                event = self._lost(pipe)
             if event.kind in ("begun", "progress"):
                 self.listen(event)
                 continue
             job = self.busy.pop(pipe)
             if event.kind == "stopped":
-                self.leaving += [self.members.pop(pipe)] if pipe in self.members else []
-                if not self.stop():  # it alone was told to
+                self.ending += [self.processes.pop(pipe)] if pipe in self.processes else []
+                if not self.stop():  # the signal was for this process alone
                     self.waiting.append(job)
                     event = dataclasses.replace(event, note="another process goes on with it")
             self.listen(event)
 
-    def _left(self, pipe: Connection) -> Event:
-        """What is to be said of the job of a process that is gone."""
-        process, job = self.members.pop(pipe), self.busy[pipe]
+    def _lost(self, pipe: Connection) -> Event:
+        """What became of the job of a process that is gone; a failure is written for it."""
+        process, job = self.processes.pop(pipe), self.busy[pipe]
         process.join()
-        if -process.exitcode in (0, *INTERRUPTS):  # it was told to stop before the job came
+        if -process.exitcode in (0, *INTERRUPTS):  # a signal stopped it before the job came
             return Event(job, "stopped")
         how = "was killed" if process.exitcode < 0 else f"ended with code {process.exitcode}"
-        return Event(job, "failed", note=f"its process {how}")
+        reason, folder = f"its process {how}", self.store.folder(job)
+        try:
+            with held(folder):
+                write_failure(folder, reason)
+        except (BusyError, OSError) as error:
+            logger.warning("%s: %s could not be written: %s", folder, reason, records.why(error))
+        return Event(job, "failed", note=reason)
 
-    def _dismiss(self) -> None:
-        """Let everyone save and go."""
-        for process in self.members.values():
+    def _close(self) -> None:
+        """Let every process save itself and end."""
+        for process in self.processes.values():
             process.terminate()
-        patience = time.monotonic() + PATIENCE
-        while self.busy and time.monotonic() < patience:
-            self._hear(OFTEN)
-        for process in [*self.members.values(), *self.leaving]:
-            process.join(OFTEN if self.busy else PATIENCE)
+        deadline = time.monotonic() + GRACE
+        while self.busy and time.monotonic() < deadline:
+            self._receive(INTERVAL)
+        for process in [*self.processes.values(), *self.ending]:
+            process.join(INTERVAL if self.busy else GRACE)
             process.kill()

@@ -1,45 +1,5 @@
 """Attacks: honest vectors in, Byzantine vectors out; and attacks on labels."""
 
-from byzantium.core.notation import read
-from byzantium.threats.attack import Attack
-from byzantium.threats.attacks import (
-    ALittleIsEnough,
-    BitFlip,
-    GaussianNoise,
-    InnerProduct,
-    LabelFlip,
-    MinMax,
-    MinSum,
-    NoAttack,
-    NonFinite,
-)
-from byzantium.threats.mimic import Mimic
-from byzantium.threats.tuned import Tuned
+import lazy_loader
 
-__all__ = [
-    "ALittleIsEnough",
-    "Attack",
-    "BitFlip",
-    "GaussianNoise",
-    "InnerProduct",
-    "LabelFlip",
-    "Mimic",
-    "MinMax",
-    "MinSum",
-    "NoAttack",
-    "NonFinite",
-    "Tuned",
-    "parse_attack",
-]
-
-
-def parse_attack(text: str) -> Attack:
-    """Read an attack back from its repr.
-
-    >>> parse_attack("Tuned(attack=InnerProduct(epsilon=0.5))")
-    Tuned(attack=InnerProduct(epsilon=0.5))
-    """
-    attacks = {name: globals()[name] for name in __all__ if name not in ("Attack", "parse_attack")}
-    attack = read(text, attacks)
-    assert isinstance(attack, Attack)
-    return attack
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

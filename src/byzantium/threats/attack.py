@@ -10,12 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from byzantium.aggregation import Aggregator
-from byzantium.aggregation.geometry import moments
-from byzantium.core.errors import ByzantiumError
-from byzantium.core.forks import fork_safe
-from byzantium.core.formula import Formula, Stateful
-from byzantium.core.lazy import cached_property
+from byzantium.aggregation import Aggregator, moments
+from byzantium.core import ByzantiumError, Formula, Stateful, cached_property, fork_safe
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from byzantium.aggregation.plain import column_blocks
-from byzantium.core.fields import Measure
+from byzantium.aggregation import column_blocks
+from byzantium.core import Measure
 from byzantium.threats.attack import Attack, Scene
 
 # What an attack that must not be noticed may owe to the rounding of its vector to the dtype.

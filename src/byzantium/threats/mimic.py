@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from byzantium.core.errors import ByzantiumError
-from byzantium.core.fields import Count, Positive
+from byzantium.core import ByzantiumError, Count, Positive
 from byzantium.threats.attack import Attack, Scene
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from byzantium.core.errors import ByzantiumError
+from byzantium.core import ByzantiumError
 from byzantium.threats.attack import Attack, Scene
 
 # Ten strengths to try; then twice three more around the best.

@@ -43,7 +43,6 @@ const mean = (numbers) => numbers.reduce((sum, number) => sum + number, 0) / num
 const naturally = (a, b) =>
   typeof a === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true });
 const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
-const named = (name, value) => (typeof value === "number" ? `${name} = ${value}` : String(value));
 
 function duration(seconds) {
   if (seconds < 120) return `${Math.round(seconds)} s`;
@@ -54,13 +53,14 @@ function duration(seconds) {
 
 const VIRIDIS = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779",
   "#6ece58", "#b5de2b", "#fde725"];
-const LINES = [2, 5, 3, 4, 1, 6, 7, 0, 8, 9];
-// The rules of the paper have the same colour in every report.
-const RULES = ["Mean", "Krum", "Median", "GeometricMedian", "CenteredClipping"];
-const nameOf = (rule) => rule.split("(")[0];
-const rules = [...new Set([...RULES, ...distinct([...report.runs,
-  ...report.artifacts.flatMap((artifact) => artifact.cells)].filter((item) => item.rule),
-  (item) => nameOf(item.rule)).sort(naturally)])];
+const { palette } = report;
+for (const [name, [light, dark]] of Object.entries(palette.colours)) {
+  root.style.setProperty(`--${name}`, `light-dark(${light}, ${dark})`);
+}
+// The rules of the paper have the same colour in every report and figure; others take what is left.
+const otherRules = distinct([...report.runs, ...report.artifacts.flatMap((one) => one.cells)]
+  .filter((item) => item.kind && !palette.rules[item.kind]), (item) => item.kind).sort(naturally);
+const turn = (names, k) => names[k % names.length];
 const probe = document.body.appendChild(make("i", { hidden: "" }));
 
 /** The red, green and blue of a colour of the style sheet, in the present theme. */
@@ -71,7 +71,11 @@ function channels(name) {
 const css = (rgb) => `rgb(${rgb.map(Math.round).join(",")})`;
 const colour = (name) => css(channels(name));
 const between = (a, b, share) => a.map((value, k) => value + (b[k] - value) * share);
-const ruleColour = (rule) => `--c${rules.indexOf(nameOf(rule)) % 10}`;
+const ruleColour = (kind) =>
+  `--${palette.rules[kind] ?? turn(palette.other_rules, otherRules.indexOf(kind))}`;
+/** The colour of a line by its label, or where that has none, of the k-th line. */
+const lineColour = (name, value, k) =>
+  `--${palette.lines[name]?.[value] ?? turn(palette.other_lines, k)}`;
 
 function viridis(share) {
   const at = Math.min(Math.max(share, 0), 1) * (VIRIDIS.length - 1);
@@ -218,7 +222,7 @@ function score(runs) {
 }
 
 function worstCase() {
-  const finished = shown().filter((run) => /^(completed|diverged)/.test(run.status));
+  const finished = shown().filter((run) => ["completed", "diverged"].includes(run.status));
   const tables = bySize(finished).flatMap(([setting, runs]) =>
     matrix(report.settings[setting], runs));
   $("matrices").replaceChildren(...(tables.length ? tables : [note("No finished run is shown.")]));
@@ -237,7 +241,7 @@ function scores(runs, attacks) {
       const worst = there.reduce((least, one) => (one.value < least.value ? one : least));
       return { mixing, found, worst, of: there.length, text: same[0].text };
     });
-    return { rule, rows, best: Math.max(...rows.map((row) => row.worst.value)) };
+    return { rule, kind: own[0].kind, rows, best: Math.max(...rows.map((row) => row.worst.value)) };
   });
   return all.sort((a, b) => b.best - a.best || naturally(a.rule, b.rule));
 }
@@ -248,10 +252,10 @@ function matrix(setting, runs) {
     attacks.map((attack) => make("th", { scope: "col", title: attack }, twoLines(attack))),
     make("th"), make("th", { scope: "col", class: "worst" }, "worst"));
   // The rule stands beside its rows, or on a phone above them; the style sheet shows one of both.
-  const bodies = scores(runs, attacks).map(({ rule, rows }) => {
+  const bodies = scores(runs, attacks).map(({ rule, kind, rows }) => {
     const beside = make("th", { class: "beside-rows", rowspan: rows.length, title: rule },
-      dot(rule), twoLines(rule));
-    const above = make("th", { colspan: attacks.length + 3, title: rule }, dot(rule), label(rule));
+      dot(kind), twoLines(rule));
+    const above = make("th", { colspan: attacks.length + 3, title: rule }, dot(kind), label(rule));
     return make("tbody", null, make("tr", { class: "above-rows" }, above),
       rows.map((row, k) => make("tr", null, k ? null : beside,
         make("th", { scope: "row", class: "mixing", title: row.text }, label(row.mixing) || "alone"),
@@ -269,9 +273,9 @@ function twoLines(text) {
   return [name, parameters ? make("small", null, parameters) : null];
 }
 
-function dot(rule) {
+function dot(kind) {
   const element = make("i", { class: "dot" });
-  element.style.background = `var(${ruleColour(rule)})`;
+  element.style.background = `var(${ruleColour(kind)})`;
   return element;
 }
 
@@ -330,7 +334,7 @@ function artifactSection(artifact, place) {
 }
 
 function sentences(artifact) {
-  const [kept, pairs] = artifact.order;
+  const [same, pairs] = artifact.order;
   const done = artifact.cells.filter((cell) => cell.missing < cell.jobs);
   const said = [];
   if (done.length < artifact.cells.length) {
@@ -347,12 +351,15 @@ function sentences(artifact) {
   } else {
     said.push("No verdict is given: this is a cheaper version, whose accuracies are not comparable.");
   }
-  if (pairs) said.push(`Rules in the published order: ${kept} of ${count(pairs, "pair")}.`);
+  if (pairs) said.push(`Rules in the published order: ${same} of ${count(pairs, "pair")}.`);
   return [said.join(" ")];
 }
 
+/** Whether a metric is drawn from 0 to 100. */
+const percent = (y) => report.metrics[y]?.scale === "percent";
+
 function digits(value, y) {
-  if (y === "accuracy") return value.toFixed(2);
+  if (percent(y)) return value.toFixed(2);
   return Math.abs(value) >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
 }
 
@@ -363,11 +370,12 @@ function table({ picture, published, comparable, cells: all }, cells) {
   const down = Object.keys(all[0].labels).filter((name) => name !== across &&
     (name === picture.rows || distinct(all, (cell) => cell.labels[name]).length > 1));
   const rows = grouped(cells, (cell) =>
-    down.map((name) => named(name, cell.labels[name])).join(", "));
+    down.map((name) => cell.words[name]).join(", "));
   const parts = published ? ["published", "ours", "difference"] : ["ours"];
   const group = (k) => (k ? "" : "group ");
   const heads = columns.map((value) => make("th",
-    { colspan: parts.length, class: "group", scope: "colgroup" }, named(across, value)));
+    { colspan: parts.length, class: "group", scope: "colgroup" },
+    cells.find((cell) => cell.labels[across] === value).words[across]));
   const under = columns.map(() => parts.map((part, k) =>
     make("th", { class: group(k), scope: "col" }, part)));
   const head = make("thead", null, make("tr", null, make("th"), heads),
@@ -408,9 +416,12 @@ function place(cell, part, y, comparable) {
   }
   if (cell.missing) {
     const whole = value === null && !cell.diverged;
-    const what = whole ? cell.state : `${cell.missing} of ${cell.jobs} missing`;
+    const absent = cell.missing - cell.failed;
+    const parts = [[cell.failed, "failed"], [absent, "missing"]].filter(([number]) => number);
+    const what = whole ? cell.state : parts.map(([number, name]) =>
+      `${number} of ${cell.jobs} ${name}`).join(", ");
     said.push(make("details", { class: "missing" }, make("summary", null, what),
-      commandOf(cell.command)));
+      cell.reasons.map((reason) => make("p", { class: "reason" }, reason)), commandOf(cell.command)));
   }
   return said;
 }
@@ -426,7 +437,7 @@ function panels(artifact, drawing) {
   const grid = make("div", { class: few ? "panels few" : "panels" });
   grid.style.setProperty("--columns", Math.max(columns, 2));
   const caption = (cell) => [picture.rows, picture.columns].filter((name) => name in cell.labels)
-    .map((name) => named(name, cell.labels[name])).join(" · ");
+    .map((name) => cell.words[name]).join(" · ");
   for (const [text, inside] of grouped(cells, caption)) {
     const plot = make("div", { class: few ? "plot wide" : "plot", role: "img",
       "aria-label": `${artifact.title}: ${text}` });
@@ -468,15 +479,18 @@ function meaningOf({ picture, cells }) {
 /** Rules have their colour; of two labels that are combined, one is the hue, the other the shade. */
 function lineStyle({ picture, cells }) {
   const names = picture.lines;
-  const text = (cell) => names.map((name) => named(name, cell.labels[name])).join(", ");
+  const text = (cell) => names.map((name) => cell.words[name]).join(", ");
   const all = distinct(cells, text);
   const values = names.map((name) => distinct(cells, (cell) => cell.labels[name]).sort(naturally));
   const combined = names.length === 2 && all.length === values[0].length * values[1].length;
   const parts = (cell) => {
-    if (names.includes("aggregator")) return [ruleColour(cell.rule), 0];
-    if (!combined) return [`--c${LINES[all.indexOf(text(cell)) % 10]}`, 0];
-    const [hue, shade] = names.map((name, k) => values[k].indexOf(cell.labels[name]));
-    return [`--c${LINES[hue % 10]}`, 0.6 * (1 - (shade + 1) / values[1].length)];
+    if (names.includes("aggregator")) return [ruleColour(cell.kind), 0];
+    // Where two labels are not combined, only both together tell a line from the others.
+    const known = names.length === 1 || combined ? names[0] : null;
+    const [hue, shade] = combined
+      ? names.map((name, k) => values[k].indexOf(cell.labels[name])) : [all.indexOf(text(cell)), 0];
+    const share = combined ? 0.6 * (1 - (shade + 1) / values[1].length) : 0;
+    return [lineColour(known, cell.labels[known], hue), share];
   };
   return {
     text,
@@ -509,12 +523,12 @@ function curves({ picture }, cells, style, hidden) {
     const size = x.map((at) => (at === x.at(-1) ? 8 : 0));
     if (diverged) Object.assign(ours[k], { mode: "lines+markers", marker: { symbol: "x", size } });
   }
-  const accuracy = { range: [0, 102], dtick: 25 };
+  const whole = { range: [0, 102], dtick: 25 };
   return {
     data: [...(hidden.has("published") ? [] : theirs), ...ours],
     layout: {
       xaxis: { nticks: 4, rangemode: "tozero" },
-      yaxis: picture.y === "accuracy" ? accuracy : { rangemode: "tozero", nticks: 5 },
+      yaxis: percent(picture.y) ? whole : { rangemode: "tozero", nticks: 5 },
     },
   };
 }
@@ -527,7 +541,7 @@ function bars(artifact, cells) {
       type: "bar", x: weights.map((_, k) => k), y: weights,
       text: each((bad) => (bad ? "attacker" : "honest")), textposition: "none",
       marker: {
-        color: each((bad) => colour(bad ? "--attacker" : "--c2")),
+        color: each((bad) => colour(`--${bad ? palette.attacker : palette.honest}`)),
         pattern: { shape: each((bad) => (bad ? "/" : "")), solidity: 0.4 },
       },
       hovertemplate: "worker %{x}, %{text}: %{y:.3f}<extra></extra>",
@@ -563,17 +577,14 @@ function points({ picture }, cells, style, hidden) {
 
 // -- learning curves ------------------------------------------------------------------------------
 
-const QUANTITIES = { accuracy: "test accuracy (%)", loss: "test loss", train_loss: "training loss",
-  distance: "distance to the honest mean", spread: "spread of the honest (heterogeneity)",
-  norm: "mean norm of the honest", zeta2: "ζ²", b2: "B²" };
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
 
 /** A rule and what stands before it, as short as it can be said. */
 const pipeline = (run) => [run.mixing, run.rule].filter((part) => part).map(label).join(" >> ");
 
 function explorer() {
-  const names = Object.keys(QUANTITIES).filter((y) => report.runs.some((run) => run.series[y]));
-  $("quantity").append(...names.map((y) => make("option", { value: y }, QUANTITIES[y])));
+  const names = Object.keys(report.metrics).filter((y) => report.runs.some((run) => run.series[y]));
+  $("quantity").append(...names.map((y) => make("option", { value: y }, report.metrics[y].title)));
   const own = chart($("explorer"), explored, { displayModeBar: true, modeBarButtons: [
     ["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] });
   for (const id of ["setting", "quantity", "logarithmic"]) {
@@ -601,7 +612,7 @@ function explored() {
     type: "scatter", mode: run.series.round.length > 1 ? "lines" : "markers",
     x: run.series.round, y: run.series[y], opacity: 0.85,
     xaxis: `x${axis(run.attack)}`, yaxis: `y${axis(run.attack)}`,
-    line: { color: colour(ruleColour(run.rule)), width: 1.6,
+    line: { color: colour(ruleColour(run.kind)), width: 1.6,
       dash: DASHES[mixings.indexOf(run.mixing) % DASHES.length] },
     // All runs of a rule have one entry in the legend.
     name: plain(pipeline(run)), legendgroup: pipeline(run),
@@ -627,8 +638,8 @@ function explored() {
       x: 0, y: 1, yanchor: "bottom", font: { color: colour("--ink"), size: 12 } })),
   };
   attacks.forEach((attack, k) => {
-    const title = k % columns ? {} : { title: { text: QUANTITIES[y] } };
-    const range = y === "accuracy" && type === "linear" ? { range: [0, 102] } : {};
+    const title = k % columns ? {} : { title: { text: plain(report.metrics[y].title) } };
+    const range = percent(y) && type === "linear" ? { range: [0, 102] } : {};
     layout[`xaxis${axis(attack)}`] = { rangemode: "tozero", matches: k ? "x" : undefined };
     layout[`yaxis${axis(attack)}`] = { type, ...title, ...range, matches: k ? "y" : undefined };
   });
@@ -721,7 +732,8 @@ function configuration(run) {
   const rows = (entries, kind) => entries.map(([name, value]) => make("tr", { class: kind },
     make("th", { scope: "row" }, name.replaceAll("_", " ")), make("td", null, said(value))));
   const results = [
-    ["status", run.status],
+    ["status", run.ending],
+    ...(run.reason ? [["reason", run.reason]] : []),
     ["accuracy", run.accuracy === null ? null : `${run.accuracy.toFixed(2)} %`],
     ["took", run.seconds === null ? null : duration(run.seconds)],
   ];
@@ -738,11 +750,14 @@ function configuration(run) {
 
 function head() {
   const { runs } = report;
-  const how = grouped(runs, (run) => run.status.match(/^(completed|diverged|)/)[0] || "unfinished");
+  const how = grouped(runs, (run) => run.status);
   const counts = [...how.keys()].sort().map((name) => `${how.get(name).length} ${name}`).join(", ");
   const seconds = runs.reduce((sum, run) => sum + (run.seconds ?? 0), 0);
   $("facts").textContent = runs.length
     ? `${count(runs.length, "run")}: ${counts}; ${duration(seconds)} of computing.` : "No runs yet.";
+  const failed = runs.filter((run) => run.status === "failed");
+  $("failures").append(...[...grouped(failed, (run) => run.reason)].map(([reason, same]) =>
+    make("li", null, `${count(same.length, "run")} failed: ${reason}`)));
   const made = report.surroundings.length ? ` Runs made with ${report.surroundings.join("; ")}.` : "";
   $("made").textContent = `Written on ${report.made} by byzantium ${report.byzantium}.${made}`;
   const links = [["worst", "worst case"], ["artifacts", "the paper"], ["curves", "curves"],

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Self
 
-from byzantium.core.errors import ByzantiumError
-from byzantium.core.fields import Bounds, check_fields
-from byzantium.runs.job import Job, check_names
-from byzantium.runs.run import Run
+from byzantium.core import Bounds, ByzantiumError, check_fields
+from byzantium.learning import metrics
+from byzantium.runs import Job, Run, check_names
 
 # As many as were published, and as can be asked for.
 SEEDS, MOST_SEEDS = 3, 100
@@ -27,7 +26,7 @@ class Picture:
     kind:          "table", "curves" over rounds, "bars" over workers, or "points" over `x`.
     rows, columns: the labels whose values make the grid.
     lines:         the labels that tell the lines of one panel apart.
-    y, title:      which of the metrics is shown, and what it is called.
+    y, title:      which of the metrics is shown, and what it is called if not as everywhere.
     """
 
     kind: str
@@ -35,8 +34,11 @@ class Picture:
     columns: str
     lines: tuple[str, ...] = ()
     y: str = "accuracy"
-    title: str = "test accuracy (%)"
+    title: str = ""
     x: str = "round"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "title", self.title or metrics.TABLE[self.y].title)
 
 
 @dataclass(frozen=True)

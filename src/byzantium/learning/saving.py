@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("byzantium")
 
-# What stays in the folder of a run that is done.
+# The file that stays in the folder of a simulation that is done: the model and the history.
 FINISHED = "model.pt"
 
 
-def kept(
+def checkpointed(
     training: Simulation,
     folder: Path,
     seconds: float = 60,
@@ -58,7 +58,7 @@ def resume(training: Simulation, folder: Path) -> None:
 
 
 def finished(training: Simulation, folder: Path) -> bool:
-    """Whether the one that saved itself in the folder is done; the simulation is then that one."""
+    """Whether a simulation in this folder is done; if so, this one takes over its result."""
     path = folder / FINISHED
     if not path.exists():
         return False
@@ -75,7 +75,7 @@ def finished(training: Simulation, folder: Path) -> bool:
 
 @contextmanager
 def _ours(folder: Path) -> Iterator[None]:
-    """What another simulation left is not begun anew: it is somebody's."""
+    """The folder may hold another simulation, which is somebody's: name the folder and refuse."""
     try:
         yield
     except checkpoint.OtherSimulationError as error:

@@ -1,0 +1,32 @@
+from .coordinatewise import Bulyan as Bulyan
+from .coordinatewise import MeaMed as MeaMed
+from .coordinatewise import Median as Median
+from .coordinatewise import TrimmedMean as TrimmedMean
+from .geometry import Geometry as Geometry
+from .mixing import AdaptiveClipping as AdaptiveClipping
+from .mixing import Bucketing as Bucketing
+from .mixing import NearestNeighborMixing as NearestNeighborMixing
+from .mixing import Resampling as Resampling
+from .notation import parse as parse
+from .notation import parse_mixing as parse_mixing
+from .notation import parse_rule as parse_rule
+from .pipeline import Aggregator as Aggregator
+from .pipeline import Mixing as Mixing
+from .pipeline import Report as Report
+from .pipeline import check_sizes as check_sizes
+from .plain import column_blocks as column_blocks
+from .points import GivenPoints as GivenPoints
+from .points import moments as moments
+from .points import row_norms as row_norms
+from .rules import CoordinateWise as CoordinateWise
+from .rules import MatrixRule as MatrixRule
+from .rules import Weighting as Weighting
+from .sources import Matrix as Matrix
+from .weightings import CenteredClipping as CenteredClipping
+from .weightings import GeometricMedian as GeometricMedian
+from .weightings import Krum as Krum
+from .weightings import Mean as Mean
+from .weightings import MinimumDiameter as MinimumDiameter
+from .weightings import SpectralFilter as SpectralFilter
+
+__all__: list[str]

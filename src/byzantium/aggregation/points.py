@@ -1,0 +1,243 @@
+"""Vectors that are read in blocks of columns, and the passes over them.
+
+Inner products are taken about a *reference*, one of the rows, so that a large common part costs no
+digits. Beside the n rows may stand *anchors*: the origin, and the centre of centred clipping.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from functools import cache
+from types import MappingProxyType, ModuleType
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from byzantium.aggregation import plain
+from byzantium.aggregation.plain import column_blocks
+from byzantium.aggregation.sources import Matrix, Source
+from byzantium.core import fork_safe
+
+Array = NDArray[np.float64]
+
+# A squared distance of rows whose sizes (distances from the reference) are a and b is wrong by at
+# most about ROUNDING (a + b)^2: a few units in the last place for each of the sums it is made of.
+ROUNDING = 8 * np.finfo(np.float64).eps
+# How much of a squared distance may be rounding before a better reference is taken.
+REFERENCE_TRUSTED = 1e-10
+# Each better reference gains eight digits; float64 has sixteen.
+MOST_REFERENCES = 3
+
+
+def squared_distances(gram: Array) -> Array:
+    """||x_i - x_j||^2 from inner products about any reference; never negative, zero to itself."""
+    squares = gram.diagonal()
+    distances = (squares[:, None] + squares - 2 * gram).clip(min=0)
+    np.fill_diagonal(distances, 0)
+    return distances
+
+
+def rounding(sizes: Array) -> Array:
+    """What the squared distances of points of these sizes may be wrong by; zero to itself."""
+    errors = ROUNDING * (sizes[:, None] + sizes) ** 2
+    np.fill_diagonal(errors, 0)
+    return errors
+
+
+def distinct(rows: Array) -> tuple[Array, NDArray[np.int64]]:
+    """The different rows of a matrix, and for each row which of them it is."""
+    places: dict[bytes, int] = {}
+    rows = rows + 0.0  # zeros of one sign
+    which = np.array([places.setdefault(row.tobytes(), len(places)) for row in rows])
+    first = np.unique(which, return_index=True)[1]
+    return rows[first], which
+
+
+def medians(distances: Array) -> Array:
+    """(n,): how far from each row one must go to meet half of the others."""
+    half = len(distances) // 2
+    return np.partition(distances, half, axis=1)[:, half]
+
+
+class Points(ABC):
+    """n vectors of dimension d and the anchors beside them, read in blocks of columns.
+
+    anchors: by name, the origin before the centre; a vector of dimension d, None for the origin.
+    norms:   of the rows, where they are known.
+    """
+
+    n: int
+    source: Source
+    dtype: torch.dtype  # what the passes compute in and combine to
+    anchors: Mapping[str, Tensor | None]
+    norms: Array | None
+    _gram: Array | None = None
+
+    @property
+    def d(self) -> int:
+        return self.source.d
+
+    @property
+    def device(self) -> torch.device:
+        return self.source.device
+
+    @abstractmethod
+    def pieces(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Columns, a matrix that the passes can read, and which of its rows take part."""
+
+    @property
+    @abstractmethod
+    def first_reference(self) -> int:
+        """A row that is likely to be near most of the others."""
+
+    def combine(self, weights: Array) -> Tensor:
+        """sum_i w_i x_i over rows and anchors. Rows that do not take part are never read."""
+        total = torch.empty(self.d, dtype=self.dtype, device=self.device)
+        for columns, matrix, rows in self.pieces():
+            anchors = self._anchors(matrix, columns)
+            backend(matrix).combine(matrix, rows, anchors, weights, total[columns])
+        return total
+
+    @property
+    def gram(self) -> Array:
+        """<p_i - r, p_j - r> for all points, in float64, about a reference r among the rows.
+
+        The rows near each other matter most, and a reference far from them costs their digits.
+        An attacker may be the first reference, but where that hurts, a row that has half of the
+        others around it takes its place, and f workers cannot choose that one.
+        """
+        if self._gram is None:
+            reference = self.first_reference
+            for _ in range(MOST_REFERENCES):
+                self._gram = self.gram_about(reference)
+                better = self._better_reference(self._gram)
+                if better is None:
+                    break
+                reference = better
+        assert self._gram is not None
+        return self._gram
+
+    def _better_reference(self, gram: Array) -> int | None:
+        """A reference that would save digits; None where the one at hand is good enough."""
+        n, distances, sizes = self.n, squared_distances(gram), np.sqrt(gram.diagonal())
+        reach = medians(distances[:n, :n])
+        best = int(reach.argmin())
+        if ROUNDING * (2 * sizes.max()) ** 2 <= REFERENCE_TRUSTED * reach[best]:
+            return None  # not even the largest error matters
+        errors = rounding(sizes)
+        gains = 16 * rounding(np.sqrt(distances[best])) < errors
+        lost = gains & (errors > REFERENCE_TRUSTED * np.maximum(distances, reach[best]))
+        if lost.any():
+            # Rows that are equal to the bit have equal products, and no digits to lose.
+            which = distinct(gram)[1]
+            lost &= which[:, None] != which
+        return best if lost.any() else None
+
+    def gram_about(self, reference: int) -> Array:
+        total = np.zeros((self.n + len(self.anchors),) * 2)
+        for columns, matrix, rows in self.pieces():
+            anchors = self._anchors(matrix, columns)
+            total += backend(matrix).gram(matrix, rows, anchors, reference)
+        return self.source.total(total)
+
+    def _anchors(self, matrix: Tensor, columns: slice) -> list[Tensor | None]:
+        return [
+            None if anchor is None else anchor.to(matrix)[columns]
+            for anchor in self.anchors.values()
+        ]
+
+
+class GivenPoints(Points):
+    """Rows of a source.
+
+    rows: those that take part, in order; all of them unless it is said.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        rows: NDArray[np.int64] | None = None,
+        norms: Array | None = None,
+        anchors: Mapping[str, Tensor | None] = MappingProxyType({}),
+    ) -> None:
+        self.source = source
+        self.rows = np.arange(source.n) if rows is None else rows
+        self.norms = norms
+        self.anchors = anchors
+        self.n, self.dtype = len(self.rows), source.working
+
+    @property
+    def first_reference(self) -> int:
+        """A row of median norm is not huge, and seldom far from the honest rows."""
+        norms = row_norms(self.source, self.rows) if self.norms is None else self.norms
+        return int(norms.argsort(kind="stable")[(self.n - 1) // 2])
+
+    def pieces(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        return self.source.pieces(self.rows)
+
+
+class MixedPoints(Points):
+    """P X as points of their own, made in float64 and in blocks of columns, the same each time.
+
+    matrix: (points, points of X), one of the steps of a `Geometry`; anchors stay what they are.
+    """
+
+    dtype = torch.float64
+    norms = None
+
+    def __init__(self, basis: Points, matrix: Array, reference: int) -> None:
+        self.basis = basis
+        self.n = len(matrix) - len(basis.anchors)
+        self.source, self.anchors = basis.source, basis.anchors
+        self.matrix = matrix[: self.n, : basis.n]
+        self.reference = reference
+
+    @property
+    def first_reference(self) -> int:
+        return self.reference
+
+    def pieces(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        rows = torch.arange(self.n)
+        for outer, matrix, given in self.basis.pieces():
+            for columns in column_blocks(self.n, matrix.shape[1], self.dtype):
+                block = backend(matrix).mixed(matrix[:, columns], given, self.matrix)
+                yield slice(outer.start + columns.start, outer.start + columns.stop), block, rows
+
+
+def backend(matrix: Tensor) -> ModuleType:
+    """Where the passes over a matrix are to be found: `compiled` for the CPU, else `plain`."""
+    if matrix.device.type != "cpu":
+        return plain
+    return compiled()
+
+
+@cache  # while the interpreter exits, nothing can be imported any more
+@fork_safe
+def compiled() -> ModuleType:
+    from byzantium.aggregation import compiled  # imports llvmlite: only when it is needed
+
+    return compiled
+
+
+def row_norms(source: Source, rows: NDArray[np.int64] | None = None) -> Array:
+    """Of some rows, or of all; NaN or infinite where a row is."""
+    rows = np.arange(source.n) if rows is None else rows
+    total = np.zeros(len(rows))
+    for _, matrix, which in source.pieces(rows):
+        total += backend(matrix).squared_norms(matrix, which)
+    norms: Array = np.sqrt(source.total(total))
+    return norms
+
+
+def moments(updates: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean and the unbiased standard deviation of each column (d,), in one reading."""
+    source = Matrix(updates)
+    mean, deviation = (
+        torch.empty(source.d, dtype=source.working, device=source.device) for _ in range(2)
+    )
+    for columns, matrix, rows in GivenPoints(source).pieces():
+        backend(matrix).moments(matrix, rows, mean[columns], deviation[columns])
+    return mean, deviation

@@ -1,0 +1,112 @@
+"""The kinds of rule: by weights, by coordinate, or any function of the matrix."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from byzantium.aggregation.geometry import Geometry
+from byzantium.aggregation.order import shares
+from byzantium.aggregation.pipeline import Rule
+from byzantium.aggregation.plain import mixed_blocks
+from byzantium.aggregation.points import Array, backend
+from byzantium.aggregation.sources import Source
+from byzantium.core import ByzantiumError
+
+
+class Weighting(Rule):
+    """A rule that depends on the vectors through their Gram matrix alone: weights @ vectors."""
+
+    weights_known = "always"
+
+    @abstractmethod
+    def weights(self, geometry: Geometry) -> Array:
+        """(points,), summing to one."""
+
+    def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
+        weights = geometry.basis.source.agreed(self.weights(geometry))
+        return geometry.combine(weights), weights
+
+
+class MatrixRule(Rule):
+    """A rule that is any function of the matrix, for whoever has one; its weights are unknown.
+
+    >>> class Largest(MatrixRule):
+    ...     def aggregate(self, updates: Tensor) -> Tensor:
+    ...         return updates.max(dim=0).values
+    >>> Largest()(torch.tensor([[1.0, 4.0], [2.0, 3.0]]))
+    tensor([2., 4.])
+
+    It works behind `>>`, where the mixed vectors are built for it, which pipelines otherwise avoid.
+    """
+
+    weights_known = "never"
+
+    @abstractmethod
+    def aggregate(self, updates: Tensor) -> Tensor:
+        """(n, d) -> (d,), of float32 or float64; the matrix is a copy of its own."""
+
+    def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
+        source = geometry.basis.source
+        if source.d != source.dimension:
+            raise ByzantiumError(
+                f"{self!r} needs whole vectors, and here their columns are divided"
+            )
+        rows = geometry.rows()
+        aggregate = self.aggregate(rows)
+        if not isinstance(aggregate, Tensor) or aggregate.shape != (source.d,):
+            shape = tuple(getattr(aggregate, "shape", ()))
+            raise ByzantiumError(
+                f"{self!r} must give one vector of dimension {source.d}, got a "
+                f"{type(aggregate).__name__} of shape {shape}"
+            )
+        return aggregate.detach().to(rows), None
+
+
+def central_mean(
+    source: Source, kept: int, nearest: bool = False
+) -> tuple[Tensor | None, Array | None]:
+    """The mean of the central values of all rows, and the norms of these; see `one_pass`."""
+    rows = source.readable
+    if len(rows) < source.n:
+        return None, None
+    out = torch.empty(source.d, dtype=source.working, device=source.device)
+    squares = np.zeros(source.n)
+    for columns, matrix, which in source.pieces(rows):
+        squares += backend(matrix).central_mean(matrix, which, None, kept, nearest, out[columns])
+    return out, np.sqrt(source.total(squares))
+
+
+class CoordinateWise(Rule):
+    """A rule that averages, in each coordinate by itself, the central ones of the sorted values."""
+
+    weights_known = "asked"
+    nearest: ClassVar[bool] = False  # those nearest the median, rather than the middle ones
+
+    @abstractmethod
+    def averaged(self, n: int) -> int:
+        """How many of n values are averaged."""
+
+    def one_pass(self, source: Source) -> tuple[Tensor | None, Array | None]:
+        self.check(source.n)
+        return central_mean(source, self.averaged(source.n), self.nearest)
+
+    def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
+        points, kept, mixing = geometry.basis, self.averaged(geometry.n), geometry.matrix()
+        aggregate = torch.empty(points.d, dtype=points.dtype, device=points.device)
+        share = np.zeros(geometry.points)
+        for columns, matrix, rows in points.pieces():
+            backend(matrix).central_mean(
+                matrix, rows, mixing, kept, self.nearest, aggregate[columns]
+            )
+            if explain:
+                for _, block in mixed_blocks(matrix, rows, mixing):
+                    share[: geometry.n] += shares(block, kept, nearest=self.nearest).numpy()
+        share = points.source.total(share)
+        if not points.source.dimension:  # no coordinate to supply: all alike
+            share[: geometry.n] = 1
+        return aggregate, share / share.sum() if explain else None

@@ -1,0 +1,61 @@
+"""Looking at a model and at what workers send: accuracy, heterogeneity, spread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from byzantium.aggregation import Geometry, GivenPoints, Matrix
+from byzantium.learning.data import Dataset
+from byzantium.learning.gradients import WorkerGradients
+
+# Where all samples are looked at, they are looked at in chunks of so many, to save memory.
+CHUNK = 1024
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, data: Dataset) -> dict[str, float]:
+    """Loss and accuracy (percent) on the test set."""
+    mode = model.training
+    model.eval()
+    loss, correct = 0.0, 0
+    for start in range(0, len(data.test_y), CHUNK):
+        x = data.test_x[start : start + CHUNK]
+        y = data.test_y[start : start + CHUNK]
+        logits = model(x)
+        loss += float(nn.functional.cross_entropy(logits, y, reduction="sum"))
+        correct += int((logits.argmax(dim=1) == y).sum())
+    model.train(mode)
+    count = len(data.test_y)
+    return {"loss": loss / count, "accuracy": 100 * correct / count}
+
+
+def heterogeneity(
+    gradients: WorkerGradients, data: Dataset, parts: Sequence[Tensor]
+) -> dict[str, float]:
+    """The paper's zeta^2 and B^2 at the current model, from full local gradients.
+
+    zeta^2 = mean_j ||grad f_j - grad f||^2 and B^2 = zeta^2 / ||grad f||^2 over the honest workers,
+    who hold these parts of the data.
+    """
+    mode = gradients.model.training
+    gradients.model.eval()
+    rows = torch.zeros(len(parts), gradients.d)
+    for row, part in zip(rows, parts, strict=True):
+        for start in range(0, len(part), CHUNK):
+            piece = part[start : start + CHUNK]
+            x, y = data.train_x[piece][None, None], data.train_y[piece][None, None]
+            gradients(row[None], x, y, keep=1.0, share=len(piece) / len(part))
+    gradients.model.train(mode)
+    zeta2 = spread(rows)
+    return {"zeta2": zeta2, "b2": zeta2 / float(rows.mean(dim=0).double().square().sum())}
+
+
+def spread(rows: Tensor) -> float:
+    """The mean squared distance of rows to their mean."""
+    n = len(rows)
+    geometry = Geometry.of(GivenPoints(Matrix(rows)))
+    return float((geometry.distances_to(geometry.uniform_over(np.arange(n))) ** 2).mean())

@@ -1,0 +1,92 @@
+"""What the server of Algorithm 2 does: it aggregates what workers sent, and takes a step."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from byzantium.aggregation import Aggregator
+from byzantium.core import ByzantiumError
+from byzantium.learning.gradients import columns_of, shaped
+from byzantium.learning.models import trainable
+
+MakeOptimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+class Server:
+    """A model, the rule that turns workers' vectors into one, and the optimiser that steps with it.
+
+    The server needs no worker of ours: the vectors may come from anywhere.
+
+    >>> from byzantium import Median
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> before = model.weight.detach().clone()
+    >>> server = Server(model, Median(), torch.optim.SGD(model.parameters(), lr=0.5))
+    >>> server.step(torch.tensor([[1.0, 2.0], [1.0, 2.0], [1e6, -1e6]]))
+    tensor([1., 2.])
+    >>> before - model.weight.detach()
+    tensor([[0.5000, 1.0000]])
+    """
+
+    def __init__(
+        self, model: nn.Module, rule: Aggregator, optimiser: torch.optim.Optimizer
+    ) -> None:
+        self.model = model
+        self.rule = copy.deepcopy(rule)
+        self.optimiser = optimiser
+        self.parameters = trainable(model)
+        self.columns = columns_of(self.parameters)
+        self.d = sum(parameter.numel() for parameter in self.parameters.values())
+
+    def step(self, updates: Any, generator: torch.Generator | None = None) -> Any:
+        """Aggregate the workers' updates, take a step, and return the aggregate.
+
+        updates: whatever the rule takes: a matrix (n, d), or n mappings from the names of the
+        parameters to their gradients. In a vector (d,) the parameters follow one another, each in
+        the order it has in memory.
+        """
+        aggregate = self.rule(updates, generator)
+        self.take(aggregate)
+        return aggregate
+
+    def take(self, aggregate: Tensor | Mapping[str, Any]) -> None:
+        """Take a step with an aggregate in the place of the gradient."""
+        if isinstance(aggregate, Mapping):
+            self._check_names(aggregate)
+            for name, parameter in self.parameters.items():
+                parameter.grad = torch.as_tensor(aggregate[name]).to(parameter)
+        else:
+            vector = torch.as_tensor(aggregate).contiguous()
+            if vector.shape != (self.d,):
+                raise ByzantiumError(
+                    f"the model has {self.d} parameters, an aggregate needs the shape ({self.d},), "
+                    f"got {tuple(vector.shape)}"
+                )
+            for tensor, columns in self.columns.items():
+                tensor.grad = shaped(vector[columns].to(tensor), tensor)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+
+    def _check_names(self, aggregate: Mapping[str, Any]) -> None:
+        if missing := self.parameters.keys() - aggregate.keys():
+            raise ByzantiumError(f"an aggregate needs {min(missing)}, a parameter of the model")
+        if unknown := aggregate.keys() - self.parameters.keys():
+            raise ByzantiumError(f"the model has no parameter {min(unknown)} to train")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The model, and what the rule and the optimiser remember."""
+        return {
+            "model": self.model.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "rule": self.rule.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over the state of another one, and go on as it would."""
+        self.model.load_state_dict(dict(state["model"]))
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.rule.load_state_dict(state["rule"])

@@ -1,0 +1,158 @@
+"""What a worker of Algorithm 2 does: it makes a gradient, and sends its momentum.
+
+`Momentum` is one worker, in any federation. `Workers` are all workers of a simulation, at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from byzantium.core import Beta, ByzantiumError, KindError, fitted
+from byzantium.learning.gradients import WorkerGradients
+
+Update = TypeVar("Update")
+
+
+class Momentum:
+    """A worker sends m instead of its gradient g: m = beta m + (1 - beta) g, at first m = g.
+
+    heavy_ball: without the factor (1 - beta), as in the published runs.
+
+    >>> momentum = Momentum(beta=0.9)
+    >>> momentum.update(torch.tensor([1.0, 2.0])), momentum.update(torch.tensor([11.0, 2.0]))
+    (tensor([1., 2.]), tensor([2., 2.]))
+    """
+
+    def __init__(self, beta: float, heavy_ball: bool = False) -> None:
+        self.beta: float = fitted("momentum", "beta", beta, Beta)
+        self.heavy_ball: bool = fitted("momentum", "heavy_ball", heavy_ball, bool)
+        self._m: dict[str, Tensor] | None = None
+
+    def factors(self, first: bool) -> tuple[float, float]:
+        """How much of m stays, and the share of g that is added to it, in a first round or not.
+
+        This is the formula; `update` applies it to one worker, and `Workers` to many at once.
+        """
+        if first or not self.beta:
+            return 0.0, 1.0
+        return self.beta, 1.0 if self.heavy_ball else 1 - self.beta
+
+    def update(self, update: Update) -> Update:
+        """Write the momentum over a gradient (or a change of the model), and return it.
+
+        The update is a tensor or an array, or a mapping or a sequence of these, with the same names
+        and shapes in each round. Entries of whole numbers, such as counters, have no momentum.
+        """
+        entries = {name: _as_tensor(name, entry) for name, entry in _entries(update)}
+        vectors = {name: entry for name, entry in entries.items() if entry.is_floating_point()}
+        if not self.beta:
+            return update
+        first = self._m is None
+        if self._m is None:
+            self._m = {name: torch.zeros_like(vector) for name, vector in vectors.items()}
+        _check_same(self._m, vectors)
+        keep, share = self.factors(first)
+        with torch.no_grad():
+            for name, m in self._m.items():
+                vectors[name].copy_(m.mul_(keep).add_(vectors[name], alpha=share))
+        return update
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it remembers: nothing before the first round."""
+        return {"m": None if self._m is None else _copied(self._m)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Remember what another one did, and go on as it would."""
+        self._m = None if state["m"] is None else _copied(state["m"])
+
+
+def _entries(update: Any) -> Iterator[tuple[str, Any]]:
+    """The arrays of an update, each with a name."""
+    if isinstance(update, Mapping):
+        yield from update.items()
+    elif isinstance(update, Sequence):
+        for place, entry in enumerate(update):
+            yield f"number {place}", entry
+    else:
+        yield "update", update
+
+
+def _as_tensor(name: str, entry: Any) -> Tensor:
+    """The same memory, as a tensor."""
+    if isinstance(entry, Tensor):
+        return entry
+    if not isinstance(entry, np.ndarray):
+        raise KindError(f"momentum needs tensors or arrays, {name} is a {type(entry).__name__}")
+    if not entry.flags.writeable:
+        raise ByzantiumError(
+            f"momentum is written over an update, and {name} is read-only; give a copy of it"
+        )
+    return torch.from_numpy(entry)
+
+
+def _check_same(m: Mapping[str, Tensor], vectors: Mapping[str, Tensor]) -> None:
+    before = {name: tuple(tensor.shape) for name, tensor in m.items()}
+    for name, shape in {name: tuple(tensor.shape) for name, tensor in vectors.items()}.items():
+        if before.pop(name, None) != shape:
+            raise ByzantiumError(
+                f"a worker's updates have the same names and shapes in each round, "
+                f"and {name} of shape {shape} was not in the one before"
+            )
+    if before:
+        raise ByzantiumError(
+            f"a worker's updates have the same names and shapes in each round, "
+            f"and {next(iter(before))} is not in this one"
+        )
+
+
+def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+class Workers:
+    """The workers of a simulation, who share a model and a matrix.
+
+    Gradients are written straight into the rows of the matrix, by one kernel for all workers.
+
+    sent: (n, d), float32. Row i is what worker i sends: its momentum, or what an attack made of it.
+    seen: for each worker, whether it has had its first round.
+    """
+
+    def __init__(self, model: nn.Module, n: int) -> None:
+        self.gradients = WorkerGradients(model)
+        self.sent = torch.zeros(n, self.gradients.d)
+        self.seen = [False] * n
+
+    def compute(
+        self,
+        rows: Tensor,
+        workers: Sequence[int],
+        x: Tensor,
+        y: Tensor,
+        momentum: Momentum,
+        *,
+        rate: float,
+        seeds: Sequence[int],
+    ) -> Tensor:
+        """Bring the rows of these workers up to date with a gradient each; return the losses.
+
+        rows: (k, d), those of `sent` or a copy of them.
+        x, y: (k, steps, batch, ...), the batches of each worker.
+        """
+        keep, share = momentum.factors(first=False)
+        _, first = momentum.factors(first=True)
+        new = [k for k, worker in enumerate(workers) if not self.seen[worker]]
+        rows[new] = 0
+        losses = self.gradients(rows, x, y, rate=rate, keep=keep, share=share, seeds=seeds)
+        # The kernel has one share for all rows; those in their first round get theirs afterwards.
+        if share != first:
+            for k in new:
+                rows[k] /= share / first
+        for worker in workers:
+            self.seen[worker] = True
+        return losses

@@ -1,0 +1,13 @@
+from . import published as published
+from .artifacts import Artifact as Artifact
+from .artifacts import Cell as Cell
+from .artifacts import Picture as Picture
+from .artifacts import Version as Version
+from .bucketing import MAKERS as MAKERS
+from .bucketing import artifact as artifact
+from .bucketing import bucketed as bucketed
+from .comparison import POINTS as POINTS
+from .comparison import Compared as Compared
+from .comparison import Comparison as Comparison
+from .comparison import compare as compare
+from .requests import Requests as Requests
