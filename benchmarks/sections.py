@@ -87,7 +87,7 @@ def floor_goal(entry: Entry) -> str | None:
         return None
     if entry.rule in ("median", "trimmed"):
         return "coordinate51" if entry.n > 25 else "coordinate"
-    return "meamed" if entry.rule == "meamed" else None
+    return "meamed" if entry.rule == "meamed" and entry.n <= 25 else None
 
 
 def rival_goals(entry: Entry) -> tuple[str | None, str | None]:

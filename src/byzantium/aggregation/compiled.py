@@ -110,7 +110,7 @@ def combine(
 
 def central_mean(
     matrix: Tensor, rows: Tensor, mixing: Array | None, kept: int, nearest: bool, out: Tensor
-) -> Array:
+) -> float:
     n, d, real = len(rows) if mixing is None else len(mixing), matrix.shape[1], REAL[matrix.dtype]
     if kept == n and mixing is None:
         return _mean(matrix, rows, out)
@@ -125,29 +125,28 @@ def central_mean(
         context = _context(machine.HOST, n, kept, nearest, real, most)
     lanes, size = machine.HOST.lanes(real), kernels.BLOCK // matrix.itemsize
 
-    def part(first: int, last: int) -> Array:
-        sums = _room(n, lanes)
+    def part(first: int, last: int) -> float:
+        peak = _peak(matrix)
         if straight and mixing is None:  # whole vectors are sorted as they come from the memory
             start, first = first, last - (last - first) % lanes
-            columns(context, source.addresses, start, first, sums, out)
+            columns(context, source.addresses, start, first, peak, out)
         if first < last:
-            room = _room(n * size), _room(n), sums, _room(size)
-            blocks(*source.arguments(), first, last, columns, context, *room, out)
-        return sums.sum(axis=1)
+            room = _room(n * size), _room(n), _room(size)
+            blocks(*source.arguments(), first, last, columns, context, *room, peak, out)
+        return peak.max()
 
-    return _sum(_over_columns(part, n, d))
+    return float(np.max(_over_columns(part, n, d)))
 
 
-def _mean(matrix: Tensor, rows: Tensor, out: Tensor) -> Array:
-    n, real, addresses = len(rows), REAL[matrix.dtype], _addresses(matrix, rows)
-    kernel, lanes = kernels.mean(real), machine.HOST.lanes(real)
+def _mean(matrix: Tensor, rows: Tensor, out: Tensor) -> float:
+    n, addresses, kernel = len(rows), _addresses(matrix, rows), kernels.mean(REAL[matrix.dtype])
 
-    def part(first: int, last: int) -> Array:
-        sums = _room(n, lanes)
-        kernel(addresses, n, first, last, sums, out)
-        return sums.sum(axis=1)
+    def part(first: int, last: int) -> float:
+        peak = _peak(matrix)
+        kernel(addresses, n, first, last, peak, out)
+        return peak.max()
 
-    return _sum(_over_columns(part, n, matrix.shape[1]))
+    return float(np.max(_over_columns(part, n, matrix.shape[1])))
 
 
 def newton(gram: Array, n: int, near: float) -> tuple[Array, list[float]]:
@@ -219,6 +218,12 @@ def _room(*shape: int) -> Array:
     room = np.zeros(size + line)
     start = -(room.__array_interface__["data"][0] // 8) % line
     return room[start : start + size].reshape(shape)
+
+
+def _peak(matrix: Tensor) -> NDArray[Any]:
+    """Room for the largest magnitudes, whose bits are those of numbers."""
+    numbers = np.float32 if matrix.dtype == torch.float32 else np.float64
+    return _room(machine.HOST.vector // 8).view(numbers)
 
 
 def _sum(parts: Sequence[Array]) -> Array:

@@ -29,7 +29,8 @@ from itertools import count
 from typing import TypeAlias
 
 FLOAT, DOUBLE, INTEGER, ADDRESS, TRUTH = "float", "double", "i64", "ptr", "i1"
-SIZE = {FLOAT: 4, DOUBLE: 8, INTEGER: 8, ADDRESS: 8}
+BITS = {FLOAT: "i32", DOUBLE: INTEGER}  # whole numbers of the same size
+SIZE = {FLOAT: 4, BITS[FLOAT]: 4, DOUBLE: 8, INTEGER: 8, ADDRESS: 8}
 
 
 def _type(kind: str, lanes: int) -> str:
@@ -109,7 +110,7 @@ Operand: TypeAlias = Value | int | float
 
 def _suffix(value: Value) -> str:
     """How LLVM's operations end their names."""
-    kind = {FLOAT: "f32", DOUBLE: "f64"}[value.kind]
+    kind = {FLOAT: "f32", DOUBLE: "f64"}.get(value.kind, value.kind)
     return kind if value.lanes == 1 else f"v{value.lanes}{kind}"
 
 
@@ -132,6 +133,19 @@ def fma(a: Value, b: Value, c: Value) -> Value:
     return a.function.operation(f"llvm.fma.{_suffix(a)}", a, a, b, c)
 
 
+def magnitude(a: Value) -> Value:
+    """Its bits but for the sign: whole numbers that grow with |a|; infinity's, and then NaN's."""
+    kind = BITS[a.kind]
+    bits = a.function.value(kind, a.lanes, f"bitcast {a} to {_type(kind, a.lanes)}")
+    mask = a.function.constant(2 ** (8 * SIZE[kind] - 1) - 1, kind, a.lanes)
+    return a.function.value(kind, a.lanes, f"and {bits}, {mask.text}")
+
+
+def larger(a: Value, b: Value) -> Value:
+    """Of whole numbers without a sign."""
+    return a.function.operation(f"llvm.umax.{_suffix(a)}", a, a, b)
+
+
 def sqrt(a: Value) -> Value:
     return a.function.operation(f"llvm.sqrt.{_suffix(a)}", a, a)
 
@@ -152,7 +166,7 @@ class Array:
     def load(self, index: Operand, lanes: int = 1, before: Operand | None = None) -> Value:
         """The numbers from `index` on; zero where they do not lie before the bound."""
         function, place = self.function, self.at(index).address
-        zero = function.constant(0.0, self.kind, lanes)
+        zero = function.constant(0, self.kind, lanes)
         if before is None:
             text = f"load {zero.type}, {place}, align {SIZE[self.kind]}"
             return function.value(self.kind, lanes, text)

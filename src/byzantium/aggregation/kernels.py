@@ -13,6 +13,7 @@ from collections.abc import Callable
 from byzantium.aggregation import machine
 from byzantium.aggregation.emit import (
     ADDRESS,
+    BITS,
     DOUBLE,
     FLOAT,
     INTEGER,
@@ -21,6 +22,8 @@ from byzantium.aggregation.emit import (
     Function,
     Value,
     fma,
+    larger,
+    magnitude,
     minimum,
     sqrt,
 )
@@ -129,25 +132,26 @@ def moments(real: str) -> list[Function]:
 
 @kernel
 def mean(real: str) -> list[Function]:
-    """out[c] = the mean of column c; sums[i, :].sum() += ||row i||^2, as in `squared_norms`."""
+    """out[c] = the mean of column c; peak: see `sorting`."""
     function = Function("mean")
     rows, n = function.array("rows", ADDRESS), function.number("n")
     first, last = function.number("first"), function.number("last")
-    sums, out = function.array("sums", DOUBLE), function.array("out", real)
+    peak, out = function.array("peak", BITS[real]), function.array("out", real)
     lanes, columns = machine.HOST.lanes(real), _lanes_of_sums(real)
+    largest = function.variable(peak.load(0, lanes))
     for start, bound in function.columns(first, last, columns):
         total = [Total(function, real, lanes) for _ in range(0, columns, lanes)]
         with function.loop(0, n) as i:
-            row, sum_ = Array(rows.load(i), real), sums.load(i * lanes, lanes)
+            row = Array(rows.load(i), real)
             for k, part in enumerate(total):
-                x = row.load(start + k * lanes, lanes, bound).to(DOUBLE)
+                x = row.load(start + k * lanes, lanes, bound)
                 part.add(x)
-                sum_ = fma(x, x, sum_)
-            sums.store(i * lanes, sum_)
+                largest.value = larger(largest.value, magnitude(x))
             prefetch(row, start, columns)
         number = n.to(DOUBLE).on(lanes)
         for k, part in enumerate(total):
             out.store(start + k * lanes, part.over(number).to(real), bound)
+    peak.store(0, largest.value)
     return [function]
 
 

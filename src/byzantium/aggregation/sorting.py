@@ -1,8 +1,8 @@
 """Kernels for order statistics: all rows of some columns are sorted at once, by a network.
 
-Both kinds of kernel are called alike: columns(context, rows, first, last, sums, out) fills out[c]
+Both kinds of kernel are called alike: columns(context, rows, first, last, peak, out) fills out[c]
 for first <= c < last, whole vectors, with the mean of the central values of the rows (see
-`order.central`), and adds the squares of row i to sums[i, :], of which there are as many as lanes.
+`order.central`). peak, as many whole numbers as lanes, is raised to the largest `magnitude` of all.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from itertools import chain, groupby
 from byzantium.aggregation import machine
 from byzantium.aggregation.emit import (
     ADDRESS,
+    BITS,
     DOUBLE,
     INTEGER,
     SIZE,
     Array,
     Function,
     Value,
-    fma,
+    larger,
+    magnitude,
     maximum,
     minimum,
     select,
@@ -36,7 +38,7 @@ class _Columns:
         self.context = function.array("context", INTEGER)
         self.rows = function.array("rows", ADDRESS)
         self.first, self.last = function.number("first"), function.number("last")
-        self.sums = function.array("sums", DOUBLE)
+        self.peak = function.array("peak", BITS[real])
         self.out = function.array("out", real)
 
 
@@ -56,6 +58,7 @@ def straight(n: int, kept: int, nearest: bool, real: str) -> list[Function]:
     comparators, wires = network(n, kept, nearest)
     function, lanes = Function("straight"), machine.HOST.lanes(real)
     given = _Columns(function, real)
+    peak = function.variable(given.peak.load(0, lanes))
     with function.loop(given.first, given.last, lanes) as c:
         values: dict[int, Value] = {}
 
@@ -65,8 +68,7 @@ def straight(n: int, kept: int, nearest: bool, real: str) -> list[Function]:
                 row = Array(given.rows.load(wire), real)
                 x = values[wire] = row.load(c, lanes)
                 prefetch(row, c, lanes)
-                square, place = x.to(DOUBLE), wire * lanes
-                given.sums.store(place, fma(square, square, given.sums.load(place, lanes)))
+                peak.value = larger(peak.value, magnitude(x))
             return values[wire]
 
         for (a, b), _, (low, high) in comparators:
@@ -76,11 +78,12 @@ def straight(n: int, kept: int, nearest: bool, real: str) -> list[Function]:
             if high:
                 values[b] = maximum(x, y)
         for wire in range(n):
-            value(wire)  # its squares are wanted, if nothing else
+            value(wire)  # its magnitude is wanted, if nothing else
         central = [values[wire] for wire in wires]
         if nearest:
             central = _nearest(central, kept)
         given.out.store(c, _mean(function, central, real))
+    given.peak.store(0, peak.value)
     return [function]
 
 
@@ -159,13 +162,12 @@ def tabled(nearest: bool, real: str) -> list[Function]:
     def row(wire: Value) -> Array:
         return Array(given.rows.load(wire), real)
 
+    peak = function.variable(given.peak.load(0, lanes))
     with function.loop(given.first, given.last, strip) as start:
         with function.loop(0, n) as i:
-            square = given.sums.load(i * lanes, lanes)
             for c in range(0, strip, lanes):
-                x = row(i).load(start + c, lanes).to(DOUBLE)
-                square = fma(x, x, square)
-            given.sums.store(i * lanes, square)
+                x = row(i).load(start + c, lanes)
+                peak.value = larger(peak.value, magnitude(x))
 
         place = function.variable(n if nearest else kept)
         with function.loop(0, steps):
@@ -196,6 +198,7 @@ def tabled(nearest: bool, real: str) -> list[Function]:
                     inside.value = select(slides, enters, inside.value)
             total.add(inside.value)
         given.out.store(start, total.over(kept.to(DOUBLE).on(strip)).to(real))
+    given.peak.store(0, peak.value)
     return [function]
 
 
@@ -226,7 +229,8 @@ def table(n: int, kept: int, nearest: bool, real: str, most: int) -> list[int]:
 class _Blocks:
     """What a function is given to sort the columns of rows that are made a block at a time.
 
-    columns: the kernel that sorts, and its context. All else but `out` is room to work in.
+    columns: the kernel that sorts, and its context. All else but `peak` and `out` is room to work
+    in.
     """
 
     def __init__(self, function: Function, real: str) -> None:
@@ -235,7 +239,7 @@ class _Blocks:
         self.columns = function.number("columns")
         self.context = function.array("context", INTEGER)
         self.block, self.places = function.array("block", real), function.array("places", ADDRESS)
-        self.sums, self.result = function.array("sums", DOUBLE), function.array("result", real)
+        self.result, self.peak = function.array("result", real), function.array("peak", BITS[real])
         self.out = function.array("out", real)
 
     def sort(self, n: Value, make: Callable[[Value, Value | None], None]) -> None:
@@ -245,7 +249,7 @@ class _Blocks:
         with function.loop(0, n) as i:
             self.places.store(i, self.block.at(i * size).address)
         zero, width = function.constant(0, INTEGER), function.constant(size, INTEGER)
-        given = self.context, self.places, zero, width, self.sums, self.result
+        given = self.context, self.places, zero, width, self.peak, self.result
         for start, bound in function.columns(self.first, self.last, size):
             make(start, bound)
             function.call(self.columns, *given)

@@ -30,7 +30,7 @@ class Mean(Weighting):
     def weights(self, geometry: Geometry) -> Array:
         return geometry.uniform_over(np.arange(geometry.n))
 
-    def one_pass(self, source: Source) -> tuple[Tensor | None, Array | None]:
+    def one_pass(self, source: Source) -> tuple[Tensor | None, float]:
         return central_mean(source, source.n)
 
 
