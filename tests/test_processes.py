@@ -277,14 +277,14 @@ import os, threading
 import torch, byzantium as bz
 
 X = torch.randn(30, 30_001, generator=torch.Generator().manual_seed(0))
-expected = X[:25].median(dim=0).values
-thread = threading.Thread(target=lambda: [bz.Median()(X[:n]) for n in range(13, 25)])
+expected, rule = X[:25].median(dim=0).values, bz.Median()
+thread = threading.Thread(target=lambda: [rule(X[:n]) for n in range(13, 25)])
 thread.start()
 codes = []
 while thread.is_alive() or not codes:
     child = os.fork()
     if child == 0:
-        os._exit(0 if torch.equal(bz.Median()(X[:25]), expected) else 1)
+        os._exit(0 if torch.equal(rule(X[:25]), expected) else 1)
     codes.append(os.waitpid(child, 0)[1])
 print(set(codes))
 """
