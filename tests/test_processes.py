@@ -270,6 +270,25 @@ print(result, os.waitpid(child, 0)[1])
 
 
 @forks
+def test_a_child_forked_while_a_part_of_the_library_is_loaded_finds_it() -> None:
+    text = """
+import os, signal, threading, time
+import byzantium as bz
+import torch
+thread = threading.Thread(target=lambda: bz.GeometricMedian)
+thread.start()
+time.sleep(0.01)  # it is importing
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    os._exit(0 if bz.GeometricMedian()(torch.tensor([[1.0], [2.0], [4.0]])).item() == 2 else 1)
+thread.join()
+print(os.waitpid(child, 0)[1])
+"""
+    assert {script(text) for _ in range(3)} == {"0"}
+
+
+@forks
 def test_children_forked_while_kernels_are_compiled_compile_their_own() -> None:
     """Each number of rows is another kernel."""
     text = """
