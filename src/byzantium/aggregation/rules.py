@@ -88,7 +88,7 @@ class CoordinateWise(Rule):
             squares += backend(matrix).central_mean(
                 matrix, which, None, self.averaged(source.n), self.nearest, out[columns]
             )
-        return out, np.sqrt(source.total(squares))
+        return out, np.sqrt(source.total(squares)) if source.norms is None else source.norms
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
         points, kept, mixing = geometry.basis, self.averaged(geometry.n), geometry.matrix()

@@ -1,0 +1,167 @@
+"""Ranks in processes of their own, for the tests: python world.py RANKS SCENARIO FOLDER.
+
+Each rank writes what it saw into the folder; the test compares. The ranks are forked from a process
+that has imported everything, so that many of them start in a moment.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import inputs
+import members
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import byzantium as bz
+from byzantium.engines import distributed
+from byzantium.engines.distributed import explain_all_reduce, robust_all_reduce, shard
+
+Seen = dict[str, Any]
+DTYPES = [torch.float16, torch.bfloat16, torch.float32]
+# More columns than ranks, fewer, and none.
+LENGTHS = [90, 5, 0]
+
+
+def seeded(seed: int = 7) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def told(call: Callable[[], object]) -> str:
+    """What an error says."""
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def sweep(rank: int, n: int) -> Seen:
+    """Every rule and pipeline; each rank draws something else, and the first one's counts."""
+    seen: Seen = {}
+    for k, member in enumerate(members.EVERYTHING):
+        for d in LENGTHS if k < len(members.RULES) else LENGTHS[:1]:
+            vector = inputs.heterogeneous(n, d)[rank]
+            seen[f"{k} {d}"] = robust_all_reduce(vector, member.fresh(), None, seeded(7 + rank))
+    for k, member in enumerate(members.RULES):
+        for dtype in DTYPES:
+            vector = inputs.heterogeneous(n, 61)[rank].to(dtype)
+            seen[f"{k} {dtype}"] = robust_all_reduce(vector, member.fresh())
+        vector = inputs.heterogeneous(n, 61)[rank]
+        report = explain_all_reduce(vector, bz.Bucketing(s=2) >> member.fresh(), None, seeded())
+        seen[f"{k} explained"] = [report.aggregate, report.weights, report.mixing]
+        drawn = seeded(7 + rank)
+        rule = bz.Bucketing(s=2) >> member.fresh()
+        seen[f"{k} replicated"] = robust_all_reduce(vector, rule, None, drawn, replicated=True)
+        seen[f"{k} drawn"] = drawn.get_state()
+    return seen
+
+
+def awkward(rank: int, n: int) -> Seen:
+    """What may be wrong, on one rank or on several."""
+    seen: Seen = {}
+    X = inputs.gaussian(n, 40)
+    krum, vector = bz.Krum(f=1), X[rank]
+    last = rank == n - 1
+
+    def reduced(*args: Any, **kwargs: Any) -> str:
+        return told(lambda: robust_all_reduce(*args, **kwargs))
+
+    seen["rule"] = reduced(vector, bz.Median() if last else krum)
+    seen["length"] = reduced(vector[: 40 - last], krum)
+    seen["dtype"] = reduced(vector.float() if last else vector, krum)
+    seen["shape"] = reduced(vector[None] if last else vector, krum)
+    seen["kind"] = reduced(vector.tolist() if last else vector, krum)
+    seen["generator"] = reduced(vector, krum, None, 3 if last else None)
+    seen["mode"] = reduced(vector, krum, replicated=last)
+    clipping = bz.CenteredClipping(radius=1.0)
+    if last:
+        clipping.load_state_dict({"centre": torch.zeros(40)})
+    seen["state"] = reduced(vector, clipping)
+    seen["all whole numbers"] = reduced(vector.long(), krum)
+    seen["no rule"] = reduced(vector, torch.median)
+    seen["too few"] = reduced(vector, bz.Krum(f=n))
+    seen["timeout"] = reduced(vector, krum, timeout=0)
+    # They still understand each other.
+    for name, bad in (("one bad", [2]), ("two bad", [1, 3]), ("one huge", [4])):
+        mine = vector.clone()
+        if rank in bad:
+            mine[-1] = 1e200 if name == "one huge" else torch.nan
+        for replicated in (False, True):
+            key = f"{name} {replicated}"
+            seen[key] = told(lambda m=mine, r=replicated: robust_all_reduce(m, krum, replicated=r))
+            if len(bad) == 1:
+                report = explain_all_reduce(mine, krum, replicated=replicated)
+                seen[key] = [report.aggregate, report.weights, torch.tensor(report.rejected)]
+                median = robust_all_reduce(mine, bz.TrimmedMean(f=1), replicated=replicated)
+                seen[f"{key} median"] = median
+    seen["whole matrix"] = reduced(vector, Largest())
+    seen["whole matrix replicated"] = robust_all_reduce(vector, Largest(), replicated=True)
+    # A state that goes on, and columns in many chunks.
+    clipping = bz.CenteredClipping(radius=1.0)
+    seen["clipping"] = [robust_all_reduce(vector * k, clipping) for k in (1, 2, 3)]
+    seen["centre"] = clipping.state_dict()["centre"]
+    shard.CHUNK = 17
+    seen["chunks"] = robust_all_reduce(vector, bz.GeometricMedian())
+    seen["chunks median"] = robust_all_reduce(vector, bz.Median())
+    clipping = bz.CenteredClipping(radius=1.0)
+    seen["chunks clipping"] = [robust_all_reduce(vector * k, clipping) for k in (1, 2, 3)]
+    # A group of some ranks; the others are none of its members.
+    members_of = [1, 2, 4]
+    group = dist.new_group(members_of)
+    seen["group"] = (
+        robust_all_reduce(vector, bz.Median(), group)
+        if rank in members_of
+        else reduced(vector, bz.Median(), group)
+    )
+    gradient = vector.clone().requires_grad_()
+    result = robust_all_reduce(gradient[::2], krum)
+    seen["a view"] = result
+    seen["unchanged"] = bool(torch.equal(gradient, vector)) and not result.requires_grad
+    return seen
+
+
+class Largest(bz.MatrixRule):
+    def aggregate(self, updates: Tensor) -> Tensor:
+        return updates.max(dim=0).values
+
+
+SCENARIOS: dict[str, Callable[[int, int], Seen]] = {"sweep": sweep, "awkward": awkward}
+
+
+def process(rank: int, n: int, scenario: str, folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder / 'meeting'}",
+        rank=rank,
+        world_size=n,
+        timeout=timedelta(seconds=distributed.TIMEOUT),
+    )
+    torch.save(SCENARIOS[scenario](rank, n), folder / f"{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main(n: int, scenario: str, folder: Path) -> int:
+    bz.Median()(torch.ones(3, 2))  # compiled code is loaded once
+    bz.Krum(f=0)(torch.ones(3, 2))
+    context = multiprocessing.get_context("fork")
+    ranks = [
+        context.Process(target=process, args=(rank, n, scenario, folder)) for rank in range(n)
+    ]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    return max(abs(rank.exitcode or 0) for rank in ranks)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])))
