@@ -128,7 +128,7 @@ def test_a_new_member_touches_what_contributing_says_and_no_more(kind: str) -> N
     assert all(f"`{place}`" in told for place in places)
 
 
-HEAVY = {"torch", "numpy", "numba", "llvmlite", "matplotlib", "flwr", "ray", "sklearn", "pandas"}
+HEAVY = {"torch", "numpy", "llvmlite", "matplotlib", "flwr", "ray", "sklearn", "pandas"}
 HEAVY |= {"scipy", "byzfl", "plotly"}
 
 
