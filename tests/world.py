@@ -6,10 +6,12 @@ that has imported everything, so that many of them start in a moment.
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,9 @@ from byzantium.engines import distributed
 from byzantium.engines.distributed import explain_all_reduce, robust_all_reduce, shard
 
 Seen = dict[str, Any]
-DTYPES = [torch.float16, torch.bfloat16, torch.float32]
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 # More columns than ranks, fewer, and none.
-LENGTHS = [90, 5, 0]
+LENGTHS = [61, 3, 0]
 
 
 def seeded(seed: int = 7) -> torch.Generator:
@@ -42,25 +44,36 @@ def told(call: Callable[[], object]) -> str:
     return "no error"
 
 
-def sweep(rank: int, n: int) -> Seen:
-    """Every rule and pipeline; each rank draws something else, and the first one's counts."""
+BUCKETED = members.EVERYTHING[: 2 * len(members.RULES)]
+
+
+def swept(rules: Sequence[members.Rule], rank: int, n: int) -> Seen:
+    """Each rank draws something else, and what the first one draws counts."""
+    vector = inputs.heterogeneous(n, 90)[rank]
+    return {
+        str(k): robust_all_reduce(vector, member.fresh(), None, seeded(7 + rank))
+        for k, member in enumerate(rules)
+    }
+
+
+def forms_of(rules: Sequence[bz.Aggregator], rank: int, n: int) -> Seen:
+    """All lengths, dtypes and modes."""
     seen: Seen = {}
-    for k, member in enumerate(members.EVERYTHING):
-        for d in LENGTHS if k < len(members.RULES) else LENGTHS[:1]:
-            vector = inputs.heterogeneous(n, d)[rank]
-            seen[f"{k} {d}"] = robust_all_reduce(vector, member.fresh(), None, seeded(7 + rank))
-    for k, member in enumerate(members.RULES):
-        for dtype in DTYPES:
-            vector = inputs.heterogeneous(n, 61)[rank].to(dtype)
-            seen[f"{k} {dtype}"] = robust_all_reduce(vector, member.fresh())
-        vector = inputs.heterogeneous(n, 61)[rank]
-        report = explain_all_reduce(vector, bz.Bucketing(s=2) >> member.fresh(), None, seeded())
+    for k, rule in enumerate(rules):
+        for d in LENGTHS:
+            for dtype in DTYPES:
+                vector = inputs.heterogeneous(n, d)[rank].to(dtype)
+                seen[f"{k} {d} {dtype}"] = robust_all_reduce(vector, copy.deepcopy(rule))
+        vector, mixed = inputs.heterogeneous(n, 61)[rank], bz.Bucketing(s=2) >> copy.deepcopy(rule)
+        report = explain_all_reduce(vector, copy.deepcopy(mixed), None, seeded())
         seen[f"{k} explained"] = [report.aggregate, report.weights, report.mixing]
         drawn = seeded(7 + rank)
-        rule = bz.Bucketing(s=2) >> member.fresh()
-        seen[f"{k} replicated"] = robust_all_reduce(vector, rule, None, drawn, replicated=True)
+        seen[f"{k} replicated"] = robust_all_reduce(vector, mixed, None, drawn, replicated=True)
         seen[f"{k} drawn"] = drawn.get_state()
     return seen
+
+
+FEW = [bz.Krum(f=1), bz.GeometricMedian(), bz.CenteredClipping(radius=2.0), bz.Median()]
 
 
 def awkward(rank: int, n: int) -> Seen:
@@ -95,7 +108,7 @@ def awkward(rank: int, n: int) -> Seen:
             mine[-1] = 1e200 if name == "one huge" else torch.nan
         for replicated in (False, True):
             key = f"{name} {replicated}"
-            seen[key] = told(lambda m=mine, r=replicated: robust_all_reduce(m, krum, replicated=r))
+            seen[key] = reduced(mine, krum, replicated=replicated)
             if len(bad) == 1:
                 report = explain_all_reduce(mine, krum, replicated=replicated)
                 seen[key] = [report.aggregate, report.weights, torch.tensor(report.rejected)]
@@ -132,7 +145,13 @@ class Largest(bz.MatrixRule):
         return updates.max(dim=0).values
 
 
-SCENARIOS: dict[str, Callable[[int, int], Seen]] = {"sweep": sweep, "awkward": awkward}
+SCENARIOS: dict[str, Callable[[int, int], Seen]] = {
+    "sweep": partial(swept, BUCKETED),
+    "whole sweep": partial(swept, members.EVERYTHING),
+    "forms": partial(forms_of, FEW),
+    "all forms": partial(forms_of, [member.rule for member in members.RULES]),
+    "awkward": awkward,
+}
 
 
 def process(rank: int, n: int, scenario: str, folder: Path) -> None:
@@ -153,9 +172,7 @@ def main(n: int, scenario: str, folder: Path) -> int:
     bz.Median()(torch.ones(3, 2))  # compiled code is loaded once
     bz.Krum(f=0)(torch.ones(3, 2))
     context = multiprocessing.get_context("fork")
-    ranks = [
-        context.Process(target=process, args=(rank, n, scenario, folder)) for rank in range(n)
-    ]
+    ranks = [context.Process(target=process, args=(rank, n, scenario, folder)) for rank in range(n)]
     for rank in ranks:
         rank.start()
     for rank in ranks:

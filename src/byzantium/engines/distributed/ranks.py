@@ -38,7 +38,9 @@ class Ranks:
                 "there is no process group yet; start with torchrun and call "
                 "torch.distributed.init_process_group first"
             )
-        self.group = dist.group.WORLD if group is None else group
+        world = dist.group.WORLD
+        assert world is not None
+        self.group = world if group is None else group
         self.n, self.rank = dist.get_world_size(self.group), dist.get_rank(self.group)
         if self.rank < 0:
             raise ByzantiumError("this process is not a member of the group that it was given")

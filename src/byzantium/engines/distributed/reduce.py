@@ -85,7 +85,9 @@ def _met(
     if not isinstance(rule, Aggregator):
         raise KindError(f"rule must be an Aggregator, got {_kind(rule)}")
     if not usable:
-        raise ByzantiumError(f"each rank brings one dense vector (d,) of floats, got {_kind(vector)}")
+        raise ByzantiumError(
+            f"each rank brings one dense vector (d,) of floats, got {_kind(vector)}"
+        )
     if not _fits(generator, replicated):
         raise KindError(
             "generator must be a torch.Generator or None, and one of the CPU where each rank draws "
