@@ -193,3 +193,62 @@ def test_the_vector_may_be_a_view_and_is_not_changed(awkward: Seen) -> None:
 def test_without_a_process_group_the_error_says_how_to_get_one() -> None:
     with pytest.raises(ValueError, match=r"call torch\.distributed\.init_process_group first"):
         robust_all_reduce(torch.ones(3), bz.Median())
+
+
+# -- training -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(worlds: Callable[[int, str], Seen]) -> Seen:
+    return worlds(RANKS, "trained")
+
+
+def in_one_process(rule: bz.Aggregator) -> Tensor:
+    """What the training must come to."""
+    model = world.network()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+    workers = [bz.learning.Momentum(0.9) for _ in range(RANKS)]
+    for step in range(4):
+        rows = []
+        for rank, worker in enumerate(workers):
+            world.gradient_of(model, rank, step)
+            gradient = torch.cat([torch.as_tensor(p.grad).reshape(-1) for p in model.parameters()])
+            rows.append(worker.update(gradient))
+        sizes = [parameter.numel() for parameter in model.parameters()]
+        pieces = torch.split(rule(torch.stack(rows)), sizes)
+        for parameter, piece in zip(model.parameters(), pieces, strict=True):
+            parameter.grad = piece.view_as(parameter)
+        optimiser.step()
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+@pytest.mark.parametrize("way", ["by hand", "hook", "in ddp"])
+def test_training_by_krum_of_the_whole_gradient_is_what_it_is_in_one_process(
+    way: str, trained: Seen
+) -> None:
+    """Worker momentum included; inside DDP through several buckets."""
+    assert trained[0]["buckets"] >= 3
+    ours = same([one[f"krum {way}"] for one in trained])
+    assert torch.equal(ours, in_one_process(bz.Krum(f=1)))
+
+
+@pytest.mark.parametrize("way", ["by hand", "hook", "in ddp"])
+def test_a_centre_is_the_same_however_ddp_orders_its_buckets(way: str, trained: Seen) -> None:
+    ours = same([one[f"clipping {way}"] for one in trained])
+    expected = in_one_process(bz.CenteredClipping(radius=0.5))
+    assert torch.allclose(ours, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_krum_of_each_bucket_would_be_something_else(trained: Seen) -> None:
+    by_bucket = same([one["krum by bucket"] for one in trained])
+    assert not torch.allclose(by_bucket, trained[0]["krum in ddp"], rtol=1e-3, atol=1e-3)
+
+
+def test_parameters_may_lack_a_gradient_and_differ_in_dtype(trained: Seen) -> None:
+    first, wide, unused = same([one["odd"] for one in trained])
+    assert first.tolist() == [2.0] * 3
+    assert wide.dtype == torch.float64
+    assert wide.tolist() == [[4.0, 4.0]] * 2
+    assert unused.tolist() == [0.0] * 3
+    assert same([one["kept"] for one in trained]) == [True, True]
+    assert "no parameter that is trained" in same([one["nothing"] for one in trained])

@@ -7,6 +7,7 @@ that has imported everything, so that many of them start in a moment.
 from __future__ import annotations
 
 import copy
+import itertools
 import multiprocessing
 import sys
 from collections.abc import Callable, Sequence
@@ -140,6 +141,87 @@ def awkward(rank: int, n: int) -> Seen:
     return seen
 
 
+def gradient_of(model: torch.nn.Module, rank: int, step: int) -> None:
+    """What a worker's batch makes of a model; those of the last rank are nonsense."""
+    x = inputs.gaussian(6, 20, seed=100 * step + rank).float()
+    y = inputs.gaussian(6, 3, seed=100 * step + rank + 50).float()
+    loss = (model(x) - y * (1 + rank)).square().mean()
+    model.zero_grad()
+    loss.backward()
+
+
+def network() -> torch.nn.Sequential:
+    torch.manual_seed(3)
+    sizes = [20, 60, 50, 40, 3]
+    layers = [torch.nn.Linear(a, b) for a, b in itertools.pairwise(sizes)]
+    return torch.nn.Sequential(*layers)
+
+
+def trained(rank: int, n: int) -> Seen:
+    """The same training by hand, by a hook of the optimiser, inside DDP; and by bucket."""
+    seen: Seen = {}
+    rules = {"krum": bz.Krum(f=1), "clipping": bz.CenteredClipping(radius=0.5)}
+
+    def steps(name: str, model: torch.nn.Module, aggregate: Callable[[], None]) -> None:
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+        if name.endswith("hook"):
+            rule = copy.deepcopy(rules[name.split()[0]])
+            momentum = bz.learning.Momentum(0.9)
+            distributed.aggregate_before_step(optimiser, rule, momentum=momentum)
+        for step in range(4):
+            gradient_of(model, rank, step)
+            aggregate()
+            optimiser.step()
+        seen[name] = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+    def in_ddp() -> torch.nn.parallel.DistributedDataParallel:
+        # A bucket for each layer, about.
+        return torch.nn.parallel.DistributedDataParallel(network(), bucket_cap_mb=0.004)
+
+    for kind, rule in rules.items():
+        by_hand, model = copy.deepcopy(rule), network()
+        momentum = bz.learning.Momentum(0.9)
+        steps(
+            f"{kind} by hand",
+            model,
+            lambda m=model, r=by_hand, w=momentum: distributed.aggregate_gradients(  # type: ignore[misc]
+                m.parameters(), r, momentum=w
+            ),
+        )
+        steps(f"{kind} hook", network(), lambda: None)
+        wrapped = in_ddp()
+        distributed.aggregate_in_ddp(
+            wrapped, copy.deepcopy(rule), momentum=bz.learning.Momentum(0.9)
+        )
+        steps(f"{kind} in ddp", wrapped, lambda: None)
+
+    buckets: list[int] = []
+
+    def by_bucket(_: object, bucket: Any) -> Any:
+        buckets.append(bucket.index())
+        future: Any = torch.futures.Future()
+        future.set_result(robust_all_reduce(bucket.buffer(), bz.Krum(f=1)))
+        return future
+
+    wrapped = in_ddp()
+    by_bucket.__annotations__.clear()  # DDP compares them with classes
+    wrapped.register_comm_hook(None, by_bucket)
+    steps("krum by bucket", wrapped, lambda: None)
+    seen["buckets"] = max(buckets) + 1
+    # A parameter that nobody uses, one that is not trained, and one of another dtype.
+    odd = [torch.nn.Parameter(torch.full((3,), 1.0 + rank)) for _ in range(4)]
+    odd[1].requires_grad_(False)
+    odd[2] = torch.nn.Parameter(torch.ones(2, 2, dtype=torch.float64))
+    odd[0].grad = torch.full((3,), float(rank))
+    odd[2].grad = torch.full((2, 2), 2.0 * rank, dtype=torch.float64)
+    kept = odd[0].grad
+    distributed.aggregate_gradients(iter(odd), bz.Median())
+    seen["odd"] = [odd[0].grad, odd[2].grad, odd[3].grad]
+    seen["kept"] = [kept is odd[0].grad, odd[1].grad is None]
+    seen["nothing"] = told(lambda: distributed.aggregate_gradients([odd[1]], bz.Median()))
+    return seen
+
+
 class Largest(bz.MatrixRule):
     def aggregate(self, updates: Tensor) -> Tensor:
         return updates.max(dim=0).values
@@ -151,6 +233,7 @@ SCENARIOS: dict[str, Callable[[int, int], Seen]] = {
     "forms": partial(forms_of, FEW),
     "all forms": partial(forms_of, [member.rule for member in members.RULES]),
     "awkward": awkward,
+    "trained": trained,
 }
 
 
