@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +24,7 @@ import byzantium as bz
 from byzantium.engines.distributed import robust_all_reduce
 
 pytestmark = needs_jail
+TESTS = Path(__file__).parent
 Seen = list[dict[str, Any]]
 
 
@@ -31,7 +34,7 @@ def visit(n: int, scenario: str, folder: Path) -> Seen:
     with FileLock(f"{folder}.lock"):
         if not folder.exists():
             folder.mkdir()
-            done = jailed([sys.executable, Path(world.__file__), str(n), scenario, folder])
+            done = jailed([sys.executable, TESTS / "world.py", str(n), scenario, folder])
             assert done.returncode == 0, done.stderr
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(n)]
 
@@ -252,3 +255,62 @@ def test_parameters_may_lack_a_gradient_and_differ_in_dtype(trained: Seen) -> No
     assert unused.tolist() == [0.0] * 3
     assert same([one["kept"] for one in trained]) == [True, True]
     assert "no parameter that is trained" in same([one["nothing"] for one in trained])
+
+
+# -- faults, for real ---------------------------------------------------------------------------
+
+TRAIN = TESTS.parent / "examples" / "distributed" / "train.py"
+ELASTIC = [
+    "--nnodes=1",
+    "--nproc-per-node=5",
+    "--max-restarts=2",
+    "--rdzv-backend=c10d",
+    "--rdzv-endpoint=127.0.0.1:29400",
+]
+# Enough rounds that a run is in their midst when a signal comes.
+SHORT = ["--rule", "CenteredClipping(radius=1)", "--rounds", "80", "--every", "10"]
+
+
+def torchrun(folder: Path, *faults: str, timeout: float = 20) -> tuple[str, set[str]]:
+    """What a run printed, and the digests of what its ranks came to.
+
+    faults: the numbers of signals, each for a rank in the midst of training.
+    """
+    run = [sys.executable, "-m", "torch.distributed.run", *ELASTIC]
+    train = [str(TRAIN), *SHORT, "--folder", str(folder), "--timeout", str(timeout)]
+    watch = [sys.executable, str(TESTS / "faults.py"), str(folder), *faults, "--"]
+    done = jailed(
+        [*watch, *run, *train],
+        env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "lo"},
+    )
+    assert done.returncode == 0, done.stderr
+    digests = re.findall(r"rank \d of 5: digest (\w+)", done.stdout)
+    assert len(digests) == 5
+    return done.stdout + done.stderr, set(digests)
+
+
+@pytest.mark.slow
+def test_a_run_whose_ranks_die_or_hang_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    told, undisturbed = torchrun(tmp_path / "calm")
+    assert len(undisturbed) == 1
+    assert "going on" not in told
+    for name, signal_ in (("killed", signal.SIGKILL), ("stopped", signal.SIGSTOP)):
+        told, disturbed = torchrun(tmp_path / name, str(int(signal_)))
+        assert "going on after round" in told
+        # Of a rank that died, torchrun may hear before the others do.
+        lost = "has lost another rank, which died or did not come within 20 s" in told
+        assert lost or signal_ == signal.SIGKILL
+        assert disturbed == undisturbed
+
+
+@pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGSTOP], ids=["dies", "hangs"])
+def test_when_a_rank_is_gone_all_others_say_so_and_end(
+    signal_: signal.Signals, tmp_path: Path
+) -> None:
+    """None is left: the group has torch's time-out of half an hour, and nobody waits so long."""
+    done = jailed(
+        [sys.executable, TESTS / "world.py", "4", f"lost {int(signal_)}", tmp_path], seconds=120
+    )
+    told = [(tmp_path / f"{rank}.txt").read_text() for rank in (0, 1, 3)]
+    for rank, sentence in zip((0, 1, 3), told, strict=True):
+        assert f"LostRankError: rank {rank} of 4 has lost another rank" in sentence, done.stderr

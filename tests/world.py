@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import itertools
 import multiprocessing
+import os
 import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -237,8 +238,31 @@ SCENARIOS: dict[str, Callable[[int, int], Seen]] = {
 }
 
 
+def lost(rank: int, n: int, signal: int, folder: Path) -> None:
+    """Rank 2 is gone in the middle of a training; the others write down what they are told.
+
+    Torch's own time-out of half an hour is left as it is.
+    """
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=n
+    )
+    vector = inputs.gaussian(n, 1000)[rank]
+    robust_all_reduce(vector, bz.Median())
+    if rank == 2:
+        os.kill(os.getpid(), signal)
+
+    def go_on() -> None:
+        for _ in range(3):
+            robust_all_reduce(vector, bz.GeometricMedian(), timeout=5)
+
+    (folder / f"{rank}.txt").write_text(told(go_on))
+    sys.exit(0)
+
+
 def process(rank: int, n: int, scenario: str, folder: Path) -> None:
     torch.set_num_threads(1)
+    if scenario.startswith("lost"):
+        lost(rank, n, int(scenario.split()[1]), folder)
     dist.init_process_group(
         "gloo",
         init_method=f"file://{folder / 'meeting'}",
@@ -258,8 +282,13 @@ def main(n: int, scenario: str, folder: Path) -> int:
     ranks = [context.Process(target=process, args=(rank, n, scenario, folder)) for rank in range(n)]
     for rank in ranks:
         rank.start()
-    for rank in ranks:
+    for k, rank in enumerate(ranks):
+        if scenario.startswith("lost") and k == 2:
+            continue
         rank.join()
+    if scenario.startswith("lost"):
+        ranks[2].kill()
+        ranks[2].join()
     return max(abs(rank.exitcode or 0) for rank in ranks)
 
 
