@@ -119,6 +119,7 @@ SENTENCES = {
     "shape": "(1, 40) of torch.float64 on rank 4",
     "kind": "a list on rank 4",
     "generator": "a int on rank 4",
+    "out": "out unknown on ranks 0, 1, 2, 3 and (39,) of torch.float32 on rank 4",
     "mode": "replicated False on ranks 0, 1, 2, 3 and True on rank 4",
     "state": "state none on ranks 0, 1, 2, 3 and centre (40,)",
     "all whole numbers": "one dense vector (d,) of floats, got (40,) of torch.int64",
@@ -191,6 +192,16 @@ def test_the_vector_may_be_a_view_and_is_not_changed(awkward: Seen) -> None:
     expected = bz.Krum(f=1)(inputs.gaussian(RANKS, 40)[:, ::2])
     assert torch.equal(same([one["a view"] for one in awkward]), expected)
     assert same([one["unchanged"] for one in awkward])
+
+
+@pytest.mark.parametrize(("case", "dtype"), [("", torch.float64), (" half", torch.float16)])
+def test_the_result_may_take_the_place_of_the_vector(
+    case: str, dtype: torch.dtype, awkward: Seen
+) -> None:
+    """The first aggregate is then what each rank brings to the second."""
+    found, written = same([one[f"in place{case}"] for one in awkward])
+    assert torch.equal(found, bz.Krum(f=1)(inputs.gaussian(RANKS, 40).to(dtype)))
+    assert written.all()
 
 
 def test_without_a_process_group_the_error_says_how_to_get_one() -> None:

@@ -135,6 +135,11 @@ def awkward(rank: int, n: int) -> Seen:
         if rank in members_of
         else reduced(vector, bz.Median(), group)
     )
+    for name, dtype in (("in place", torch.float64), ("in place half", torch.float16)):
+        mine = vector.to(dtype, copy=True)
+        results = [robust_all_reduce(mine, rule, out=mine) for rule in (krum, bz.Median())]
+        seen[name] = [mine, torch.tensor([result is mine for result in results])]
+    seen["out"] = reduced(vector, krum, out=torch.empty(39) if last else None)
     gradient = vector.clone().requires_grad_()
     result = robust_all_reduce(gradient[::2], krum)
     seen["a view"] = result

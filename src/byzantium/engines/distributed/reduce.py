@@ -23,6 +23,7 @@ def robust_all_reduce(
     group: dist.ProcessGroup | None = None,
     generator: torch.Generator | None = None,
     *,
+    out: Tensor | None = None,
     replicated: bool = False,
     timeout: float = TIMEOUT,
 ) -> Tensor:
@@ -31,8 +32,10 @@ def robust_all_reduce(
     All ranks of the group call it with a vector of the same length and dtype and the same rule,
     and take part as the workers 0 to n - 1. It works like a fast all-reduce: each rank gets some of
     the columns of all vectors, their n x n sums are added up, the rule decides, each rank combines
-    its columns, and these are brought together. The vector itself is not changed.
+    its columns, and these are brought together. The vector itself is not changed, unless it is out.
 
+    out:        where to write the aggregate, of the vector's shape and dtype. In the vector itself
+                it takes no new memory, as with `torch.distributed.all_reduce`.
     generator:  random mixings draw from that of the first rank.
     replicated: each rank gets all vectors and aggregates them by itself, which takes n times the
                 memory and most of n times the work.
@@ -45,8 +48,9 @@ def robust_all_reduce(
     against a rank that lies in the collective itself, telling some ranks one thing and others
     another, or that stays away.
     """
-    with _met(vector, rule, group, generator, replicated, timeout) as (source, drawn):
-        return rule(source, drawn)
+    with _met(vector, rule, group, generator, replicated, timeout, out) as (source, drawn):
+        aggregate = rule(source, drawn)
+    return aggregate if out is None or aggregate is out else out.copy_(aggregate)
 
 
 def explain_all_reduce(
@@ -71,6 +75,7 @@ def _met(
     generator: Any,
     replicated: bool,
     timeout: float,
+    out: Tensor | None = None,
 ) -> Iterator[tuple[Source, torch.Generator | None]]:
     """The vectors of all ranks, once all have agreed on what they are about to do.
 
@@ -81,7 +86,10 @@ def _met(
     ranks = Ranks(group, device, timeout)
     usable = _is_vector(vector)
     norm = float(row_norms(Matrix(vector.detach()[None]))[0]) if usable else 0.0
-    norms = ranks.agree(_view(vector, rule, generator, replicated), norm)
+    view = _view(vector, rule, generator, replicated)
+    if usable and out is not None and _kind(out) != _kind(vector):
+        view["out"] = _kind(out)
+    norms = ranks.agree(view, norm)
     if not isinstance(rule, Aggregator):
         raise KindError(f"rule must be an Aggregator, got {_kind(rule)}")
     if not usable:
@@ -93,9 +101,11 @@ def _met(
             "generator must be a torch.Generator or None, and one of the CPU where each rank draws "
             f"by itself, got {_kind(generator)}"
         )
+    if "out" in view:
+        raise ByzantiumError(f"out must be like the vector, {_kind(vector)}, got {_kind(out)}")
     check_sizes(rule.stages, ranks.n)
     if not replicated:
-        yield Shard(vector.detach(), ranks, norms), generator
+        yield Shard(vector.detach(), ranks, norms, out), generator
         return
     drawn = _of_first(ranks, generator)
     yield Matrix(ranks.gathered(vector.detach().contiguous())), drawn

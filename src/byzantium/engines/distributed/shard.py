@@ -18,6 +18,9 @@ Rows = NDArray[np.int64]
 # Columns travel in chunks, so that the first are multiplied while the last are on their way.
 CHUNK = 1 << 22
 
+# Memory that a call is done with, for the next one: new pages cost as much as half an all-reduce.
+_spare: list[Tensor] = []
+
 
 class Shard(Source):
     """The vectors of all ranks, row r that of rank r, and of their columns those of this rank.
@@ -26,10 +29,13 @@ class Shard(Source):
     read for the first time; they are read as they arrive.
 
     norms: of the whole vectors, each as its own rank found it.
+    out:   where the aggregate may be put together; this may be the vector itself.
     """
 
-    def __init__(self, vector: Tensor, ranks: Ranks, norms: Sequence[float]) -> None:
-        self.vector, self.ranks = vector.contiguous(), ranks
+    def __init__(
+        self, vector: Tensor, ranks: Ranks, norms: Sequence[float], out: Tensor | None = None
+    ) -> None:
+        self.vector, self.ranks, self.out = vector.contiguous(), ranks, out
         self.n, self.dtype, self.device = ranks.n, vector.dtype, vector.device
         self.unreadable = {}
         self.norms = np.array(norms)
@@ -58,22 +64,20 @@ class Shard(Source):
 
     def _matrices(self) -> Iterator[Matrix]:
         if self._coming is None:
-            self._coming = [
-                self._sent(chunk, widths)
-                for chunk, widths in zip(self.chunks, self.widths, strict=True)
-            ]
+            self._memory = _taken(self.n * self.d, self.vector)
+            self._coming, start = [], 0
+            for chunk, widths in zip(self.chunks, self.widths, strict=True):
+                width = widths[self.ranks.rank]
+                place = self._memory[self.n * start : self.n * (start + width)]
+                arriving = [width] * self.n
+                finish = self.ranks.exchange(place, self.vector[chunk], arriving, widths)
+                self._coming.append((place.view(self.n, width), finish))
+                start += width
         for k, (matrix, finish) in enumerate(self._coming):
             if k == len(self._arrived):
                 finish()
                 self._arrived.append(Matrix(matrix))
             yield self._arrived[k]
-
-    def _sent(self, chunk: slice, widths: list[int]) -> tuple[Tensor, Callable[[], None]]:
-        width = widths[self.ranks.rank]
-        matrix = self.vector.new_empty(self.n, width)
-        arriving = [width] * self.n
-        finish = self.ranks.exchange(matrix.view(-1), self.vector[chunk], arriving, widths)
-        return matrix, finish
 
     def result(self, vector: Tensor, rows: Rows) -> Tensor:
         return vector.to(self.dtype)
@@ -97,16 +101,32 @@ class Shard(Source):
         return torch.cat(parts) if parts else vector[:0]
 
     def whole(self, vector: Tensor) -> Tensor:
-        found = vector.new_empty(self.dimension)
+        """What arrived has been read: its memory is used for what leaves, and kept."""
+        found = self.out
+        if found is None or found.dtype != vector.dtype or not found.is_contiguous():
+            found = vector.new_empty(self.dimension)
+        memory = self._memory if self._coming else None
+        self._coming, self._arrived = None, []
+        if memory is None or memory.dtype != vector.dtype:
+            memory = vector.new_empty(self.n * self.d)
         endings, start = [], 0
         for chunk, widths in zip(self.chunks, self.widths, strict=True):
             width = widths[self.ranks.rank]
-            leaves = vector[start : start + width].repeat(self.n)
+            leaves = memory[self.n * start : self.n * (start + width)]
+            leaves.view(self.n, width).copy_(vector[start : start + width].expand(self.n, width))
             endings.append(self.ranks.exchange(found[chunk], leaves, widths, [width] * self.n))
             start += width
         for end in endings:
             end()
+        _spare[:] = [memory]
         return found
+
+
+def _taken(size: int, like: Tensor) -> Tensor:
+    """Memory for so many numbers, of the dtype and device of a tensor."""
+    spare = _spare.pop() if _spare else like
+    fits = spare is not like and (spare.dtype, spare.device) == (like.dtype, like.device)
+    return spare if fits and spare.numel() == size else like.new_empty(size)
 
 
 def _widths(columns: int, ranks: int) -> list[int]:

@@ -42,7 +42,7 @@ def aggregate_gradients(
     vector = _joined(trained, {id(p): p.grad for p in trained if p.grad is not None})
     vector = vector if momentum is None else momentum.update(vector)
     aggregate = robust_all_reduce(
-        vector, rule, group, generator, replicated=replicated, timeout=timeout
+        vector, rule, group, generator, out=vector, replicated=replicated, timeout=timeout
     )
     for parameter, piece in zip(trained, _pieces(aggregate, trained), strict=True):
         if parameter.grad is None:
@@ -99,7 +99,13 @@ def aggregate_in_ddp(
         vector = _joined(parameters, gradients)
         vector = vector if momentum is None else momentum.update(vector)
         aggregate = robust_all_reduce(
-            vector, rule, model.process_group, generator, replicated=replicated, timeout=timeout
+            vector,
+            rule,
+            model.process_group,
+            generator,
+            out=vector,
+            replicated=replicated,
+            timeout=timeout,
         )
         pieces = _pieces(aggregate, parameters)
         for parameter, piece in zip(parameters, pieces, strict=True):
