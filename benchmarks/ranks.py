@@ -5,12 +5,14 @@ fastest. Ranks meet by a file and talk over loopback, so that nothing listens el
 """
 
 import json
+import math
 import multiprocessing
 import os
 import sys
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -24,14 +26,14 @@ RULES = (bz.Krum(f=0), bz.GeometricMedian(), bz.Median(), bz.Bucketing(s=2) >> b
 
 
 def contestants(d: int, rank: int) -> dict[str, Callable[[], object]]:
+    """All write into memory that is there already, as `all_reduce` does."""
     vector = torch.randn(d, generator=torch.Generator().manual_seed(rank))
-    summed = vector.clone()
-    group: dict[str, Callable[[], object]] = {"all_reduce": lambda: dist.all_reduce(summed)}
+    out = vector.clone()
+    group: dict[str, Callable[[], object]] = {"all_reduce": partial(dist.all_reduce, out)}
     for rule in RULES:
-        group[f"{rule!r}"] = lambda rule=rule: robust_all_reduce(vector, rule)
-        group[f"{rule!r} replicated"] = lambda rule=rule: robust_all_reduce(
-            vector, rule, replicated=True
-        )
+        ours = partial(robust_all_reduce, vector, rule, out=out)
+        group[repr(rule)] = ours
+        group[f"{rule!r} gathered"] = partial(ours, replicated=True)
     return group
 
 
@@ -54,11 +56,10 @@ def measure(rank: int, n: int, d: int, repeats: int, meeting: Path) -> None:
             seconds = torch.tensor(perf_counter() - start)
             dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
             if repeat:  # the first is for warming up
-                best[name] = min(best.get(name, torch.inf), float(seconds))
+                best[name] = min(best.get(name, math.inf), float(seconds))
+        line = {"repeat": repeat} if repeat < repeats else {"seconds": best}
         if rank == 0:
-            print(json.dumps({"repeat": repeat}), flush=True)
-    if rank == 0:
-        print(json.dumps({"seconds": best}), flush=True)
+            print(json.dumps(line), flush=True)
     dist.destroy_process_group()
 
 
