@@ -92,6 +92,12 @@ def test_imports_point_one_way() -> None:
             assert imports(path) <= allowed | {room}, path
 
 
+def test_only_engines_know_of_torch_distributed() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        if "torch.distributed" in path.read_text():
+            assert path.relative_to(PACKAGE).parts[0] == "engines", path
+
+
 def test_files_fit_in_the_head() -> None:
     for path in PACKAGE.rglob("*.py"):
         assert len(path.read_text().splitlines()) <= 450, path
