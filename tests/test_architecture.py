@@ -26,6 +26,7 @@ ROOMS: dict[str, set[str]] = {
     "threats": {"core", "aggregation"},
     "learning": {"core", "aggregation", "threats"},
     "runs": {"core", "aggregation", "threats", "learning"},
+    "engines": {"core", "aggregation", "threats", "learning", "runs"},
     "papers": {"core", "learning", "runs"},
     "reports": {"core", "aggregation", "learning", "runs", "papers"},
     "experiments": {"runs", "papers"},
@@ -91,6 +92,12 @@ def test_imports_point_one_way() -> None:
     for room, allowed in ROOMS.items():
         for path in (PACKAGE / room).rglob("*.py"):
             assert imports(path) <= allowed | {room}, path
+
+
+def test_only_engines_know_of_torch_distributed() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        if "torch.distributed" in path.read_text():
+            assert path.relative_to(PACKAGE).parts[0] == "engines", path
 
 
 def test_files_fit_in_the_head() -> None:

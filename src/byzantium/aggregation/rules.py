@@ -78,6 +78,8 @@ def central_mean(source: Source, kept: int, nearest: bool = False) -> tuple[Tens
     for columns, matrix, which in source.pieces(rows):
         peak = backend(matrix).central_mean(matrix, which, None, kept, nearest, out[columns])
         square += peak * peak * matrix.shape[1]
+    if source.norms is not None:
+        return out, float(source.norms.max())
     return out, math.sqrt(source.total(np.array([square]))[0])
 
 

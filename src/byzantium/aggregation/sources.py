@@ -32,6 +32,7 @@ class Source(ABC):
 
     dtype:      of the vectors; they are computed with in `working`, never less than float32.
     unreadable: the rows that cannot be read, and why; they count as Byzantine.
+    norms:      of the rows, where they are known without reading them.
     """
 
     n: int
@@ -39,6 +40,7 @@ class Source(ABC):
     dtype: torch.dtype
     device: torch.device
     unreadable: Mapping[int, str]
+    norms: Array | None = None
 
     @property
     def readable(self) -> Rows:

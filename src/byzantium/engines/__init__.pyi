@@ -1,0 +1,3 @@
+from . import distributed as distributed
+
+__all__: list[str]
