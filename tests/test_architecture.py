@@ -26,10 +26,11 @@ ROOMS: dict[str, set[str]] = {
     "threats": {"core", "aggregation"},
     "learning": {"core", "aggregation", "threats"},
     "runs": {"core", "aggregation", "threats", "learning"},
+    "engines": {"core", "aggregation", "threats", "learning", "runs"},
     "papers": {"core", "learning", "runs"},
     "reports": {"core", "aggregation", "learning", "runs", "papers"},
     "experiments": {"runs", "papers"},
-    "cli": {"core", "learning", "runs", "papers", "reports"},
+    "cli": {"core", "engines", "learning", "runs", "papers", "reports"},
 }
 
 
@@ -155,6 +156,7 @@ except SystemExit as done:
     assert done.code == 0
 """
 COMMANDS = ["", "run", "sweep", "demo", "list", "plan", "reproduce", "report", "data", "data fetch"]
+COMMANDS += ["aggregate"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
