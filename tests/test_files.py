@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 import safetensors
 import torch
+from click.testing import CliRunner, Result
 from members import EVERYTHING, N
 from safetensors.torch import load_file, save_file
 from test_sources import agree, seeded
@@ -26,6 +28,7 @@ from torch import Tensor
 
 import byzantium as bz
 from byzantium.aggregation import plain
+from byzantium.cli import main
 from byzantium.engines import Files, merge
 from byzantium.engines.checkpoints import KINDS, Checkpoint, UnreadableError
 
@@ -688,3 +691,78 @@ def test_files_are_never_stacked(text: str, based: bool, tmp_path: Path) -> None
 @pytest.mark.parametrize("text", ["Krum(f=5)", "Bucketing(s=2) >> GeometricMedian()", "Median()"])
 def test_25_files_of_50_million_parameters_fit_beside_the_result(text: str, tmp_path: Path) -> None:
     peak_memory(text, 50_000_000, tmp_path, based=False)
+
+
+# -- the command --------------------------------------------------------------------------------
+
+
+def byzantium(*arguments: str | Path, code: int = 0) -> Result:
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(main, [str(word) for word in arguments])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def test_the_command_merges_and_tells_who_counted(tmp_path: Path) -> None:
+    X, paths = some(tmp_path)
+    patched(z=None)(paths[3])
+    paths[5].write_bytes(paths[1].read_bytes())
+    out = tmp_path / "merged.safetensors"
+    told = byzantium("aggregate", "--rule", "Krum(f=2)", *paths, "-o", out)
+    X[3], X[5] = torch.nan, X[1]
+    assert torch.equal(joined(load_file(out)), bz.Krum(f=2)(X))
+    assert "rejected: lacks the entry 'z'" in told.stdout
+    assert "equal to client_05.safetensors" in told.stdout
+    assert "f must count them all" in told.stdout
+    assert f"merged: {out}" in told.stdout
+
+
+def test_the_command_tells_the_same_as_json(tmp_path: Path) -> None:
+    _, paths = some(tmp_path)
+    out, rule = tmp_path / "merged.safetensors", "Bucketing(s=2) >> GeometricMedian()"
+    options = ["--rule", rule, "--base", str(paths[0]), "--seed", "3", "--json"]
+    told = byzantium("aggregate", *options, *paths, "-o", out)
+    said = json.loads(told.stdout)
+    with safetensors.safe_open(str(out), "pt") as file:
+        assert json.loads(file.metadata()["byzantium"]) == said
+    assert said == merge(bz.parse_rule(rule), paths, out, base=paths[0], seed=3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--rule", "Krum(f=2)", "-o", "client_00.safetensors"], "is not overwritten"),
+        (["--rule", "Krum(f=2)", "-o", "."], "is a folder"),
+        (["--rule", "Krum(f=2)", "-o", "out", "old.pt"], "reading a pickle may execute"),
+        (["--rule", "Krum(f=2)", "-o", "out", "nobody"], "does not exist"),
+        (["--rule", "Krum(f=2)", "-o", "out", "--base", "old.pt"], "may execute"),
+        (["--rule", "Krum(f=0)", "-o", "out", "text"], "worker text (is no safetensors"),
+        (["--rule", "Krum(f=3)", "-o", "out"], "needs at least 2f + 3 = 9 vectors"),
+        (["--rule", "Krun(f=3)", "-o", "out"], "did you mean 'Krum'"),
+        (["--rule", "Bucketing(s=2)", "-o", "out"], "must end in a rule"),
+        (["--rule", "Mean()", "-o", "text/out"], "text is no folder"),
+        (["--rule", "Mean()", "-o", "/dev/null"], "/dev/null is no file"),
+        (["-o", "out"], "--rule"),
+    ],
+)
+def test_the_command_fails_with_one_sentence(
+    arguments: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    some(tmp_path)
+    Path("text").write_text("not a checkpoint")
+    Path("old.pt").touch()
+    given = [f"client_{i:02}.safetensors" for i in range(7)]
+    told = byzantium("aggregate", *given, *arguments, code=2)
+    assert sentence in told.output.replace("\n", " ")
+    assert not Path("out").exists()
+    assert not list(tmp_path.glob("*.writing"))
+
+
+def test_the_example_makes_its_point() -> None:
+    example = Path(__file__).parents[1] / "examples" / "merging.py"
+    told = subprocess.run(
+        [sys.executable, str(example)], capture_output=True, text=True, check=True
+    ).stdout
+    table = {name.strip(): float(value) for name, value in re.findall(r"│ (.+?) │ ([\d.]+)", told)}
+    assert table["Mean()"] < 20
+    assert min(table["Median()"], table["GeometricMedian()"]) > table["base"] + 5

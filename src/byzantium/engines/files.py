@@ -268,12 +268,17 @@ class Merged(Mapping[str, Tensor]):
 
 def check_output(source: Files, path: Path) -> None:
     """Raise a sentence unless a file may be written there: it must be none of those read."""
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ByzantiumError(f"{path} cannot be written: {folder} is no folder for us to write in")
     try:
         there = path.stat()
-    except OSError:
+    except FileNotFoundError:
         return
     if path.is_dir():
         raise ByzantiumError(f"{path} is a folder; name a file to write")
+    if not path.is_file():
+        raise ByzantiumError(f"{path} is no file, and is not replaced by one")
     given = [path for path in source.paths if path.exists()]
     opened = [one for one in (source.base, *source.checkpoints) if one]
     read = [stat for one in opened for stat in one.stats.values()]
