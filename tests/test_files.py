@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pickle
 import random
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -525,6 +527,27 @@ def test_a_file_that_changes_meanwhile_is_not_merged(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("merged*"))
 
 
+@pytest.mark.parametrize("rule", ["Krum(f=1)", "Median()"])
+def test_a_file_that_is_cut_off_meanwhile_is_named(rule: str, tmp_path: Path) -> None:
+    """Whoever sent it may do that; a map would end the program."""
+    _, paths = some(tmp_path, d=50_000)
+    source = Files(paths)
+    os.truncate(paths[2], 4096)
+    with pytest.raises(ValueError, match=r"client_02.safetensors was cut off while it was read"):
+        bz.parse_rule(rule)(source)
+
+
+def test_files_are_closed_when_nobody_needs_them(tmp_path: Path) -> None:
+    _, paths = some(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    merged = bz.Krum(f=1)(Files(paths))
+    assert len(os.listdir("/proc/self/fd")) == before + len(paths)
+    merged.save(tmp_path / "merged.safetensors")
+    del merged
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 KILLED = """
 import sys, time
 import byzantium as bz
@@ -585,6 +608,17 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
     )  # fmt: skip
     assert str(out) in done.stdout
     assert not list(tmp_path.glob("merged*"))
+
+
+def test_that_we_may_open_no_more_files_is_nobodys_fault(tmp_path: Path) -> None:
+    _, paths = some(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            Files([*paths] * 50)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # -- what is refused ----------------------------------------------------------------------------

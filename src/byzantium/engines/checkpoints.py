@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import errno
 import json
-import mmap
 import os
+import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -88,15 +88,47 @@ _EIGHTS = {
 }
 
 
+class Opened:
+    """A file that stays open, and of which any part may be read.
+
+    It is not mapped: the system ends a program that reads where a mapped file was cut off
+    meanwhile, and whoever sent the file could do that.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with files.reading(path) as file:
+            self.stat = os.fstat(file.fileno())
+            self.descriptor = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self.descriptor)
+
+    def fill(self, target: NDArray[Any], offset: int) -> None:
+        """Read as many bytes as the target has, which lie one after the other."""
+        rest = target.view(np.uint8).data
+        while rest:
+            try:
+                count = os.preadv(self.descriptor, [rest], offset)
+            except OSError as error:
+                raise type(error)(error.errno, error.strerror, str(self.path)) from error
+            if not count:
+                raise ByzantiumError(f"{self.path} was cut off while it was read")
+            rest, offset = rest[count:], offset + count
+
+    def read(self, offset: int, count: int) -> Bytes:
+        raw = np.empty(count, np.uint8)
+        self.fill(raw, offset)
+        return raw
+
+
 @dataclass(frozen=True)
 class Entry:
     """A named array: its kind and shape, and where in which file it lies."""
 
     kind: Kind
     shape: tuple[int, ...]
+    file: Opened
     offset: int
     size: int
-    file: Bytes = field(default_factory=lambda: np.empty(0, np.uint8), compare=False, repr=False)
 
     @property
     def end(self) -> int:
@@ -105,11 +137,18 @@ class Entry:
     def raw(self, first: int, last: int) -> Bytes:
         """The bytes of some of its numbers."""
         width = self.kind.stored.itemsize
-        return self.file[self.offset + first * width : self.offset + last * width]
+        return self.file.read(self.offset + first * width, (last - first) * width)
+
+    def copy(self, first: int, last: int, target: NDArray[Any]) -> None:
+        """Some of its numbers, to where they are wanted."""
+        if self.kind.stored == target.dtype:
+            self.file.fill(target, self.offset + first * self.kind.stored.itemsize)
+        else:
+            target[:] = self.kind.values(self.raw(first, last))
 
 
 class Checkpoint:
-    """The named arrays of one checkpoint, which are mapped and not read.
+    """The named arrays of one checkpoint, of which the headers alone are read.
 
     path: a file, the index of a sharded checkpoint, or a folder with one of them.
     """
@@ -159,15 +198,9 @@ class Checkpoint:
         return None
 
     def _open(self, path: Path) -> dict[str, Entry]:
-        with files.reading(path) as file:
-            stat = self.stats[path] = os.fstat(file.fileno())
-            entries = read_header(file, stat.st_size)
-            data = mmap.mmap(file.fileno(), stat.st_size, access=mmap.ACCESS_READ)
-        mapped = np.frombuffer(data, np.uint8)
-        return {
-            name: Entry(entry.kind, entry.shape, entry.offset, entry.size, mapped)
-            for name, entry in entries.items()
-        }
+        file = Opened(path)
+        self.stats[path] = file.stat
+        return read_header(file)
 
     def _open_shards(self, path: Path) -> None:
         with files.reading(path) as file:
@@ -207,9 +240,10 @@ def refuse_pickled(path: Path) -> None:
         )
 
 
-def read_header(file: BinaryIO, size: int) -> dict[str, Entry]:
-    """The arrays of a file of this size, in the order in which they lie there."""
-    start = file.read(8)
+def read_header(file: Opened) -> dict[str, Entry]:
+    """The arrays of a file, in the order in which they lie there."""
+    size = file.stat.st_size
+    start = file.read(0, min(size, 8)).tobytes()
     if start.startswith(PICKLES):
         raise UnreadableError("is a pickle or an archive of torch, which is never read")
     length = int.from_bytes(start, "little")
@@ -217,14 +251,11 @@ def read_header(file: BinaryIO, size: int) -> dict[str, Entry]:
         raise UnreadableError("is no safetensors, or is cut off in its header")
     if length > LARGEST_HEADER:
         raise UnreadableError(f"has a header of more than {LARGEST_HEADER} bytes")
-    text = file.read(length)
-    if len(text) < length:
-        raise UnreadableError("is cut off in its header")
-    header = _parsed(text, "header")
+    header = _parsed(file.read(8, length).tobytes(), "header")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise UnreadableError("has metadata that are no texts")
-    entries = {name: _entry(name, said, 8 + length, size) for name, said in header.items()}
+    entries = {name: _entry(name, said, 8 + length, file) for name, said in header.items()}
     entries = dict(sorted(entries.items(), key=lambda item: (item[1].offset, item[1].end)))
     end = 8 + length
     for name, entry in entries.items():
@@ -237,7 +268,8 @@ def read_header(file: BinaryIO, size: int) -> dict[str, Entry]:
     return entries
 
 
-def _entry(name: str, said: Any, start: int, size: int) -> Entry:
+def _entry(name: str, said: Any, start: int, file: Opened) -> Entry:
+    size = file.stat.st_size
     wrong = UnreadableError(f"has a header that says nonsense of {shown(name)}")
     if not isinstance(said, dict) or said.keys() != {"dtype", "shape", "data_offsets"}:
         raise wrong
@@ -255,7 +287,7 @@ def _entry(name: str, said: Any, start: int, size: int) -> Entry:
             raise wrong
     if offsets[1] - offsets[0] != count * kind.stored.itemsize:
         raise wrong
-    return Entry(kind, tuple(shape), start + offsets[0], count)
+    return Entry(kind, tuple(shape), file, start + offsets[0], count)
 
 
 def _counts(values: Any, most: int) -> bool:

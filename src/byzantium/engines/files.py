@@ -52,8 +52,6 @@ class Files(Source):
     The names, shapes and dtypes that the base has are right, or else those that most have. Who has
     others, or a file that cannot be read, is rejected and counts as Byzantine. Columns are
     the floating-point entries; whole numbers and truth values become their median, rounded down.
-    The files must stay as they are meanwhile: the system ends a program that reads where a file
-    was cut off.
     """
 
     def __init__(
@@ -162,8 +160,8 @@ class Files(Source):
             if run.start >= columns.stop:
                 break
             first, last = max(run.start, columns.start), min(run.start + run.size, columns.stop)
-            raw = run.entry.raw(first - run.start, last - run.start)
-            target[first - columns.start : last - columns.start] = run.entry.kind.values(raw)
+            wanted = target[first - columns.start : last - columns.start]
+            run.entry.copy(first - run.start, last - run.start, wanted)
 
     def based(self, columns: slice) -> NDArray[Any] | None:
         """Some columns of the base."""

@@ -79,7 +79,6 @@ def digests(checkpoints: Mapping[int, Checkpoint]) -> dict[int, dict[str, str]]:
     owners = [(i, path) for i, checkpoint in checkpoints.items() for path in checkpoint.stats]
 
     def digest(k: int, _: int) -> str:
-        # Not through the map: what is read so is no memory of ours.
         with files.reading(owners[k][1]) as file:
             total = hashlib.sha256()
             while chunk := file.read(CHUNK):
