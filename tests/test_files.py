@@ -539,6 +539,7 @@ def test_a_file_that_is_cut_off_meanwhile_is_named(rule: str, tmp_path: Path) ->
 
 def test_files_are_closed_when_nobody_needs_them(tmp_path: Path) -> None:
     _, paths = some(tmp_path)
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     merged = bz.Krum(f=1)(Files(paths))
     assert len(os.listdir("/proc/self/fd")) == before + len(paths)
@@ -714,7 +715,11 @@ LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs
 @LINUX
 @pytest.mark.parametrize(
     ("text", "based"),
-    [("Krum(f=5)", True), ("Bucketing(s=2) >> GeometricMedian()", False), ("Median()", False)],
+    [
+        ("Krum(f=5)", True),
+        ("Bucketing(s=2) >> GeometricMedian()", False),
+        pytest.param("Median()", False, marks=pytest.mark.slow),  # to tell whose values count
+    ],
 )
 def test_files_are_never_stacked(text: str, based: bool, tmp_path: Path) -> None:
     peak_memory(text, 2_000_000, tmp_path, based)
