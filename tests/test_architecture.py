@@ -30,7 +30,7 @@ ROOMS: dict[str, set[str]] = {
     "papers": {"core", "learning", "runs"},
     "reports": {"core", "aggregation", "learning", "runs", "papers"},
     "experiments": {"runs", "papers"},
-    "cli": {"core", "learning", "runs", "papers", "reports"},
+    "cli": {"core", "engines", "learning", "runs", "papers", "reports"},
 }
 
 
@@ -164,6 +164,7 @@ except SystemExit as done:
     assert done.code == 0
 """
 COMMANDS = ["", "run", "sweep", "demo", "list", "plan", "reproduce", "report", "data", "data fetch"]
+COMMANDS += ["aggregate"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -23,6 +23,7 @@ from .rules import MatrixRule as MatrixRule
 from .rules import Weighting as Weighting
 from .sources import Matrix as Matrix
 from .sources import Source as Source
+from .sources import middle as middle
 from .weightings import CenteredClipping as CenteredClipping
 from .weightings import GeometricMedian as GeometricMedian
 from .weightings import Krum as Krum

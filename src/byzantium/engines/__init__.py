@@ -1,5 +1,5 @@
 """Adapters to what others run: they hold a rule, and never a copy of one."""
 
-import lazy_loader
+from byzantium.core.doors import door
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = door(__name__, __file__)
