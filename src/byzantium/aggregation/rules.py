@@ -114,7 +114,9 @@ class CoordinateWise(Rule):
                     for strip in column_blocks(STRIPS * len(block), block.shape[1], block.dtype):
                         part = shares(block[:, strip], kept, nearest=self.nearest)
                         share[: geometry.n] += part.numpy()
+        if not explain:
+            return aggregate, None
         share = points.source.total(share)
         if not points.source.dimension:  # no coordinate to supply: all alike
             share[: geometry.n] = 1
-        return aggregate, share / share.sum() if explain else None
+        return aggregate, share / share.sum()

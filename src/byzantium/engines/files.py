@@ -223,7 +223,7 @@ class Merged(Mapping[str, Tensor]):
         said: what the file tells of itself, among its metadata.
         """
         path = Path(path)
-        self.check_output(path)
+        check_output(self.source, path)
         # The widest numbers first, as others write it, so that all are aligned.
         names = sorted(self, key=lambda name: (-self._kind(name).stored.itemsize, name))
         entries = {name: (self._kind(name), self.source.pattern[name].shape) for name in names}
@@ -233,10 +233,7 @@ class Merged(Mapping[str, Tensor]):
                 for block in self._blocks(name):
                     file.write(block.view(torch.uint8).numpy().data)
             self.check_inputs()
-            self.check_output(path)
-
-    def check_output(self, path: Path) -> None:
-        check_output(self.source, path)
+            check_output(self.source, path)
 
     def check_inputs(self) -> None:
         """Raise a sentence if what was read is not what is there."""

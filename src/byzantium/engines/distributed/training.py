@@ -39,12 +39,11 @@ def aggregate_gradients(
     The others: see `robust_all_reduce`.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
-    vector = _joined(trained, {id(p): p.grad for p in trained if p.grad is not None})
-    vector = vector if momentum is None else momentum.update(vector)
-    aggregate = robust_all_reduce(
+    vector = _joined(trained, {id(p): p.grad for p in trained if p.grad is not None}, momentum)
+    robust_all_reduce(
         vector, rule, group, generator, out=vector, replicated=replicated, timeout=timeout
     )
-    for parameter, piece in zip(trained, _pieces(aggregate, trained), strict=True):
+    for parameter, piece in zip(trained, _pieces(vector, trained), strict=True):
         if parameter.grad is None:
             parameter.grad = torch.empty_like(parameter)
         parameter.grad.copy_(piece)
@@ -96,19 +95,12 @@ def aggregate_in_ddp(
             for bucket, _ in buckets
             for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)
         }
-        vector = _joined(parameters, gradients)
-        vector = vector if momentum is None else momentum.update(vector)
-        aggregate = robust_all_reduce(
-            vector,
-            rule,
-            model.process_group,
-            generator,
-            out=vector,
-            replicated=replicated,
-            timeout=timeout,
+        vector = _joined(parameters, gradients, momentum)
+        group = model.process_group
+        robust_all_reduce(
+            vector, rule, group, generator, out=vector, replicated=replicated, timeout=timeout
         )
-        pieces = _pieces(aggregate, parameters)
-        for parameter, piece in zip(parameters, pieces, strict=True):
+        for parameter, piece in zip(parameters, _pieces(vector, parameters), strict=True):
             if id(parameter) in gradients:
                 gradients[id(parameter)].copy_(piece)
         for bucket, waiter in buckets:
@@ -120,8 +112,10 @@ def aggregate_in_ddp(
     model.register_comm_hook(None, hook)
 
 
-def _joined(parameters: Sequence[Tensor], gradients: Mapping[int, Tensor]) -> Tensor:
-    """One vector, of its own; in the dtype of the parameters, or the widest of theirs."""
+def _joined(
+    parameters: Sequence[Tensor], gradients: Mapping[int, Tensor], momentum: Momentum | None
+) -> Tensor:
+    """What the worker sends, in memory of its own; in the widest dtype of the parameters."""
     if not parameters:
         raise ByzantiumError("there is no parameter that is trained, and no gradient to aggregate")
     dtype = parameters[0].dtype
@@ -134,7 +128,7 @@ def _joined(parameters: Sequence[Tensor], gradients: Mapping[int, Tensor]) -> Te
         gradient = gradients.get(id(parameter))
         if gradient is not None:
             piece.copy_(gradient.to_dense() if gradient.layout != torch.strided else gradient)
-    return vector
+    return vector if momentum is None else momentum.update(vector)
 
 
 def _pieces(vector: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
