@@ -25,12 +25,13 @@ ROOMS: dict[str, set[str]] = {
     "aggregation": {"core"},
     "threats": {"core", "aggregation"},
     "learning": {"core", "aggregation", "threats"},
-    "runs": {"core", "aggregation", "threats", "learning"},
-    "engines": {"core", "aggregation", "threats", "learning", "runs"},
+    "guarantees": {"core", "aggregation", "threats"},
+    "runs": {"core", "aggregation", "threats", "guarantees", "learning"},
+    "engines": {"core", "aggregation", "threats", "guarantees", "learning", "runs"},
     "papers": {"core", "learning", "runs"},
-    "reports": {"core", "aggregation", "learning", "runs", "papers"},
+    "reports": {"core", "aggregation", "guarantees", "learning", "runs", "papers"},
     "experiments": {"runs", "papers"},
-    "cli": {"core", "engines", "learning", "runs", "papers", "reports"},
+    "cli": {"core", "engines", "guarantees", "learning", "runs", "papers", "reports"},
 }
 
 

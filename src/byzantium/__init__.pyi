@@ -1,6 +1,7 @@
 from . import aggregation as aggregation
 from . import engines as engines
 from . import experiments as experiments
+from . import guarantees as guarantees
 from . import learning as learning
 from . import testing as testing
 from . import threats as threats
