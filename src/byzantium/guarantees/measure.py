@@ -1,8 +1,8 @@
 """How far a rule may be led astray: kappa and c, and what no rule can do better.
 
 Of n vectors f are bad; the others, h = n - f, have mean mu and variance sigma^2, the mean of
-|x_i - mu|^2. rho^2 is the mean of |x_i - x_j|^2 over ordered pairs of different honest vectors, which
-is 2h / (h - 1) sigma^2; delta = f / n. The largest squared error over all inputs is
+|x_i - mu|^2. rho^2 is the mean of |x_i - x_j|^2 over pairs of different honest vectors, which is
+2h / (h - 1) sigma^2; delta = f / n. The largest squared error over all inputs is
 
     kappa = sup |out - mu|^2 / sigma^2            (Allouah et al. 2023: (f, kappa)-robustness)
     c     = sup |out - mu|^2 / (delta rho^2)      (the bucketing paper: (delta_max, c)-robustness)
@@ -18,7 +18,9 @@ import math
 def lower_bound(n: int, f: int) -> float:
     """The kappa below which no rule gets: f / (n - 2f); infinite without an honest majority.
 
-    f honest vectors at one place and n - 2f at another look the same as f bad ones and n - f honest.
+    Let f vectors stand at one place and n - f at another. If the f are bad, the result must be the
+    other place, because the honest ones do not differ. If instead f of the n - f are bad, it errs
+    by that much: no rule can tell which of both is the case.
 
     >>> lower_bound(25, 5)
     0.3333333333333333
