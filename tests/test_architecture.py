@@ -26,6 +26,7 @@ ROOMS: dict[str, set[str]] = {
     "threats": {"core", "aggregation"},
     "learning": {"core", "aggregation", "threats"},
     "runs": {"core", "aggregation", "threats", "learning"},
+    "engines": {"core", "aggregation", "threats", "learning", "runs"},
     "papers": {"core", "learning", "runs"},
     "reports": {"core", "aggregation", "learning", "runs", "papers"},
     "experiments": {"runs", "papers"},
