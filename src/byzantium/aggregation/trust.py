@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from byzantium.aggregation.pipeline import Report
@@ -117,6 +118,17 @@ class Trust:
 
     def _of(self, worker: Hashable) -> Standing:
         return self.workers.setdefault(worker, Standing())
+
+    def state(self) -> str:
+        """All of it, as text; workers are whole numbers or texts."""
+        return json.dumps([[worker, asdict(s)] for worker, s in self.workers.items()])
+
+    @classmethod
+    def of(cls, state: str) -> Trust:
+        """What `state` wrote down."""
+        trust = cls()
+        trust.workers = {worker: Standing(**values) for worker, values in json.loads(state)}
+        return trust
 
     def rejected(self) -> dict[Any, Standing]:
         """Those of whom something was rejected."""

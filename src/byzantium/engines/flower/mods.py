@@ -18,6 +18,7 @@ from torch import Tensor
 
 from byzantium.core import Bounds, ByzantiumError, Formula, KindError, Measure, notation
 from byzantium.engines.flower.replies import Arrays, record_of
+from byzantium.engines.flower.vectors import change, moved
 from byzantium.learning import Momentum
 from byzantium.threats import Attack, BitFlip, GaussianNoise, NoAttack, NonFinite, parse_attack
 
@@ -48,34 +49,29 @@ def worker_momentum(beta: float) -> Mod:
         if sent is None or trained is None or not _alike(sent, trained):
             return reply
         model, arrays = _numpy(sent), _numpy(trained)
-        change = {
+        changes = {
             name: np.array(np.subtract(arrays[name], array, dtype=_wide(array)))
             for name, array in model.items()
             if array.dtype.kind == "f"
         }
-        momentum = _remembered(context, beta, change)
-        momentum.update(change)
+        momentum = _remembered(context, beta, changes)
+        momentum.update(changes)
         context.state[MOMENTUM] = record_of(
             {name: m.numpy() for name, m in (momentum.state_dict()["m"] or {}).items()}
         )
-        moved = {
-            name: np.asarray(model[name] + change[name], dtype=array.dtype)
-            if name in change
-            else array
-            for name, array in arrays.items()
-        }
-        reply.content[key] = record_of(moved)
+        vector = np.concatenate([change.reshape(-1) for change in changes.values()])
+        reply.content[key] = record_of(moved(model, arrays, vector))
         return reply
 
     return mod
 
 
-def _remembered(context: Context, beta: float, change: Arrays) -> Momentum:
+def _remembered(context: Context, beta: float, changes: Arrays) -> Momentum:
     """The momentum of the rounds before, if it is one of such changes; else a new one."""
     momentum, kept = Momentum(beta), context.state.get(MOMENTUM)
-    if isinstance(kept, ArrayRecord) and kept.keys() == change.keys():
+    if isinstance(kept, ArrayRecord) and kept.keys() == changes.keys():
         m = _numpy(kept)
-        if all((m[k].shape, m[k].dtype) == (a.shape, a.dtype) for k, a in change.items()):
+        if all((m[k].shape, m[k].dtype) == (a.shape, a.dtype) for k, a in changes.items()):
             momentum.load_state_dict({"m": {k: torch.from_numpy(a) for k, a in m.items()}})
     return momentum
 
@@ -224,18 +220,10 @@ def misbehaviour(attack: Attack | Misdeed | str) -> Attack | Misdeed:
 
 def _changed(model: Arrays, arrays: Arrays, attack: Callable[[Tensor], Tensor]) -> Arrays:
     """The model, moved by what an attack makes of the change, as a matrix of one row."""
-    floats = [key for key, a in model.items() if a.dtype.kind == "f" and key in arrays]
-    if not floats:
+    if not arrays or not _alike(record_of(model), record_of(arrays)):
         return arrays
-    parts = [np.subtract(arrays[k], model[k], dtype=np.float64).reshape(-1) for k in floats]
-    vector = attack(torch.from_numpy(np.concatenate(parts))[None])[0].numpy()
-    moved, start = dict(arrays), 0
-    for key in floats:
-        array = model[key]
-        change = vector[start : start + array.size].reshape(array.shape)
-        moved[key] = np.asarray(array + change, dtype=array.dtype)
-        start += array.size
-    return moved
+    own = torch.from_numpy(change(model, arrays))[None]
+    return moved(model, arrays, attack(own)[0].numpy())
 
 
 # -- records --------------------------------------------------------------------------------------

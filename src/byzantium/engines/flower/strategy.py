@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
-import math
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 from flwr.app import (
@@ -19,9 +20,9 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, Result
 
-from byzantium.aggregation import Aggregator, Mean, Report, Source, admit, as_source, parse_rule
+from byzantium.aggregation import Aggregator, Report, Trust, as_source, parse_rule
 from byzantium.core import (
     Bounds,
     ByzantiumError,
@@ -32,6 +33,8 @@ from byzantium.core import (
     TooManyRejected,
     fitted,
 )
+from byzantium.engines.flower.record import Record
+from byzantium.engines.flower.rehearsal import Rehearsal
 from byzantium.engines.flower.replies import (
     Arrays,
     Unusable,
@@ -51,13 +54,14 @@ from byzantium.engines.flower.rounds import (
     logger,
 )
 from byzantium.engines.flower.step import MakeOptimiser, Step
+from byzantium.engines.flower.vectors import distance, unusable
+from byzantium.runs import Federation
+from byzantium.threats import Attack
 
 Given = Aggregator | str
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
+EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 Fraction = Annotated[float, Bounds(least=0, below=0.5)]
-
-# Numbers that are looked at together when distances are taken.
-CHUNK = 1 << 18
 
 
 class RobustStrategy(FedAvg):
@@ -72,6 +76,11 @@ class RobustStrategy(FedAvg):
     optimiser:    a function that makes an optimiser of torch for the parameters it is given. The
                   aggregate takes the place of the gradient. Without it, it is the next model.
 
+    folder:       where results are kept, as those of other runs; each round has a checkpoint there,
+                  from which a server that is killed goes on. `byzantium report FOLDER` shows it.
+    name:         of the federation in that folder; another name is another federation.
+    rehearse:     an attack of nodes who see what the others send, and `nodes`: who, or how many.
+
     The other arguments are those of FedAvg. Nothing that a client says about itself changes its
     weight; `weighted_by_key` names the number of examples, which is looked at and not used.
 
@@ -80,6 +89,7 @@ class RobustStrategy(FedAvg):
     rejected, when those left have no honest majority, and when the rule is not defined for so few.
 
     rounds, evaluations: what happened in each, for those who want to look.
+    trust:               what is known of each node over all rounds.
     """
 
     def __init__(
@@ -90,6 +100,10 @@ class RobustStrategy(FedAvg):
         patience: int = 3,
         node_timeout: float = 600.0,
         optimiser: MakeOptimiser | None = None,
+        folder: Path | str | None = None,
+        name: str = "federation",
+        rehearse: Attack | str | None = None,
+        nodes: int | Collection[int] | None = None,
         fraction_train: float = 1.0,
         fraction_evaluate: float = 1.0,
         min_train_nodes: int = 2,
@@ -118,19 +132,92 @@ class RobustStrategy(FedAvg):
         self.patience: int = fitted("RobustStrategy", "patience", patience, Positive)
         self.node_timeout: float = fitted("RobustStrategy", "node_timeout", node_timeout, Measure)
         self.given = rule
+        self._rule_state: Mapping[str, Any] = {}
         self.rule: Aggregator | None = None
         if isinstance(self.f, int) and isinstance(rule, Aggregator | str):
             self.rule = self._rule_for(0, self.f)
         self.step = Step(optimiser)
+        self.rehearsal = None if rehearse is None else Rehearsal(rehearse, nodes)
+        self.record: Record | None = None
+        if folder is not None:
+            text = rule if isinstance(rule, str) else getattr(rule, "__name__", repr(rule))
+            self.record = Record(folder, Federation(name=name, rule=text, f=str(self.f)))
+        self.trust = Trust()
         self.rounds: list[Round] = []
         self.evaluations: list[Round] = []
         self.kept_in_a_row = 0
         self._model: Arrays = {}
+        self._before = 0  # rounds of a server that was killed
 
     def summary(self) -> None:
         """Say how it is configured."""
         logger.info("\t├──> Rule: %r, f = %s of the nodes sampled", self.given, self.f)
         super().summary()
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFunction | None = None,
+    ) -> Result:
+        """Flower's loop; with a folder it goes on from the last checkpoint there."""
+        with nullcontext() if self.record is None else self.record.open():
+            arrays = self._resumed(initial_arrays)
+
+            def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord | None:
+                if evaluate_fn is None or (self._before and not number):
+                    return None
+                metrics = evaluate_fn(number + self._before, arrays)
+                if self.record is not None and number:
+                    self.record.evaluated(metrics)
+                return metrics
+
+            result = super().start(
+                grid,
+                arrays,
+                max(0, num_rounds - self._before),
+                timeout,
+                train_config,
+                evaluate_config,
+                evaluate if evaluate_fn is not None else None,
+            )
+            for metrics in (
+                result.train_metrics_clientapp,
+                result.evaluate_metrics_clientapp,
+                result.evaluate_metrics_serverapp,
+            ):
+                shifted = {number + self._before: found for number, found in metrics.items()}
+                metrics.clear()
+                metrics.update(shifted)
+            if not result.arrays:  # the model was kept in every round
+                result.arrays = arrays
+        for sentence in self.trust.sentences():
+            logger.info("node %s", sentence)
+        return result
+
+    def _resumed(self, arrays: ArrayRecord) -> ArrayRecord:
+        """The model to begin with: that of the last checkpoint, if there is one."""
+        state = None if self.record is None else self.record.resume()
+        if state is None:
+            return arrays
+        ours = {key: (a.dtype, tuple(a.shape)) for key, a in model_of(arrays).items()}
+        theirs = {key: (a.dtype, tuple(a.shape)) for key, a in state["model"].items()}
+        if ours != theirs:
+            raise ByzantiumError(
+                "the checkpoint is of a model with other arrays; give the federation another name"
+            )
+        self._before, self._rule_state = state["round"], state["rule"]
+        self.kept_in_a_row = state["kept"]
+        self.step.load_state_dict(state["step"])
+        self.trust = Trust.of(state["trust"])
+        if self.rule is not None:
+            self.rule.load_state_dict(self._rule_state)
+        logger.info("going on after round %d", self._before)
+        return record_of(state["model"])
 
     # -- training ----------------------------------------------------------------------------------
 
@@ -140,6 +227,9 @@ class RobustStrategy(FedAvg):
         """Draw the nodes of a round, and remember what is sent to them."""
         if self.fraction_train == 0.0:
             return []
+        server_round += self._before
+        if self.record is not None:
+            self.record.flush()
         self._model = model_of(arrays)
         nodes, connected = self._sampled(grid, self.fraction_train, self.min_train_nodes)
         f = bad_among(self.f, len(nodes))
@@ -158,6 +248,7 @@ class RobustStrategy(FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Aggregate what the nodes changed; None in the place of a model means: keep it."""
+        server_round += self._before
         if not self.rounds or self.rounds[-1].number != server_round:
             return None, None
         at = self.rounds[-1]
@@ -171,6 +262,9 @@ class RobustStrategy(FedAvg):
             arrays = record_of(self.step(self._model, report.aggregate))
         at.tell("aggregate_train")
         metrics.update(at.metrics())
+        self.trust.update(at.weights, at.rejected, at.absent)
+        if self.record is not None:
+            self.record.add(at)
         self._count(at)
         return arrays, metrics
 
@@ -191,6 +285,8 @@ class RobustStrategy(FedAvg):
             at.check()
             return None
         assert self.rule is not None
+        if self.rehearsal is not None:
+            self.rehearsal(self._model, rows, self.rule)
         before = self.rule.state_dict()
         # A row that could not be read takes part as one that is rejected, so that the rule knows
         # how many there were, and how many of its f are gone.
@@ -242,7 +338,10 @@ class RobustStrategy(FedAvg):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Draw the nodes that evaluate the model."""
+        """Draw the nodes that evaluate the model, which is the one to go on from."""
+        server_round += self._before
+        if self.record is not None and self.rounds:
+            self.record.save(server_round, model_of(arrays), self._state())
         if self.fraction_evaluate == 0.0:
             return []
         nodes, connected = self._sampled(grid, self.fraction_evaluate, self.min_evaluate_nodes)
@@ -254,6 +353,7 @@ class RobustStrategy(FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """The median of each metric; without an honest majority only who took part."""
+        server_round += self._before
         if not self.evaluations or self.evaluations[-1].number != server_round:
             return None
         at, said = self.evaluations[-1], {}
@@ -271,8 +371,20 @@ class RobustStrategy(FedAvg):
             used = [contents[node] for node in at.used]
             metrics = self.evaluate_metrics_aggr_fn(used, self.weighted_by_key)
         at.tell("aggregate_evaluate")
+        if self.record is not None:
+            self.record.evaluated(metrics)
         metrics.update(at.metrics())
         return metrics
+
+    def _state(self) -> dict[str, Any]:
+        """What is needed beside the model to go on."""
+        assert self.rule is not None
+        return {
+            "rule": self.rule.state_dict(),
+            "step": self.step.state_dict(),
+            "kept": self.kept_in_a_row,
+            "trust": self.trust.state(),
+        }
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -294,7 +406,7 @@ class RobustStrategy(FedAvg):
                 )
         if rule == self.rule:
             return self.rule
-        state = {} if self.rule is None else self.rule.state_dict()
+        state = self._rule_state if self.rule is None else self.rule.state_dict()
         rule = copy.deepcopy(rule)
         if state:
             rule.load_state_dict(state)
@@ -332,24 +444,3 @@ class RobustStrategy(FedAvg):
             )
             for node in nodes
         ]
-
-
-def unusable(source: Source) -> Mapping[int, str]:
-    """The rows that no rule would take, and why."""
-    try:
-        return admit(Mean().stages, source)[2]
-    except TooManyRejected as error:
-        return error.reasons
-
-
-def distance(row: Arrays, other: Arrays) -> float:
-    """Between the numbers of two models; whole ones are no part of it."""
-    total = 0.0
-    for key, array in row.items():
-        if array.dtype.kind == "f":
-            ours, theirs = array.reshape(-1), other[key].reshape(-1)
-            for start in range(0, len(ours), CHUNK):
-                piece = slice(start, start + CHUNK)
-                apart = np.subtract(ours[piece], theirs[piece], dtype=np.float64)
-                total += float(apart @ apart)
-    return math.sqrt(total)
