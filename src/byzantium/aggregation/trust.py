@@ -159,7 +159,7 @@ class Trust:
     def sentences(self) -> list[str]:
         """Who was rejected, went unheard or was absent, and what that means and does not mean."""
         told = [
-            f"{worker}: rejected in {s.rejections} rounds, the last time because it {s.reason}. "
+            f"{worker}: rejected in {s.rejections} rounds, the last time: {s.reason}. "
             + MEANINGS["rejected"]
             for worker, s in self.rejected().items()
         ]
