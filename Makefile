@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # cpu: torch without CUDA where PyTorch's index can be reached; cuda: as PyPI has it; or another index.
 TORCH ?= cpu
 
-.PHONY: help demo test test-slow lint bench chromium clean
+.PHONY: help demo test test-slow lint rehearse bench chromium clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -25,6 +25,11 @@ lint: $(READY)  ## style, format, types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# Ray listens on all addresses: the rehearsal has a network of its own, for which root is needed.
+rehearse: $(READY)  ## strategies of Flower and ours with hostile clients: who survives
+	unshare -n -p -f --kill-child --mount-proc bash -c 'ip link set lo up && "$$@"' -- \
+	$(CURDIR)/$(BIN)/python examples/flower/launch.py rehearsal --nodes 8
 
 bench: $(READY)  ## speed and memory, as ratios to a floor, to plain torch and to byzfl
 	$(BIN)/python benchmarks/bench.py

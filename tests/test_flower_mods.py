@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 
 import byzantium as bz
 
@@ -14,8 +16,9 @@ pytest.importorskip(
 )
 
 import federation
+import flower_quickstart
 from federation import Arrays
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp.typing import Mod
 
 from byzantium.engines.flower import RobustStrategy, byzantine, worker_momentum
@@ -106,6 +109,16 @@ def test_momentum_leaves_evaluations_and_errors_alone() -> None:
     assert dict(reply.content.metric_records["metrics"]) == {"num-examples": 5, "loss": 1.0}
 
 
+def test_the_statistics_of_a_normalisation_have_no_momentum() -> None:
+    """A variance that went on shrinking would be negative in the second round."""
+    mod, state = worker_momentum(0.9), context()
+    name = "norm.running_var"
+    for before, change in ((1.0, -0.9), (0.1, 0.0)):
+        model = {name: np.array([before], dtype=np.float32), **federation.plain()}
+        arrays = sent_by(mod, change, state, model).content.array_records["arrays"]
+        assert arrays[name].numpy() == pytest.approx(before + change)
+
+
 @pytest.mark.parametrize("beta", [1.0, -0.1, float("nan")])
 def test_a_beta_that_cannot_be_is_refused_when_the_mod_is_made(beta: float) -> None:
     with pytest.raises(bz.ByzantiumError, match="beta"):
@@ -168,3 +181,37 @@ def test_attacks_that_see_everybody_are_sent_to_the_strategy(attack: str) -> Non
 def test_every_misdeed_is_written_as_it_is_read() -> None:
     for name, kind in MISDEEDS.items():
         assert repr(kind()) == f"{name}()"
+
+
+# -- a client of somebody else ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["Bucketing(s=2) >> GeometricMedian()", "TrimmedMean()"])
+def test_a_client_of_flowers_quickstart_works_unchanged(rule: str) -> None:
+    """With two that misbehave: it learns, and what counts batches stays whole."""
+
+    def node(k: int) -> federation.Node:
+        state = Context(1, k, {"partition-id": k, "num-partitions": 7}, RecordDict(), {})
+        mods = {0: [byzantine("NonFinite()")], 1: [byzantine("Scaling(-10)")]}.get(k, [])
+        app = flower_quickstart.app
+
+        def reply(got: Message) -> Message:
+            call: Train = lambda message, context: app(message=message, context=context)  # noqa: E731
+            for mod in [worker_momentum(0.5), *mods]:
+                call = functools.partial(lambda mod, call, m, c: mod(m, c, call), mod, call)
+            return call(got, state)
+
+        return reply
+
+    torch.manual_seed(0)
+    strategy = RobustStrategy(rule, f=2)
+    grid = federation.Nodes({federation.FIRST + k: node(k) for k in range(7)})
+    initial = ArrayRecord(flower_quickstart.Net().state_dict())
+    result = strategy.start(grid, initial, 5, train_config=ConfigRecord({"lr": 0.05}))
+    scores = [m["eval_acc"] for m in result.evaluate_metrics_clientapp.values()]
+    assert float(scores[-1]) > 0.7, scores  # type: ignore[arg-type]
+    assert all(list(at.rejected) == [federation.FIRST] for at in strategy.rounds)
+    counted = result.arrays["norm.num_batches_tracked"].numpy()
+    assert counted.dtype == np.int64
+    assert counted == 5 * 8
+    flower_quickstart.Net().load_state_dict(result.arrays.to_torch_state_dict())

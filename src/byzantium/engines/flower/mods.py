@@ -6,7 +6,7 @@ import os
 import random
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -24,6 +24,8 @@ from byzantium.threats import Attack, BitFlip, GaussianNoise, NoAttack, NonFinit
 
 # Where a node keeps its momentum between rounds.
 MOMENTUM = "byzantium.momentum"
+# What layers of torch call the statistics that they keep beside their parameters.
+STATISTICS = ("running_mean", "running_var")
 
 Share = Annotated[float, Bounds(least=0, most=1)]
 
@@ -31,12 +33,16 @@ Share = Annotated[float, Bounds(least=0, most=1)]
 # -- momentum -------------------------------------------------------------------------------------
 
 
-def worker_momentum(beta: float) -> Mod:
+def worker_momentum(beta: float, without: Collection[str] = STATISTICS) -> Mod:
     """A mod with which a client sends the momentum of its changes: m = beta m + (1 - beta) change.
 
     This is what workers of Algorithm 2 do. In the first round m is the change itself; so it is
     again where a node has lost its state, or the model has changed its shape. Entries of whole
     numbers have no momentum.
+
+    without: entries that are no parameters, by the last part of their names, have none either. The
+             statistics of a batch normalisation are averages already, and a variance that goes on
+             shrinking becomes negative.
     """
     Momentum(beta)  # raises a sentence about a beta that cannot be
 
@@ -52,15 +58,16 @@ def worker_momentum(beta: float) -> Mod:
         changes = {
             name: np.array(np.subtract(arrays[name], array, dtype=_wide(array)))
             for name, array in model.items()
-            if array.dtype.kind == "f"
+            if array.dtype.kind == "f" and name.rpartition(".")[2] not in without
         }
         momentum = _remembered(context, beta, changes)
         momentum.update(changes)
         context.state[MOMENTUM] = record_of(
             {name: m.numpy() for name, m in (momentum.state_dict()["m"] or {}).items()}
         )
-        vector = np.concatenate([change.reshape(-1) for change in changes.values()])
-        reply.content[key] = record_of(moved(model, arrays, vector))
+        for name, m in changes.items():
+            arrays[name] = np.asarray(model[name] + m, dtype=model[name].dtype)
+        reply.content[key] = record_of(arrays)
         return reply
 
     return mod
