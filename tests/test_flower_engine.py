@@ -76,6 +76,14 @@ def test_a_deployment_survives_two_liars_a_killed_node_and_a_killed_server(tmp_p
     assert [at["number"] for at in rounds] == [1, 2, 3, 4, 5]
     (nan,) = {node for at in rounds for node in at["rejected"]}
     assert all(list(at["rejected"]) == [nan] for at in rounds)
+    told = found["result"]["nodes"]
+    assert [
+        word for node in told for word in ("rejected", "unheard", "absent") if f": {word}" in node
+    ] == [
+        "rejected",
+        "unheard",
+        "absent",
+    ]
     # The killed node is among those who were asked once more, and then no longer.
     assert len(rounds[0]["used"]) == 5
     assert any(at["absent"] for at in rounds)
