@@ -1,19 +1,22 @@
 """The benchmark of byzantium: every rule against the floor, straightforward torch and byzfl.
 
-Prints tables, and writes bench.json and bench.png into the folder given by --out.
+Prints tables, and writes bench.json, bench.png and growth.png into the folder given by --out, each
+section as soon as it is measured.
 """
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 
 import byzfl_bridge
+import growth
 import report
 import sections
 import training
-from contestants import COORDINATE, entries
+from contestants import entries
 from model import Section
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -22,7 +25,19 @@ N, D = 25, 1_199_882
 HUGE_N = 1000
 BUSY = 0.5  # load average from which figures are not to be trusted
 Measure = Callable[[sections.Run], Section]
-SECTIONS = ("rules", "n13", "sizes", "offset", "attack", "first", "memory", "training")
+SECTIONS = (
+    "rules",
+    "coordinates",
+    "after",
+    "sizes",
+    "offset",
+    "attack",
+    "first",
+    "memory",
+    "growth",
+    "training",
+)
+QUIET = 10.0  # seconds between lines about progress, where there is no terminal
 
 
 def options() -> argparse.Namespace:
@@ -31,7 +46,10 @@ def options() -> argparse.Namespace:
     parser.add_argument("--d", type=int, help=f"columns of the matrix ({D}; quick: 100000)")
     parser.add_argument("--repeats", type=int, help="interleaved repeats (11; quick: 3)")
     parser.add_argument(
-        "--minutes", type=float, default=8, help="after this long, rivals are left out (8)"
+        "--minutes",
+        type=float,
+        default=18,
+        help="after this long, what can be is left out, and rivals after a third of it (18)",
     )
     parser.add_argument("--out", type=Path, default=Path(".bench"), help="output folder (.bench)")
     parser.add_argument(
@@ -63,15 +81,19 @@ def options() -> argparse.Namespace:
 def plan(chosen: argparse.Namespace) -> dict[str, tuple[Measure, int]]:
     """Each section to run and the number of its steps on the progress bar."""
     mine, repeats = len(entries(chosen.n, chosen.only)), chosen.repeats
-    by_coordinate = [e for e in entries(13, chosen.only) if e.rule in COORDINATE and not e.mixing]
+    by_coordinate = [
+        e for n in sections.FEW_AND_MANY for e in sections.by_coordinate(n, chosen.only)
+    ]
     known: dict[str, tuple[Measure, int]] = {
         "rules": (sections.rules, mine * repeats),
-        "n13": (sections.thirteen, len(by_coordinate) * repeats),
+        "coordinates": (sections.coordinates, len(by_coordinate) * repeats),
+        "after": (sections.after_torch, 2 * len(sections.AFTER) * repeats),
         "sizes": (sections.sizes, 2 * repeats),
         "offset": (sections.offset, 6 * repeats),
         "attack": (sections.under_attack, 3 * repeats),
-        "first": (sections.first_call, 2),
+        "first": (sections.first_call, sections.FIRST_CALLS),
         "memory": (lambda run: sections.peaks(run, run.n), mine + 1),
+        "growth": (growth.growth, growth.STEPS),
         "training": (training.training, training.STEPS),
     }
     planned = {key: known[key] for key in SECTIONS if key in chosen.sections}
@@ -90,6 +112,29 @@ def why_not(key: str, chosen: argparse.Namespace) -> str | None:
     return None
 
 
+@contextmanager
+def progress(status: Console, steps: int, started: float) -> Iterator[Callable[[str], None]]:
+    """What is to be told of each step: a bar on a terminal; elsewhere a line now and then."""
+    if status.is_terminal:
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=status, transient=True) as bar:
+            task = bar.add_task("", total=steps)
+            yield lambda text: bar.update(task, advance=1, description=text)
+        return
+    done, told = 0, 0.0
+
+    def tell(text: str) -> None:
+        nonlocal done, told
+        done += 1
+        if monotonic() - told >= QUIET:
+            told = monotonic()
+            minutes, seconds = divmod(int(told - started), 60)
+            status.print(f"{minutes:2d}:{seconds:02d}  step {done} of {steps}: {text}")
+            status.file.flush()
+
+    yield tell
+
+
 def main() -> None:
     chosen, started = options(), monotonic()
     output, status = Console(markup=False), Console(stderr=True, markup=False)
@@ -97,6 +142,7 @@ def main() -> None:
         output.width = 160
     chosen.out.mkdir(parents=True, exist_ok=True)
     load = os.getloadavg()[0]
+    status.print(report.processor())
     if load > BUSY:
         status.print(f"The machine is busy (load {load:.1f}): the figures will be rough.")
     byzfl = None
@@ -111,9 +157,10 @@ def main() -> None:
             status.print(reason)
             del planned[key]
 
-    bar = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*bar, console=status, transient=True) as progress:
-        task = progress.add_task("", total=sum(steps for _, steps in planned.values()))
+    settings = {key: getattr(chosen, key) for key in ("n", "d", "repeats")}
+    settings |= {"byzfl": byzfl is not None, "load before": load}
+    steps = sum(number for _, number in planned.values())
+    with progress(status, steps, started) as step:
         run = sections.Run(
             n=chosen.n,
             d=chosen.d,
@@ -121,28 +168,28 @@ def main() -> None:
             only=chosen.only,
             sizes=sections.SIZES[:2] if chosen.quick else sections.SIZES,
             byzfl=byzfl,
-            deadline=started + 60 * chosen.minutes,
-            step=lambda text: progress.update(task, advance=1, description=text),
+            deadline=started + 20 * chosen.minutes,
+            end=started + 60 * chosen.minutes,
+            step=step,
             say=status.print,
         )
         for measure, _ in planned.values():
             section = measure(run)
             if section.results:
                 done.append(section)
+                if not chosen.markdown:
+                    report.show(output, section)
+                report.write_json(chosen.out / "bench.json", settings, done)
+                if plot := report.PLOTS.get(section.key):
+                    status.print(plot(chosen.out, section))
 
     if chosen.markdown:
         print(report.markdown(done))
     else:
-        report.show(output, done)
+        output.print(report.goal_table(done))
     if (chosen.n, chosen.d) != (N, D):
         status.print(f"The goals are meant for n = {N}, d = {D}; this was another matrix.")
-    settings = {key: getattr(chosen, key) for key in ("n", "d", "repeats")}
-    settings |= {"byzfl": byzfl is not None, "load before": load}
-    report.write_json(chosen.out / "bench.json", settings, done)
     status.print(f"Written: {chosen.out / 'bench.json'}")
-    for section in done:
-        if section.key == "rules":
-            status.print(report.plot(chosen.out / "bench.png", section))
 
 
 if __name__ == "__main__":

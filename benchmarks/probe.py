@@ -109,15 +109,20 @@ def training_memory(only: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["first", "memory", "training-memory"])
+    parser.add_argument("what", choices=["first", "memory", "training-memory", "growth"])
     parser.add_argument("--n", type=int, default=25)
     parser.add_argument("--d", type=int, default=100_000)
     parser.add_argument("--only", default="")
+    parser.add_argument("--seconds", type=float, default=60, help="how long growth may take")
     parser.add_argument("--weightings", action="store_true", help="leave out all other rules")
     options = parser.parse_args()
     if options.what == "first":
         first_call()
     elif options.what == "training-memory":
         training_memory(options.only)
+    elif options.what == "growth":
+        import growth
+
+        growth.measured(options.seconds)
     else:
         memory(options.n, options.d, options.only, options.weightings)

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+SHADES = ("#9ecae1", "#4292c6", "#08519c", "#e09f3e", "#9e2a2b")
 COLOURS = {"ours": "#1b6ca8", "straightforward": "#e09f3e", "byzfl": "#9e2a2b"}
 
 
@@ -33,6 +34,11 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "date": date.today().isoformat(),
     }
+
+
+def processor() -> str:
+    known = machine()
+    return f"{known['cpu']}, {known['cores']} cores, {known['threads']} threads of torch"
 
 
 def cell(figure: Figure) -> Text:
@@ -102,7 +108,8 @@ def goal_rows(sections: Iterable[Section]) -> list[tuple[str, str, str, bool]]:
 
 
 def goal_table(sections: Iterable[Section]) -> Table:
-    made = Table(title="Goals", title_justify="left", title_style="bold", show_lines=True)
+    title = f"Goals, on {processor()}"
+    made = Table(title=title, title_justify="left", title_style="bold", show_lines=True)
     for name in ("goal", "wanted", "measured"):
         made.add_column(name)
     for text, wanted, measured, met in goal_rows(sections):
@@ -112,7 +119,8 @@ def goal_table(sections: Iterable[Section]) -> Table:
 
 def markdown(sections: list[Section]) -> str:
     """The goals, and every rule against its floor and its rivals."""
-    lines = ["| Goal | Wanted | Measured | |", "| --- | --- | --- | --- |"]
+    lines = [f"On {processor()}:", ""]
+    lines += ["| Goal | Wanted | Measured | |", "| --- | --- | --- | --- |"]
     for text, wanted, measured, met in goal_rows(sections):
         lines.append(f"| {text} | {wanted} | {measured} | {'✓' if met else '✗'} |")
     for section in sections:
@@ -139,8 +147,9 @@ def write_json(path: Path, settings: dict[str, Any], sections: list[Section]) ->
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def plot(path: Path, section: Section) -> str:
+def plot_rules(folder: Path, section: Section) -> str:
     """Bars of time over the floor, on a logarithmic axis; says in a sentence what became of it."""
+    path = folder / "bench.png"
     try:
         from matplotlib.figure import Figure as Canvas
     except ImportError:
@@ -169,7 +178,7 @@ def plot(path: Path, section: Section) -> str:
     axes.set_yticks(range(len(section.results)), [r.name for r in section.results], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("time over the floor (1 = the least work there is)")
-    canvas.suptitle(section.title, fontsize=11)
+    canvas.suptitle(f"{section.title}\n{processor()}", fontsize=11)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -178,8 +187,48 @@ def plot(path: Path, section: Section) -> str:
     return f"Written: {path}"
 
 
-def show(console: Console, sections: list[Section]) -> None:
-    for section in sections:
-        for part in parts(section):
-            console.print(table(part))
-    console.print(goal_table(sections))
+def plot_growth(folder: Path, section: Section) -> str:
+    """Time over d, a panel for each rule and a line for each n, beside the model; and memory."""
+    try:
+        from matplotlib.figure import Figure as Canvas
+    except ImportError:
+        return "There is no plot: matplotlib is not installed."
+    path = folder / "growth.png"
+    found: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
+    for result in section.results:
+        rule, n, width = result.name.split(", ")
+        place = (float(width.removeprefix("d = ")), result.seconds["ours"], result.seconds["model"])
+        found.setdefault(rule, {}).setdefault(n, []).append(place)
+    across = 3
+    down = -(-len(found) // across)
+    canvas = Canvas(figsize=(11, 3 * down + 0.8), layout="constrained")
+    panels = canvas.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat
+    for axes, (rule, lines) in zip(panels, found.items(), strict=False):
+        for k, (n, places) in enumerate(lines.items()):
+            d, ours, model = zip(*places, strict=True)
+            colour = SHADES[k % len(SHADES)]
+            axes.plot(d, ours, "o-", color=colour, label=n, markersize=3, linewidth=1.2)
+            axes.plot(d, model, ":", color=colour, linewidth=1)
+        axes.set_title(rule, fontsize=9)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.grid(color="#dddddd", linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in list(panels):
+        axes.set_axis_off()
+    canvas.supxlabel("d", fontsize=9)
+    canvas.supylabel("seconds (dotted: the model)", fontsize=9)
+    labels = canvas.axes[0].get_legend_handles_labels()
+    canvas.legend(*labels, frameon=False, loc="outside lower right", ncols=5, fontsize=8)
+    canvas.suptitle(f"{section.title}\n{processor()}", fontsize=10)
+    canvas.savefig(path, dpi=150, facecolor="white")
+    return f"Written: {path}"
+
+
+PLOTS = {"rules": plot_rules, "growth": plot_growth}
+
+
+def show(console: Console, section: Section) -> None:
+    for part in parts(section):
+        console.print(table(part))
+    console.file.flush()

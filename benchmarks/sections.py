@@ -4,12 +4,12 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from time import monotonic
+from statistics import median
+from time import monotonic, perf_counter
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +20,8 @@ from timing import Contestant, interleave
 from torch import Tensor
 
 SIZES = (25, 50, 100, 300)
+FEW_AND_MANY = (13, 51)
+FIRST_CALLS = 3
 OFFSET_NORM, SPREAD = 63.0, 1e-3
 PROBE = Path(__file__).with_name("probe.py")
 
@@ -34,13 +36,19 @@ class Run:
     only: str
     sizes: tuple[int, ...]
     byzfl: ModuleType | None
-    deadline: float
+    deadline: float  # for rivals
+    end: float  # for everything that can be left out
     step: Callable[[str], None]
     say: Callable[[str], None]
 
     @property
     def late(self) -> bool:
         return monotonic() > self.deadline
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return self.end - monotonic()
 
     @property
     def long_repeats(self) -> int:
@@ -71,9 +79,15 @@ def faster(seconds: dict[str, float], rival: str, goal: str | None) -> Figure | 
 
 
 def floor_goal(entry: Entry) -> str | None:
+    if (entry.rule, entry.mixing) == ("clipping", "bucketing"):
+        return "weighting clipping"
     if entry.rule in ("krum", "geometric", "clipping") and entry.mixing != "resampling":
         return "weighting"
-    return "coordinate" if entry.rule in ("median", "trimmed") and not entry.mixing else None
+    if entry.mixing:
+        return None
+    if entry.rule in ("median", "trimmed"):
+        return "coordinate51" if entry.n > 25 else "coordinate"
+    return "meamed" if entry.rule == "meamed" and entry.n <= 25 else None
 
 
 def rival_goals(entry: Entry) -> tuple[str | None, str | None]:
@@ -83,7 +97,7 @@ def rival_goals(entry: Entry) -> tuple[str | None, str | None]:
         return None, "byzfl order" if nearest_mean else None
     to_plain = {"median": "plain order", "trimmed": "plain order", "geometric": "plain geometric"}
     to_byzfl = dict.fromkeys(("median", "trimmed", "meamed"), "byzfl order")
-    to_byzfl |= dict.fromkeys(("krum", "geometric"), "byzfl distance")
+    to_byzfl |= dict.fromkeys(("krum", "geometric"), "byzfl distance") | {"mean": "byzfl mean"}
     return to_plain.get(entry.rule), to_byzfl.get(entry.rule)
 
 
@@ -132,23 +146,60 @@ def distance(first: dict[str, Any]) -> float:
     return float((first["ours"].double() - theirs).norm() / theirs.norm())
 
 
-def thirteen(run: Run) -> Section:
-    x, results = run.normal(13), []
-    for entry in entries(13, run.only):
-        if entry.rule in COORDINATE and entry.mixing is None:
-            seconds, _ = run.race(f"n = 13, {entry.name}", ours_and_floor(entry, x))
-            goal = "coordinate13" if entry.rule in ("median", "trimmed") else None
-            figure = Figure("ours / floor", seconds["ours"] / seconds["floor"], goal=goal)
-            results.append(Result(entry.name, seconds, [figure]))
-    return Section("n13", f"Rules by coordinate at n = 13, d = {run.d}", results)
+def coordinates(run: Run) -> Section:
+    results = []
+    for n in FEW_AND_MANY:
+        x = run.normal(n)
+        for entry in by_coordinate(n, run.only):
+            seconds, _ = run.race(f"n = {n}, {entry.name}", ours_and_floor(entry, x))
+            ratio = seconds["ours"] / seconds["floor"]
+            figure = Figure("ours / floor", ratio, goal=floor_goal(entry))
+            results.append(Result(f"{entry.name}, n = {n}", seconds, [figure]))
+    sizes = " and ".join(map(str, FEW_AND_MANY))
+    return Section("coordinates", f"Rules by coordinate at n = {sizes}, d = {run.d}", results)
+
+
+def by_coordinate(n: int, only: str) -> list[Entry]:
+    return [e for e in entries(n, only) if e.rule in COORDINATE and e.mixing is None]
+
+
+AFTER = (("median", None), ("krum", None), ("geometric", "bucketing"))
+
+
+def after_torch(run: Run) -> Section:
+    """In a training loop a rule comes right after a backward pass, whose threads still wait."""
+    x, results = run.normal(run.n), []
+    weights = torch.randn(512, 512, requires_grad=True)
+
+    def backward() -> None:
+        (weights @ weights).relu().sum().backward()  # type: ignore[no-untyped-call]
+        weights.grad = None
+
+    for rule, mixing in AFTER:
+        entry = Entry(rule, mixing, run.n)
+        if not entry.matches(run.only):
+            continue
+        call = entry.ours()
+        times: dict[str, list[float]] = {"alone": [], "ours": []}
+        for _ in range(2 * run.repeats):
+            for name, before in (("alone", partial(call, x)), ("ours", backward)):
+                before()
+                start = perf_counter()
+                call(x)
+                times[name].append(perf_counter() - start)
+            run.step(f"after a backward pass, {entry.name}")
+        seconds = {name: median(values) for name, values in times.items()}
+        figure = Figure("after / alone", seconds["ours"] / seconds["alone"], goal="after")
+        results.append(Result(entry.name, seconds, [figure]))
+    return Section("after", f"Directly after a backward pass, {run.n} x {run.d}", results)
 
 
 def comparators(n: int) -> int:
     """How many comparators the median's network of n inputs has."""
-    from byzantium.aggregation.network import network
+    from byzantium.aggregation.network import middle
 
     first = (n - 1) // 2
-    return len(network(n, first, n - first, in_order=False).comparators)
+    return len(middle(n, first, n - first).parts)
 
 
 def gram_flops(n: int) -> int:
@@ -246,17 +297,11 @@ def probe(arguments: list[str], **environment: str) -> Iterator[dict[str, Any]]:
 
 def first_call(run: Run) -> Section:
     seconds = []
-    with tempfile.TemporaryDirectory() as cache:
-        for state in ("empty", "filled"):
-            run.step(f"first call, cache {state}")
-            seconds += [line["seconds"] for line in probe(["first"], NUMBA_CACHE_DIR=cache)]
-    empty, filled = seconds
-    ratio = Figure("over the first process", filled / empty, goal="cached")
-    results = [
-        Result("Median(), empty cache", {}, [Figure("first call", empty, "s", "compile")]),
-        Result("Median(), filled cache", {}, [Figure("first call", filled, "s"), ratio]),
-    ]
-    return Section("first", "First call of a process", results)
+    for _ in range(FIRST_CALLS):
+        run.step("first call")
+        seconds += [line["seconds"] for line in probe(["first"])]
+    figure = Figure("first call", min(seconds), "s", "first")
+    return Section("first", "First call of a process", [Result("Median()", {}, [figure])])
 
 
 def peaks(run: Run, n: int, huge: bool = False) -> Section:

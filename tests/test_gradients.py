@@ -193,3 +193,17 @@ def test_a_layer_used_twice_and_a_loss_of_ones_own_are_batched_right() -> None:
     gradients.batched = False
     gradients(streamed, x[:, None], y[:, None])
     assert (at_once - streamed).abs().max() <= 1e-6
+
+
+def test_the_gradient_of_the_pooling_is_that_of_torch_to_the_bit() -> None:
+    torch.manual_seed(0)
+    ours = models.cnn()
+    plain = copy.deepcopy(ours)
+    plain[3] = torch.nn.MaxPool2d(2)
+    x, y = torch.randn(2, 1, 8, 1, 28, 28), torch.randint(10, (2, 1, 8))
+    rows = []
+    for model in (ours, plain):
+        gradients = WorkerGradients(model)
+        rows.append(torch.zeros(2, gradients.d))
+        gradients(rows[-1], x, y, seeds=[3, 4])
+    assert torch.equal(*rows)

@@ -1,75 +1,408 @@
-"""Networks sort; kernels survive threads, and folders of compiled code in any state."""
+"""Networks sort, and kernels do what the formulas say: for all sizes, layouts, processors."""
 
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
-from collections.abc import Callable
+import math
+import platform
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from fractions import Fraction
 
 import inputs
-import numba
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 import byzantium as bz
-from byzantium.aggregation import kernels
-from byzantium.aggregation.network import network
+from byzantium.aggregation import compiled, machine, plain
+from byzantium.aggregation.machine import Processor
+from byzantium.aggregation.network import Network, in_order, middle
 
-WIDE = 30_001  # columns that are worth several threads
+WIDE = 90_001  # columns that are worth several threads
+WIDTHS = (0, 1, 15, 16, 17, 31, 2049)
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+EPSILON = {torch.float32: 2.0**-23, torch.float64: 2.0**-52}
+
+Array = NDArray[np.float64]
 
 pytestmark = pytest.mark.usefixtures("two_threads")
 
 
-def outputs(n: int, first: int, last: int, in_order: bool, values: tuple[int, ...]) -> list[int]:
+# -- networks ----------------------------------------------------------------------------------
+
+
+def outputs(network: Network, values: tuple[int, ...]) -> list[int]:
     """A network, run by hand."""
-    net = network(n, first, last, in_order=in_order)
-    spare = [-1] * net.places
+    wires: list[int | None] = list(values)
+    for part in network.parts:
+        local = [wires[wire] for wire in part.wires]
+        for a, b in part.pairs:
+            x, y = local[a], local[b]
+            assert x is not None
+            assert y is not None, "a comparator reads what nobody kept"
+            local[a], local[b] = min(x, y), max(x, y)
+        for wire, wanted, value in zip(part.wires, part.wanted, local, strict=True):
+            wires[wire] = value if wanted else None
+    found = [value for value in (wires[wire] for wire in network.wires) if value is not None]
+    assert len(found) == len(network.wires)
+    return found
 
-    def read(place: int) -> int:
-        return values[~place] if place < 0 else spare[place]
 
-    for a, b, low, high in net.comparators.tolist():
-        smaller, larger = sorted((read(a), read(b)))
-        assert {a, b}.isdisjoint({low, high} - {-1}), "a comparator writes where it reads"
-        if low >= 0:
-            spare[low] = smaller
-        if high >= 0:
-            spare[high] = larger
-    return [read(place) for place in net.chosen.tolist()]
-
-
+@pytest.mark.parametrize("most", [2, 5])
 @pytest.mark.parametrize("n", range(1, 11))
-def test_networks_bring_out_the_wanted_ranks_of_all_zeros_and_ones(n: int) -> None:
+def test_networks_bring_out_the_wanted_ranks_of_all_zeros_and_ones(n: int, most: int) -> None:
     """The zero-one principle: a network that sorts these sorts everything."""
     for values in itertools.product((0, 1), repeat=n):
-        assert outputs(n, 0, n, True, values) == sorted(values)
-        for trim in range((n + 1) // 2):
-            middle = sorted(values)[trim : n - trim]
-            assert sorted(outputs(n, trim, n - trim, False, values)) == middle
+        ordered = sorted(values)
+        assert outputs(in_order(n, most=most), values) == ordered
+        for first in range(n):
+            for last in range(first + 1, n + 1):
+                network = middle(n, first, last, most)
+                assert sorted(outputs(network, values)) == ordered[first:last]
+
+
+@pytest.mark.parametrize("n", [3, 6, 9])
+def test_ranks_that_are_only_summed_need_not_be_in_order(n: int) -> None:
+    for summed in itertools.combinations(range(n), n // 2):
+        network = in_order(n, summed)
+        for values in itertools.product((0, 1), repeat=n):
+            found, ordered = outputs(network, values), sorted(values)
+            assert all(found[k] == ordered[k] for k in range(n) if k not in summed)
+            assert sum(found) == sum(ordered)
+
+
+@pytest.mark.parametrize("n", [25, 101, 300])
+def test_parts_of_networks_are_small_and_few_in_kind(n: int) -> None:
+    network = in_order(n, most=24)
+    assert all(len(part.wires) <= 24 for part in network.parts)
+    assert len({part.pairs for part in network.parts}) < 15  # each kind is to be compiled
+    comparators = sum(len(part.pairs) for part in network.parts)
+    assert comparators == len(in_order(n).parts)
+    assert sum(len(part.wires) == 2 for part in network.parts) < comparators / 2
 
 
 def test_pruning_leaves_out_what_the_median_does_not_need() -> None:
-    full, median = network(25, 0, 25, in_order=True), network(25, 12, 13, in_order=False)
-    assert len(median.comparators) < 0.85 * len(full.comparators)
-    assert len(network(25, 0, 25, in_order=False).comparators) == 0  # the mean needs no order
+    assert len(in_order(25).parts) == 138
+    assert len(middle(25, 12, 13).parts) == 113
+    assert len(middle(25, 5, 20).parts) == 97
+    assert len(middle(25, 0, 25).parts) == 0  # the mean needs no order
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_the_number_of_threads_does_not_change_the_result(threads: int) -> None:
-    X = inputs.gaussian(25, WIDE).float()
+# -- order statistics --------------------------------------------------------------------------
+
+
+def expected_mean(X: Array, kept: int, nearest: bool) -> Array:
+    """By definition, column by column, rounded once."""
+    n, values = len(X), np.sort(X, axis=0)
+    low = np.full(X.shape[1], (n - kept) // 2)
+    if nearest:
+        median = (values[(n - 1) // 2] + values[n // 2]) / 2
+        low = (values[kept:] - median < median - values[: n - kept]).sum(axis=0)
+    windows = (values[start : start + kept, c].tolist() for c, start in enumerate(low))
+    return np.array([float(sum(map(Fraction, window)) / kept) for window in windows])
+
+
+def central_mean(
+    X: Tensor, kept: int, nearest: bool, mixing: Array | None = None, rows: Tensor | None = None
+) -> tuple[Array, float]:
+    """The means, and the largest magnitude that they are made of."""
+    out = torch.full((X.shape[1],), torch.nan, dtype=X.dtype)
+    rows = torch.arange(len(X)) if rows is None else rows
+    peak = compiled.central_mean(X, rows, mixing, kept, nearest, out)
+    return out.double().numpy(), peak
+
+
+def assert_right(X: Tensor, kept: int, nearest: bool) -> None:
+    found, peak = central_mean(X, kept, nearest)
+    wide = X.double().numpy()
+    expected = expected_mean(wide, kept, nearest)
+    assert (abs(found - expected) <= EPSILON[X.dtype] / 2 * abs(expected) * 1.001).all()
+    assert peak == abs(wide).max(initial=0)
+
+
+# What makes the kinds of code: the most rows for straight-line code, the most wires of a part.
+CODES = {"straight": (80, 24), "parts": (0, 24), "comparators": (0, 2)}
+
+
+@pytest.fixture(params=CODES)
+def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kind of code, for inputs of any size."""
+    monkeypatch.setattr(compiled, "SMALL", 1)
+    set_code(request.param, monkeypatch)
+
+
+def set_code(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "MOST_STRAIGHT", CODES[kind][0])
+    monkeypatch.setattr(compiled, "MOST_PART", CODES[kind][1])
+
+
+def rules(n: int) -> list[tuple[int, bool]]:
+    """The median, trimmed means, the mean, and values nearest the median."""
+    middles = {2 - n % 2, n - 2 * (n // 5), n - 2 * (n // 3), n}
+    nearest = {n - n // 5, n - n // 3, max(1, n // 4)}
+    return [(kept, False) for kept in sorted(middles)] + [(kept, True) for kept in sorted(nearest)]
+
+
+@pytest.mark.usefixtures("code")
+@pytest.mark.parametrize("n", [*range(1, 71), 101, 130, 300])
+def test_any_number_of_rows(n: int) -> None:
+    """A rule and a dtype for each, or there would be minutes of compiling."""
+    kept, nearest = rules(n)[n % len(rules(n))]
+    X = inputs.gaussian(n, 33, seed=n)
+    assert_right(X.float() if n % 2 else X, kept, nearest)
+
+
+@DTYPES
+@pytest.mark.usefixtures("code")
+@pytest.mark.parametrize("n", [2, 7, 13, 25])
+def test_any_rule(n: int, dtype: torch.dtype) -> None:
+    X = inputs.gaussian(n, 50).to(dtype)
+    for kept, nearest in rules(n):
+        assert_right(X, kept, nearest)
+
+
+@DTYPES
+@pytest.mark.usefixtures("code")
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("nearest", [False, True])
+def test_any_number_of_columns(width: int, dtype: torch.dtype, nearest: bool) -> None:
+    assert_right(inputs.gaussian(9, width).to(dtype), 5, nearest)
+
+
+@DTYPES
+@pytest.mark.parametrize("kept", [1, 9, 17])
+@pytest.mark.parametrize("nearest", [False, True])
+def test_all_kinds_of_code_agree_to_the_bit(
+    kept: int, nearest: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = inputs.gaussian(25, 15_007).to(dtype)
+    results = []
+    for kind in CODES:
+        set_code(kind, monkeypatch)
+        results.append(central_mean(X, kept, nearest))
+    for means, peak in results[1:]:
+        assert np.array_equal(means, results[0][0])
+        assert peak == results[0][1]
+
+
+@DTYPES
+@pytest.mark.usefixtures("code")
+def test_rows_may_lie_anywhere_and_some_may_not_take_part(dtype: torch.dtype) -> None:
+    everything = torch.full((40, 1000), torch.nan, dtype=dtype)
+    X = everything[3:, 17:818]
+    rows = torch.tensor([30, 2, 5, 8, 9, 33, 36, 0])
+    X[rows] = inputs.gaussian(8, 801).to(dtype)
+    found, peak = central_mean(X, 4, False, rows=rows)
+    expected, other = central_mean(X[rows], 4, False)
+    assert np.array_equal(found, expected)
+    assert peak == other
+    assert everything[:, :17].isnan().all()
+    assert everything[:, 818:].isnan().all()
+
+
+@DTYPES
+@pytest.mark.usefixtures("code")
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("nearest", [False, True])
+def test_mixed_rows_are_sorted_as_if_they_had_been_made(
+    width: int, dtype: torch.dtype, nearest: bool
+) -> None:
+    X, rows = inputs.gaussian(13, width).to(dtype), torch.arange(13)
+    mixing = np.random.default_rng(0).dirichlet(np.ones(13), size=9)
+    mixing[:, 5] = 0
+    mixing /= mixing.sum(axis=1, keepdims=True)
+    X[5] = torch.nan  # nobody's share: it is not even read
+    made = compiled.mixed(X, rows, mixing).to(dtype)
+    found, peak = central_mean(X, 5, nearest, mixing)
+    expected, other = central_mean(made, 5, nearest)
+    assert np.array_equal(found, expected)
+    assert peak == other
+
+
+@DTYPES
+@pytest.mark.usefixtures("code")
+def test_signed_zeros_and_huge_values_keep_their_place(dtype: torch.dtype) -> None:
+    huge = 3e38 if dtype == torch.float32 else 1e150
+    values = [-huge, -1.0, -0.0, 0.0, 1.0, huge, -0.0]
+    columns = torch.tensor(list(itertools.islice(itertools.permutations(values), 500)), dtype=dtype)
+    found, peak = central_mean(columns.T.contiguous(), 1, False)
+    assert (found == 0).all()
+    assert peak == columns.abs().max()
+    found, _ = central_mean(columns.T.contiguous(), 3, False)
+    assert (found == 0).all()
+
+
+@DTYPES
+@pytest.mark.usefixtures("code")
+@pytest.mark.parametrize("nearest", [False, True])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_seen_wherever_it_is(
+    value: float, nearest: bool, dtype: torch.dtype
+) -> None:
+    for column in (0, 31, 95, 99):
+        for kept in (3, 7):
+            X = inputs.gaussian(7, 100).to(dtype)
+            X[4, column] = value
+            X[2, 98] = math.inf  # NaN counts for more, and does not get lost beside it
+            _, peak = central_mean(X, kept, nearest)
+            assert math.isnan(peak) if math.isnan(value) else peak == math.inf
+
+
+@pytest.mark.parametrize("rule", [bz.Median(), bz.TrimmedMean(f=2), bz.Mean()], ids=repr)
+def test_norms_at_the_limit_are_told_from_those_above_it(rule: bz.Aggregator) -> None:
+    """Where the largest number alone does not say it, the norms are computed."""
+    X = inputs.gaussian(7, 10_000).float()
+    X[3] = 0.99e16  # of norm 0.99e18
+    X[2, 5] = 0.99e18
+    assert rule.explain(X).rejected == ()
+    assert torch.equal(rule(X), rule.explain(X).aggregate)
+    X[3] *= 1.02
+    assert rule.explain(X).rejected == (3,)
+    assert torch.equal(rule(X), rule.explain(X).aggregate)
+
+
+# -- sums --------------------------------------------------------------------------------------
+
+
+def combine(X: Tensor, weights: Array, anchors: list[Tensor | None] | None = None) -> Array:
+    out = torch.full((X.shape[1],), torch.nan, dtype=X.dtype)
+    compiled.combine(X, torch.arange(len(X)), anchors or [], weights, out)
+    return out.double().numpy()
+
+
+def assert_rounded_once(found: Array, X: Tensor, weights: Array) -> None:
+    """Beside the weighted means in rational numbers; up or down where these lie half-way."""
+    shares = [Fraction(w) for w in weights.tolist()]
+    for ours, column in zip(found.tolist(), X.T.tolist(), strict=True):
+        products = (w * Fraction(x) for w, x in zip(shares, column, strict=True))
+        error = abs(Fraction(ours) - sum(products, Fraction(0)) / sum(shares))
+        assert error <= Fraction(math.ulp(ours)) * Fraction(500_000_001, 10**9)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 10, 25, 49])
+def test_weighted_means_of_float64_are_rounded_but_once(n: int) -> None:
+    X = 100 * inputs.gaussian(n, 65)
+    for weights in (np.full(n, 1 / n), np.random.default_rng(n).dirichlet(np.ones(n))):
+        assert_rounded_once(combine(X, weights), X, weights)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 10, 25, 49])
+def test_means_of_order_statistics_of_float64_are_rounded_but_once(n: int) -> None:
+    X = 100 * inputs.gaussian(n, 65)
+    for kept in (n, n - 2 * (n // 4)):
+        assert np.array_equal(
+            central_mean(X, kept, False)[0], expected_mean(X.numpy(), kept, False)
+        )
+
+
+def test_the_mean_of_one_four_and_seven_is_four() -> None:
+    X = torch.tensor([[1.0], [4.0], [7.0]], dtype=torch.float64)
+    assert bz.Mean()(X).item() == 4
+    assert bz.TrimmedMean(f=0)(X).item() == 4
+
+
+@DTYPES
+@pytest.mark.parametrize("width", WIDTHS)
+def test_sums_over_any_number_of_columns(width: int, dtype: torch.dtype) -> None:
+    X, rows = inputs.gaussian(7, width).to(dtype), torch.arange(7)
+    weights, centre = np.random.default_rng(0).dirichlet(np.ones(9)), inputs.gaussian(1, width)[0]
+    anchors = [None, centre.to(dtype)]
+    shares, points = weights[[0, 1, 2, 3, 4, 5, 6, 8]], torch.cat([X.double(), centre[None]])
+    tolerance = 8 * EPSILON[dtype]
+    expected = (torch.from_numpy(shares) @ points.to(dtype).double()).numpy()
+    assert np.allclose(combine(X, weights, anchors), expected, rtol=tolerance, atol=tolerance)
+    squares = compiled.squared_norms(X, rows)
+    assert np.allclose(squares, X.double().square().sum(dim=1), rtol=1e-14, atol=0)
+    ours = compiled.gram(X, rows, anchors, 3)
+    assert np.allclose(ours, plain.gram(X, rows, anchors, 3), rtol=1e-12, atol=1e-12)
+    moments = [[torch.empty(width, dtype=dtype) for _ in range(2)] for _ in range(2)]
+    compiled.moments(X, rows, *moments[0])
+    plain.moments(X, rows, *moments[1])
+    for found, known in zip(*moments, strict=True):
+        assert torch.allclose(found, known, rtol=tolerance, atol=tolerance)
+
+
+def test_rows_without_weight_are_not_read() -> None:
+    X = inputs.gaussian(5, 100)
+    X[[0, 3]] = torch.nan
+    weights = np.array([0, 0.25, 0.25, 0, 0.5])
+    assert_rounded_once(combine(X, weights), X[[1, 2, 4]], weights[[1, 2, 4]])
+    assert (combine(X, np.array([0.0, 0, 0, 0, 0, 1.0]), [None]) == 0).all()
+
+
+@DTYPES
+@pytest.mark.parametrize("parts", [[1, -1, 0], [1, 1, -2], [1, -1, 1, -1, 0, 0, 0]], ids=str)
+def test_opposite_rows_cancel_to_the_bit(parts: list[int], dtype: torch.dtype) -> None:
+    """Each alone is rounded, and what is left of that is huge beside the others."""
+    n = len(parts)
+    X = torch.tensor(parts, dtype=dtype)[:, None] * (1e17 * inputs.gaussian(1, 50).to(dtype))
+    weights = np.full(n, 1 / n)
+    assert (combine(X, weights) == 0).all()
+    assert (compiled.mixed(X, torch.arange(n), weights[None]) == 0).all()
+    assert (central_mean(X, 1, False, weights[None])[0] == 0).all()
+
+
+def test_a_far_row_of_tiny_weight_costs_the_others_nothing() -> None:
+    X = inputs.gaussian(5, 50)
+    X[2] *= 1e140
+    weights = np.array([0.25, 0.25, 1e-170, 0.25, 0.25])
+    assert_rounded_once(combine(X, weights), X, weights)
+
+
+def test_weights_whose_rest_is_on_the_origin_are_not_divided_by_their_sum() -> None:
+    X = torch.ones(2, 3, dtype=torch.float64)
+    assert (combine(X, np.array([0.25, 0.25, 0.5]), [None]) == 0.5).all()
+    mixing = np.array([[0.25, 0.25]])
+    assert (compiled.mixed(X, torch.arange(2), mixing) == 0.5).all()
+
+
+@DTYPES
+@pytest.mark.parametrize("n", [*range(1, 18), 24, 25, 26, 50])
+def test_inner_products_are_right_symmetric_and_equal_for_equal_rows(
+    n: int, dtype: torch.dtype
+) -> None:
+    X = inputs.gaussian(n, 1100).to(dtype) + 3
+    X[n // 2 :: 3] = X[n // 2].clone()
+    ours = compiled.gram(X, torch.arange(n), [], 0)
+    assert np.allclose(ours, plain.gram(X, torch.arange(n), [], 0), rtol=1e-11, atol=1e-9)
+    assert np.array_equal(ours, ours.T)
+    assert len(np.unique(ours[n // 2 :: 3], axis=0)) == 1
+
+
+@DTYPES
+def test_moments_of_equal_rows_are_these_and_zero(dtype: torch.dtype) -> None:
+    row = inputs.gaussian(1, 333).to(dtype)
+    mean, deviation = (torch.empty(333, dtype=dtype) for _ in range(2))
+    for n in (1, 2, 7, 49):
+        compiled.moments(row.expand(n, -1), torch.arange(n), mean, deviation)
+        assert torch.equal(mean, row[0])
+        assert (deviation == 0).all()
+
+
+# -- threads and processors --------------------------------------------------------------------
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
     before = torch.get_num_threads()
-    expected = [rule(X) for rule in (bz.Median(), bz.Krum(f=5))]
-    try:
-        torch.set_num_threads(threads)
-        assert torch.equal(bz.Median()(X), expected[0])
-        assert torch.equal(bz.Krum(f=5)(X), expected[1])
-    finally:
-        torch.set_num_threads(before)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
+def test_the_number_of_threads_changes_no_bit() -> None:
+    X, rows = inputs.gaussian(25, WIDE).float(), torch.arange(25)
+    weights = np.random.default_rng(0).dirichlet(np.ones(25))
+    results: list[list[Array | float]] = []
+    for number in (1, 2, 5):
+        torch.set_num_threads(number)
+        found = [compiled.gram(X, rows, [], 3), compiled.squared_norms(X, rows)]
+        results.append([*found, *central_mean(X, 15, False), combine(X, weights)])
+    for others in results[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(others, results[0], strict=True))
 
 
 def test_four_threads_may_aggregate_at_once() -> None:
@@ -83,220 +416,32 @@ def test_four_threads_may_aggregate_at_once() -> None:
                 assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-ONCE = "import byzantium as bz, torch; print(bz.Median()(torch.tensor([[1.], [2.], [4.]])).item())"
+def test_four_threads_may_compile_at_once() -> None:
+    """What nobody has compiled before: other numbers of rows."""
+    matrices = [inputs.gaussian(n, WIDE).float() for n in (27, 29, 31, 33)] * 2
+    with ThreadPoolExecutor(8) as pool:
+        for X, found in zip(matrices, pool.map(bz.Median(), matrices), strict=True):
+            assert torch.equal(found, X.median(dim=0).values)
 
 
-def in_a_new_process(home: Path, cache: str, code: str = ONCE) -> str:
-    environment = {**os.environ, "HOME": str(home), "NUMBA_CACHE_DIR": cache}
-    sources = (
-        f"{home}{os.pathsep}{Path(bz.__file__).parents[1]}"  # a package in the home comes first
-    )
-    environment |= {"PYTHONPATH": sources, "XDG_CACHE_HOME": str(home / "cache")}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-def test_compiled_code_is_kept_on_disk_between_processes(tmp_path: Path) -> None:
-    cache = tmp_path / "compiled"
-    assert in_a_new_process(tmp_path, str(cache)) == "2.0"
-    written = sorted((path.name, path.stat().st_mtime_ns) for path in cache.rglob("*.nb?"))
-    assert written
-    assert in_a_new_process(tmp_path, str(cache)) == "2.0"
-    assert written == sorted((path.name, path.stat().st_mtime_ns) for path in cache.rglob("*.nb?"))
-
-
-def test_no_folder_to_keep_it_in_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@DTYPES
+@pytest.mark.parametrize("name", ["haswell", "x86-64"])
+def test_other_processors_compute_the_same(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file stands where each folder would: root could write to a folder without permission."""
-    package = tmp_path / "byzantium"
-    source = Path(bz.__file__).parent
-    for path in source.rglob("*.py"):
-        target = package / path.relative_to(source)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(path.read_bytes())
-    for folder in {path.parent for path in package.rglob("*.py")}:
-        (folder / "__pycache__").write_text("in the way")
-    (tmp_path / "cache").write_text("in the way")
-    assert in_a_new_process(tmp_path, str(tmp_path / "cache" / "numba")) == "2.0"
+    """Those with 16 registers of 32 bytes, and those with 16 bytes and no fused product."""
+    if platform.machine() not in ("x86_64", "AMD64") or machine.HOST.vector < 64:
+        pytest.skip("it takes a processor that can do what these do, and more")
+    X, rows = inputs.gaussian(13, 15_007).to(dtype), torch.arange(13)
+    weights = np.random.default_rng(0).dirichlet(np.ones(13))
+    mixing = np.random.default_rng(0).dirichlet(np.ones(13), size=7)
 
+    def everything() -> list[Array]:
+        means = [central_mean(X[:, :d], 9, False) for d in (100, 15_007)]
+        mixed = [central_mean(X[:, :d], 5, True, mixing) for d in (100, 15_007)]
+        return [*(m[0] for m in means + mixed), combine(X, weights)]
 
-NORM = """
-import numpy as np
-from byzantium.aggregation import kernels
-
-total = np.zeros(1)
-kernels.squared_norms(np.ones(3), np.zeros(1, np.int64), total, 0, 3)
-print(total[0])
-"""
-FULL = """
-import resource
-resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
-"""
-
-
-def test_a_full_disk_is_no_error(tmp_path: Path) -> None:
-    """The compiled code can be written down in part, but it is there."""
-    pytest.importorskip("resource", reason="no limits on this system")
-    cache = tmp_path / "compiled"
-    assert in_a_new_process(tmp_path, str(cache), FULL + NORM) == "3.0"
-    assert cache.exists()
-    assert not list(cache.rglob("*.nb?*"))
-
-
-def test_another_processor_has_compiled_code_of_its_own(tmp_path: Path) -> None:
-    cache = str(tmp_path / "compiled")
-    plain = 'import os; os.environ["NUMBA_CPU_NAME"] = "generic"\n'
-    assert in_a_new_process(tmp_path, cache, plain + NORM) == "3.0"
-    assert in_a_new_process(tmp_path, cache, NORM) == "3.0"
-    assert len(list(Path(cache).rglob("*.nbi"))) == 1
-    assert len(list(Path(cache).rglob("*.nbc"))) == 2
-
-
-# -- damaged files -----------------------------------------------------------------------------
-
-
-def test_a_new_process_replaces_what_is_damaged(tmp_path: Path) -> None:
-    cache = tmp_path / "compiled"
-    assert in_a_new_process(tmp_path, str(cache), NORM) == "3.0"
-    sound = {path: path.stat().st_size for path in files(cache)}
-    for path in sound:
-        os.truncate(path, 100)
-    assert in_a_new_process(tmp_path, str(cache), NORM) == "3.0"
-    assert files(cache) == list(sound)
-    assert all(path.stat().st_size > 100 for path in sound)
-
-
-class Kernel:
-    """A kernel of a process that has not compiled anything yet, with its files in some folder."""
-
-    def __init__(self, folder: Path | str) -> None:
-        before = numba.config.CACHE_DIR
-        numba.config.CACHE_DIR = str(folder)
-        try:
-            self.kernel = kernels._compiled(kernels._squared_norms)
-        finally:
-            numba.config.CACHE_DIR = before
-
-    def __call__(self, dtype: str = "float64") -> float:
-        """1 + 4 + 4."""
-        total = np.zeros(1)
-        self.kernel(np.array([1, 2, 2], dtype), np.zeros(1, np.int64), total, 0, 3)
-        return float(total[0])
-
-    @property
-    def loaded(self) -> bool:
-        """Whether what was called was not compiled."""
-        hits: int = sum(self.kernel.stats.cache_hits.values())  # type: ignore[attr-defined]
-        return hits > 0
-
-
-def files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*.nb?"))
-
-
-@pytest.fixture
-def filled(tmp_path: Path) -> Path:
-    kernel = Kernel(tmp_path)
-    assert kernel() == 9
-    assert not kernel.loaded
-    assert [path.suffix for path in files(tmp_path)] == [".nbc", ".nbi"]
-    return tmp_path
-
-
-def in_the_way(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def unreadable(path: Path) -> None:
-    """A link to itself: root may read whatever can be read at all."""
-    path.unlink()
-    path.symlink_to(path.name)
-
-
-def flipped(path: Path, bit: int = 1000) -> None:
-    content = bytearray(path.read_bytes())
-    content[bit // 8 % len(content)] ^= 1 << bit % 8
-    path.write_bytes(content)
-
-
-DAMAGES: dict[str, Callable[[Path], object]] = {
-    "gone": Path.unlink,
-    "empty": lambda path: path.write_bytes(b""),
-    "cut off": lambda path: os.truncate(path, path.stat().st_size // 2),
-    "cut off by a byte": lambda path: os.truncate(path, path.stat().st_size - 1),
-    "too long": lambda path: path.write_bytes(path.read_bytes() + b"."),
-    "a bit flipped": flipped,
-    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
-    "text": lambda path: path.write_text("nothing to see here"),
-    "unreadable": unreadable,
-}
-
-
-@pytest.mark.parametrize("which", [".nbi", ".nbc"])
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_of_compiled_code_is_replaced(
-    filled: Path, damage: str, which: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    (path,) = filled.rglob(f"*{which}")
-    DAMAGES[damage](path)
-    kernel = Kernel(filled)
-    assert kernel() == 9
-    assert not kernel.loaded
-    assert bool(caplog.messages) == (damage != "gone")
-    kernel = Kernel(filled)
-    assert kernel() == 9
-    assert kernel.loaded, "it was not replaced"
-
-
-@pytest.mark.parametrize("which", [".nbi", ".nbc"])
-def test_a_damaged_file_that_cannot_be_replaced_is_no_error(filled: Path, which: str) -> None:
-    (path,) = filled.rglob(f"*{which}")
-    in_the_way(path)
-    kernel = Kernel(filled)
-    assert [kernel(), kernel()] == [9, 9]
-    assert path.is_dir()
-
-
-def test_no_flipped_bit_goes_unnoticed(filled: Path) -> None:
-    kept = Kernel(filled).kernel._cache._cache_file  # type: ignore[attr-defined]
-    (key,) = kept._load_index()
-    assert kept.load(key) is not None
-    random = np.random.default_rng(0)
-    for path in files(filled):
-        sound = path.read_bytes()
-        for bit in random.integers(8 * len(sound), size=300):
-            flipped(path, int(bit))
-            assert kept.load(key) is None, (path.name, bit)
-            path.write_bytes(sound)
-    assert kept.load(key) is not None
-
-
-def test_code_that_was_compiled_for_other_types_is_not_run(tmp_path: Path) -> None:
-    """Two processes that save at once may both choose the first name there is."""
-    for dtype in ("float32", "float64"):
-        assert Kernel(tmp_path / dtype)(dtype) == 9
-    theirs, ours = (files(tmp_path / dtype)[0] for dtype in ("float32", "float64"))
-    assert theirs.name == ours.name
-    ours.write_bytes(theirs.read_bytes())
-    kernel = Kernel(tmp_path / "float64")
-    assert kernel("float64") == 9
-    assert not kernel.loaded
-
-
-@pytest.mark.parametrize(
-    "folder", ["/dev/null/nowhere", "n" * 5000, "/proc/nowhere", "\0", "\udcff", "~", " "]
-)
-def test_nonsense_for_a_folder_is_no_error(
-    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert Kernel(folder)() == 9
+    expected, products = everything(), compiled.gram(X, rows, [None], 3)
+    monkeypatch.setattr(machine, "HOST", Processor(name, "", 32))
+    assert all(map(np.array_equal, everything(), expected))
+    assert np.allclose(compiled.gram(X, rows, [None], 3), products, rtol=1e-12, atol=1e-9)

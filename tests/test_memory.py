@@ -36,6 +36,20 @@ for text, most in (
     result = rule(X)
     extra = (resident("VmHWM") - before - result.nbytes) / X.nbytes
     assert extra <= most, f"{text} took {extra:.0%} of X"
+
+# Named arrays are read where they are: beside the result, blocks of bounded size.
+half = X.shape[1] // 2
+named = [{"a": row[:half].clone(), "b": row[half:].reshape(-1, 2).clone()} for row in X]
+del X
+for text in ("Krum(f=5)", "GeometricMedian()", "Median()", "Bucketing(s=2) >> TrimmedMean(f=5)"):
+    rule = bz.parse(text)
+    rule([{name: array[:2500] for name, array in one.items()} for one in named])
+    gc.collect()
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    result = rule(named)
+    extra = resident("VmHWM") - before - sum(array.nbytes for array in result.values())
+    assert extra <= 64e6, f"{text} of named arrays took {extra / 1e6:.0f} MB"
 """
 
 

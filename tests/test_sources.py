@@ -298,3 +298,26 @@ def test_a_source_is_taken_as_it_is() -> None:
     source = Matrix(torch.ones(3, 2))
     assert as_source(source) is source
     assert points.row_norms(source).tolist() == pytest.approx([2**0.5] * 3)
+
+
+class Counted(Matrix):
+    readings = 0
+
+    def pieces(self, rows: sources.Rows) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        self.readings += 1
+        return super().pieces(rows)
+
+
+@pytest.mark.parametrize(
+    "rule", [bz.Mean(), bz.Median(), bz.TrimmedMean(f=2), bz.MeaMed(f=2)], ids=repr
+)
+def test_rules_by_coordinate_read_the_vectors_once_and_check_them_meanwhile(
+    rule: bz.Aggregator,
+) -> None:
+    X = inputs.gaussian(N, 100)
+    source = Counted(X)
+    result = rule(source)
+    assert source.readings == 1
+    assert torch.equal(result, rule.explain(X).aggregate)
+    X[3, 50] = torch.nan
+    assert torch.equal(rule(X), rule.explain(X).aggregate)

@@ -1,13 +1,14 @@
 """The passes over the vectors on the CPU, by compiled kernels; `plain` says what they mean.
 
-Kernels release the GIL and are spread over threads of our own, as many as torch uses: those of
-numba die in a forked child and abort under several callers, those of torch are not ours to use.
+Kernels release the GIL and are spread over threads of our own, as many as torch uses; those of
+torch are not ours to use.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,137 +16,226 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byzantium.aggregation import kernels
-from byzantium.aggregation.network import network
+from byzantium.aggregation import kernels, machine, network, sorting
+from byzantium.aggregation import newton as newtons
+from byzantium.aggregation.emit import DOUBLE, FLOAT
 from byzantium.core import spread
 
 Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
 Result = TypeVar("Result")
 
-# Each thread is given about this many pieces, so that a busy core does not hold up the rest.
-PIECES_PER_THREAD = 4
-# Below this many values a call is over before another thread has woken up.
+REAL = {torch.float32: FLOAT, torch.float64: DOUBLE}
+# For less values than these it does not pay to compile a network of their own.
 SMALL = 1 << 18
-# Mixed rows are made in blocks of this many columns, just before they are sorted.
-MIXED_COLUMNS = 4 * kernels.BLOCK
+# A call is divided into this many pieces, but they have no less and no more values than these: less
+# are computed before another thread has woken up. How many threads there are does not matter, so
+# that sums are the same to the bit.
+PIECES, LEAST, MOST = 8, 1 << 19, 1 << 22
+# Columns are divided at multiples of this.
+GRAIN = 1024
+# Up to so many rows a network is code without a loop; that of more would take long to compile, and
+# fit in no cache. Larger ones are made of parts with at most so many wires.
+MOST_STRAIGHT, MOST_PART = 80, 24
 
 
 def mixed(matrix: Tensor, rows: Tensor, mixing: Array) -> Tensor:
-    flat, offsets = _flat(matrix, rows)
-    lists, nothing = _lists(mixing), np.empty(0, flat.dtype)
-    result = np.empty((len(mixing), matrix.shape[1]))
+    kernel, source = kernels.mix(REAL[matrix.dtype]), _Mixed(matrix, rows, mixing)
+    m, d = len(mixing), matrix.shape[1]
+    result = torch.empty(m, d, dtype=torch.float64)
 
     def part(first: int, last: int) -> None:
-        kernels.mix(flat, offsets, *lists, nothing, 0.0, result[:, first:last], first, last)
+        kernel(*source.arguments(), first, last, result, d)
 
-    _over_columns(part, len(lists[1]), matrix.shape[1])
-    return torch.from_numpy(result)
+    _over_columns(part, len(source.shares), d)
+    return result
 
 
 def squared_norms(matrix: Tensor, rows: Tensor) -> Array:
-    flat, offsets = _flat(matrix, rows)
+    n, real, addresses = len(rows), REAL[matrix.dtype], _addresses(matrix, rows)
+    kernel, lanes = kernels.squared_norms(real), machine.HOST.lanes(real)
 
     def part(first: int, last: int) -> Array:
-        total = np.zeros(len(offsets))
-        kernels.squared_norms(flat, offsets, total, first, last)
-        return total
+        sums = _room(n, lanes)
+        kernel(addresses, n, first, last, sums)
+        return sums.sum(axis=1)
 
-    return np.sum(_over_columns(part, len(rows), matrix.shape[1]), axis=0)
+    return _sum(_over_columns(part, n, matrix.shape[1]))
 
 
 def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], reference: int) -> Array:
-    points = len(rows) + len(anchors)
-    flat, offsets = _flat(matrix, rows)
-    kinds = [kernels.ORIGIN if anchor is None else kernels.CENTRE for anchor in anchors]
-    offsets = np.append(offsets, np.array(kinds, dtype=np.int64))
-    centre = _centre(anchors, matrix).numpy()
+    n, d, real = len(rows) + len(anchors), matrix.shape[1], REAL[matrix.dtype]
+    tile = kernels.tile_of(n)
+    stride, size = -(-n // tile) * tile, kernels.gram_columns(n, d)
+    origin = matrix.new_zeros(size)  # the same in all columns: it need not be longer
+    vectors = [origin if anchor is None else anchor.contiguous() for anchor in anchors]
+    addresses = np.append(_addresses(matrix, rows), [v.data_ptr() for v in vectors]).astype(
+        np.int64
+    )
+    advances = np.ones(n, dtype=np.int64)
+    advances[len(rows) :] = [anchor is not None for anchor in anchors]
+    kernel, base = kernels.gram(real, tile), int(addresses[reference])
 
     def part(first: int, last: int) -> Array:
-        total = np.zeros((-(-points // 3) * 3,) * 2)
-        kernels.gram(flat, offsets, centre, reference, total, first, last)
-        return total
+        block, products = _room(stride * size), _room(stride, stride)
+        kernel(addresses, n, advances, base, first, last, block, size, products, stride)
+        return products
 
-    parts = _over_columns(part, points, matrix.shape[1])
-    lower = np.tril(np.sum(parts, axis=0)[:points, :points])
-    return lower + np.tril(lower, -1).T
+    lower = _sum(_over_columns(part, n, d))[:n, :n]
+    return np.where(_triangle(n), lower, lower.T)
+
+
+@lru_cache(maxsize=64)
+def _triangle(n: int) -> NDArray[np.bool_]:
+    return np.tri(n, dtype=bool)
 
 
 def combine(
     matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], weights: Array, out: Tensor
 ) -> None:
-    n, d = len(rows), matrix.shape[1]
-    flat, offsets = _flat(matrix, rows)
-    # The centre comes last among the anchors.
-    on_centre = float(weights[-1]) if anchors and anchors[-1] is not None else 0.0
-    centre = _centre(anchors, matrix).numpy()
-    lists, result = _lists(weights[None, :n]), out.numpy()
+    addresses, shares = _addresses(matrix, rows), weights[: len(rows)]
+    # The centre comes last among the anchors, and is one more row; the origin adds nothing.
+    centre = anchors[-1].contiguous() if anchors and anchors[-1] is not None else None
+    if centre is not None:
+        addresses, shares = np.append(addresses, centre.data_ptr()), np.append(shares, weights[-1])
+    counting = shares != 0
+    addresses, shares = addresses[counting], shares[counting]
+    n, excess, kernel = len(shares), _excess(weights), kernels.weighted_sum(REAL[matrix.dtype])
 
     def part(first: int, last: int) -> None:
-        piece = result[None, first:last]
-        kernels.mix(flat, offsets, *lists, centre, on_centre, piece, first, last)
+        kernel(addresses, n, shares, excess, first, last, out)
 
-    _over_columns(part, len(lists[1]), d)
+    _over_columns(part, max(n, 1), matrix.shape[1])
 
 
 def central_mean(
     matrix: Tensor, rows: Tensor, mixing: Array | None, kept: int, nearest: bool, out: Tensor
-) -> Array:
-    n, d = len(rows) if mixing is None else len(mixing), matrix.shape[1]
-    flat, offsets = _flat(matrix, rows)
-    kernel, low = kernels.nearest_mean if nearest else kernels.middle_mean, (n - kept) // 2
-    net = (
-        network(n, 0, n, in_order=True) if nearest else network(n, low, low + kept, in_order=False)
-    )
-    result = out.numpy()
-    lists, nothing = None if mixing is None else _lists(mixing), np.empty(0, flat.dtype)
+) -> float:
+    n, d, real = len(rows) if mixing is None else len(mixing), matrix.shape[1], REAL[matrix.dtype]
+    if kept == n and mixing is None:
+        return _mean(matrix, rows, out)
+    source = _Rows(matrix, rows) if mixing is None else _Mixed(matrix, rows, mixing)
+    blocks = sorting.copied(real) if mixing is None else sorting.mixed(real)
+    straight = n <= MOST_STRAIGHT and n * d >= SMALL
+    if straight:
+        columns, context = sorting.straight(n, kept, nearest, real), np.empty(0, dtype=np.int64)
+    else:
+        most = MOST_PART if n * d >= SMALL else network.SINGLE
+        columns = sorting.tabled(nearest, real)
+        context = _context(machine.HOST, n, kept, nearest, real, most)
+    lanes, size = machine.HOST.lanes(real), kernels.BLOCK // matrix.itemsize
 
-    def part(first: int, last: int) -> Array:
-        squares = np.zeros(n)
-        if lists is None:
-            kernel(flat, offsets, *net, kept, squares, result, first, last)
-            return squares
-        mixed = np.empty((n, MIXED_COLUMNS), flat.dtype)
-        places = np.arange(n) * MIXED_COLUMNS
-        for start in range(first, last, MIXED_COLUMNS):
-            stop = min(start + MIXED_COLUMNS, last)
-            kernels.mix(flat, offsets, *lists, nothing, 0.0, mixed, start, stop)
-            piece = result[start:stop]
-            kernel(mixed.reshape(-1), places, *net, kept, squares, piece, 0, stop - start)
-        return squares
+    def part(first: int, last: int) -> float:
+        peak = _peak(matrix)
+        if straight and mixing is None:  # whole vectors are sorted as they come from the memory
+            start, first = first, last - (last - first) % lanes
+            columns(context, source.addresses, start, first, peak, out)
+        if first < last:
+            room = _room(n * size), _room(n), _room(size)
+            blocks(*source.arguments(), first, last, columns, context, *room, peak, out)
+        return peak.max()
 
-    return np.sum(_over_columns(part, n, d), axis=0)
+    return float(np.max(_over_columns(part, n, d)))
+
+
+def _mean(matrix: Tensor, rows: Tensor, out: Tensor) -> float:
+    n, addresses, kernel = len(rows), _addresses(matrix, rows), kernels.mean(REAL[matrix.dtype])
+
+    def part(first: int, last: int) -> float:
+        peak = _peak(matrix)
+        kernel(addresses, n, first, last, peak, out)
+        return peak.max()
+
+    return float(np.max(_over_columns(part, n, matrix.shape[1])))
+
+
+def newton(gram: Array, n: int, near: float) -> tuple[Array, list[float]]:
+    """What `newton.newton` finds: the weights of n rows, and what is to be said of them."""
+    size, room = newtons.size_of(n), _room(newtons.room_of(n))
+    newtons.newton()(np.ascontiguousarray(gram), len(gram), n, size, near, room)
+    return room[newtons.LANES :][:n], room[:3].tolist()
 
 
 def moments(matrix: Tensor, rows: Tensor, mean: Tensor, deviation: Tensor) -> None:
-    flat, offsets = _flat(matrix, rows)
-    arguments = (flat, offsets, mean.numpy(), deviation.numpy())
-    _over_columns(partial(kernels.moments, *arguments), len(rows), matrix.shape[1])
+    n, addresses, kernel = len(rows), _addresses(matrix, rows), kernels.moments(REAL[matrix.dtype])
+
+    def part(first: int, last: int) -> None:
+        kernel(addresses, n, first, last, mean, deviation, n, max(n - 1, 1))
+
+    _over_columns(part, n, matrix.shape[1])
 
 
-def _lists(mixing: Array) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
-    """A matrix as starts, sources, shares: see `kernels.mix`."""
-    rows, sources = mixing.nonzero()
-    starts = np.searchsorted(rows, np.arange(len(mixing) + 1))
-    return starts, sources, mixing[rows, sources]
+# -- what kernels are given --------------------------------------------------------------------
 
 
-def _centre(anchors: Sequence[Tensor | None], matrix: Tensor) -> Tensor:
-    """The one anchor that is not the origin; empty where there is none."""
-    return next((a for a in anchors if a is not None), matrix.new_empty(0))
+class _Rows:
+    def __init__(self, matrix: Tensor, rows: Tensor) -> None:
+        self.addresses = _addresses(matrix, rows)
+
+    def arguments(self) -> tuple[Any, ...]:
+        return self.addresses, len(self.addresses)
 
 
-def _flat(matrix: Tensor, rows: Tensor) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """One flat array and where in it each row starts, whatever lies between the rows."""
-    size = (len(matrix) - 1) * matrix.stride(0) + matrix.shape[1] if matrix.numel() else 0
-    flat: NDArray[Any] = matrix.as_strided((size,), (1,)).numpy()
-    return flat, (rows * matrix.stride(0)).numpy()
+class _Mixed(_Rows):
+    """A matrix P as lists, and the rows that it mixes; see `kernels.Mixing`."""
+
+    def __init__(self, matrix: Tensor, rows: Tensor, mixing: Array) -> None:
+        used = mixing.any(axis=0)  # a row without a share is left out
+        super().__init__(matrix, rows[torch.from_numpy(used)])
+        mixing, m = mixing[:, used], len(mixing)
+        where, sources = mixing.nonzero()
+        self.starts, self.sources = where.searchsorted(np.arange(m + 1)), sources.copy()
+        self.shares, self.excess = mixing[where, sources], np.zeros(m)
+        if matrix.dtype == torch.float64:
+            self.excess[:] = [_excess(shares) for shares in mixing]
+        self.columns = kernels.BLOCK // matrix.itemsize
+
+    def arguments(self) -> tuple[Any, ...]:
+        lists = self.starts, len(self.excess), self.sources, self.shares, self.excess
+        return *super().arguments(), *lists, _room(len(self.addresses) * self.columns)
+
+
+def _excess(shares: Array) -> float:
+    """By how much shares that are to sum to one miss it; nothing, if that is not rounding."""
+    excess = math.fsum([*shares.tolist(), -1.0])
+    return excess if abs(excess) <= len(shares) * np.finfo(np.float64).eps else 0.0
+
+
+@lru_cache(maxsize=64)
+def _context(processor: machine.Processor, *arguments: Any) -> Integers:
+    """The table of a network, whose parts are code for a processor."""
+    return np.array(sorting.table(*arguments), dtype=np.int64)
+
+
+def _addresses(matrix: Tensor, rows: Tensor) -> Integers:
+    """Where each row starts, whatever lies between the rows."""
+    return rows.numpy() * (matrix.stride(0) * matrix.itemsize) + matrix.data_ptr()
+
+
+def _room(*shape: int) -> Array:
+    """Zeros for a kernel to work with, from where a line of the cache begins."""
+    size, line = math.prod(shape), kernels.LINE // 8
+    room = np.zeros(size + line)
+    start = -(room.__array_interface__["data"][0] // 8) % line
+    return room[start : start + size].reshape(shape)
+
+
+def _peak(matrix: Tensor) -> NDArray[Any]:
+    """Room for the largest magnitudes, whose bits are those of numbers."""
+    numbers = np.float32 if matrix.dtype == torch.float32 else np.float64
+    return _room(machine.HOST.vector // 8).view(numbers)
+
+
+def _sum(parts: Sequence[Array]) -> Array:
+    """In order."""
+    return parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
 
 
 def _over_columns(kernel: Callable[[int, int], Result], n: int, d: int) -> list[Result]:
     """kernel(first, last) for pieces that together cover the d columns of n rows."""
-    threads = torch.get_num_threads()
-    if threads == 1 or n * d < SMALL:
+    values = min(max(n * d // PIECES, LEAST), MOST)
+    step = GRAIN * -(-values // (GRAIN * n))
+    if d <= step:
         return [kernel(0, d)]
-    step = kernels.BLOCK * -(-d // (kernels.BLOCK * threads * PIECES_PER_THREAD))
     pieces = [(first, min(first + step, d)) for first in range(0, d, step)]
-    return spread(kernel, pieces, threads)
+    return spread(kernel, pieces, torch.get_num_threads())

@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from byzantium.aggregation.geometry import FAR, Geometry
-from byzantium.aggregation.points import Array, medians, squared_distances
+from byzantium.aggregation.points import Array, compiled, medians, squared_distances
 
 # Newton's method takes about ten; never reached, this bounds the work whatever comes in.
 MOST_STEPS = 200
@@ -22,6 +22,8 @@ MOST_STEPS = 200
 PATIENCE = 2
 # The gradient at which a row counts as the minimiser: far below what anyone can use.
 FLAT = 1e-9
+# The determinant of the Hessian from which a sum counts as curved; on a line, it is zero.
+CURVED = 1e-3
 # Distances below this share of the typical one are taken for this share, so that none is zero.
 NEAR = 1e-10
 # Rows closer to each other than this share of the typical distance count as one: a step along their
@@ -59,6 +61,26 @@ class SumOfDistances:
 
     def minimise(self) -> Array:
         """The weights of the minimiser, a convex combination of the rows."""
+        weights = self._directly()
+        return self._searched() if weights is None else weights
+
+    def _directly(self) -> Array | None:
+        """By Newton's steps alone; None where these are not to be trusted.
+
+        The sum is convex: where its gradient vanishes and it is curved in all directions, there is
+        the minimiser, and no other.
+        """
+        found, (slope, determinant, corners) = compiled().newton(
+            self.geometry.gram, self.n, self.smoothing
+        )
+        if not (slope < FLAT**2 and determinant > CURVED and corners == 0):
+            return None
+        weights = np.zeros(self.geometry.points)
+        weights[: self.n] = found
+        return weights
+
+    def _searched(self) -> Array:
+        """By a search that takes care of corners and of flat places."""
         geometry, n = self.geometry, self.n
         gram, distances = geometry.gram[:n, :n], geometry.squared_distances
         reach = medians(distances)
@@ -113,8 +135,9 @@ class _Search:
         for _ in range(MOST_STEPS):
             self._settle(weights)
             force = self._force(weights)
-            slope = float(force @ self.based @ force)
-            if 0 <= slope < least:
+            # Where it comes out negative, it is rounding, and its size says of how much.
+            slope = abs(float(force @ self.based @ force))
+            if slope < least:
                 best, least = weights, slope
             elif least < FLAT**2:
                 patience -= 1

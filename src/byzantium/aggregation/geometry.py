@@ -27,6 +27,7 @@ from byzantium.aggregation.points import (
     Array,
     MixedPoints,
     Points,
+    distinct,
     medians,
     rounding,
     squared_distances,
@@ -119,16 +120,15 @@ class Geometry:
         if not self.steps:
             return self.basis.gram
         # Mixed alike means equal, to the bit; and symmetric to the bit, so that ties are ties.
-        factor, which = np.unique(self.factor, axis=0, return_inverse=True)
-        which = which.reshape(-1)
+        factor, which = distinct(self.factor)
         gram = factor @ self.basis.gram @ factor.T
         gram = (gram + gram.T) / 2
         sizes = abs(factor) @ np.sqrt(self.basis.gram.diagonal())
         distances, errors = squared_distances(gram), rounding(sizes)
         rows = which[: self.n]
         scale = medians(distances[rows][:, rows]).min()
-        doubt = errors > TRUSTED * np.maximum(distances, scale)
-        if doubt.any():
+        if errors.max() > TRUSTED * scale:
+            doubt = errors > TRUSTED * np.maximum(distances, scale)
             # Half of the others are surely near this row: a reference that f rows cannot choose.
             reference = int(medians((distances + errors)[rows][:, rows]).argmin())
             near = which[reference]
@@ -146,8 +146,10 @@ class Geometry:
     @property
     def factor(self) -> Array:
         """(points, points of the basis): all steps in one."""
-        factor = np.eye(self.basis.n + self.anchors)
-        for step in self.steps:
+        if not self.steps:
+            return np.eye(self.points)
+        factor, *steps = self.steps
+        for step in steps:
             factor = step @ factor
         return factor
 

@@ -1,320 +1,320 @@
-"""The compiled loops over millions of columns. Importing this module imports numba.
+"""The passes over millions of columns, written in the language of `emit`.
 
-Rows are read as pieces of one flat array, row i from offsets[i] on. A kernel works on the columns
-first <= c < last, in blocks that stay in the cache.
+Rows are given as a table of addresses, so that it does not matter how they lie in memory. A kernel
+works on the columns first <= c < last, some columns of all rows at a time: memory answers many rows
+faster than one. `real` says what the rows hold, FLOAT or DOUBLE; everything is computed in float64
+or better.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from typing import Any
 
-import numba
-import numpy as np
-from numba.core.compiler_lock import global_compiler_lock
-from numpy.typing import NDArray
+from byzantium.aggregation import machine
+from byzantium.aggregation.emit import (
+    ADDRESS,
+    BITS,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    SIZE,
+    Array,
+    Function,
+    Value,
+    fma,
+    larger,
+    magnitude,
+    minimum,
+    sqrt,
+)
+from byzantium.aggregation.machine import kernel
 
-from byzantium.aggregation.cache import CheckedCache
-from byzantium.core import held_during_forks
-
-logger = logging.getLogger("byzantium")
-
-Array = NDArray[Any]
-
-# Columns worked on at a time: loops long enough to be fast, rows short enough for the cache.
-BLOCK = 2048
-# Bytes of centred rows multiplied at a time.
-GRAM_BYTES = 256 << 10
-# Where the offset of a row would stand, for points that are not rows of the matrix.
-ORIGIN, CENTRE = -1, -2
-# What a sum may be vectorised by. Not "fast": NaN and infinity keep their meaning.
-SUMS = {"reassoc", "contract", "nsz"}
-
-
-def _compiled(function: Callable[..., None]) -> Callable[..., None]:
-    """Compiled on first use and kept on disk, where there is a folder that can be written."""
-    compiled: Any = numba.njit(function, nogil=True)
-    try:
-        compiled._cache = CheckedCache(function)
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-    ) as error:  # no such folder: each process compiles for itself
-        logger.info("compiled code is not kept: %s", error)
-    return compiled
+# Bytes of a row that are read, mixed or sorted at a time: so little of all rows stays near.
+BLOCK = 256
+# How many bytes ahead they are asked for.
+AHEAD = 512
+# Bytes that come from memory together.
+LINE = 64
 
 
-# Whoever compiles holds this lock.
-held_during_forks(global_compiler_lock)
+class Total:
+    """A running sum in twice the precision of what is summed.
 
-
-@numba.njit(fastmath=SUMS)
-def _add_squares(flat: Array, offsets: Array, start: int, width: int, squares: Array) -> None:
-    """Add to the squared norms of the rows, where they are wanted, while the block is at hand."""
-    for i in range(len(squares)):
-        row = flat[offsets[i] + start : offsets[i] + start + width]
-        square = 0.0
-        for c in range(width):
-            square += np.float64(row[c]) * np.float64(row[c])
-        squares[i] += square
-
-
-def _squared_norms(flat: Array, offsets: Array, squares: Array, first: int, last: int) -> None:
-    _add_squares(flat, offsets, first, last - first, squares)
-
-
-squared_norms = _compiled(_squared_norms)
-
-
-def _mix(
-    flat: Array,
-    offsets: Array,
-    starts: Array,
-    sources: Array,
-    shares: Array,
-    centre: Array,
-    on_centre: float,
-    out: Array,
-    first: int,
-    last: int,
-) -> None:
-    """out[i] = on_centre * centre + sum_k shares[k] * row sources[k], starts[i] <= k < starts[i+1].
-
-    `out` has the columns first <= c < last alone. Sums are float64, whatever the rows are.
+    That is float64 for float32; and for float64 an unevaluated sum of two, where `low` collects
+    what is rounded off `high` (Ogita, Rump, Oishi: Accurate Sum and Dot Product, 2005). So a mean
+    is rounded but once, and that of equal numbers not at all.
     """
-    total = np.empty(BLOCK)
-    for start in range(first, last, BLOCK):
-        width = min(BLOCK, last - start)
-        for i in range(len(out)):
-            for c in range(width):
-                total[c] = on_centre * centre[start + c] if on_centre != 0 else 0.0
-            k = starts[i]
-            while k + 4 <= starts[i + 1]:  # four rows at a time
-                a, b = offsets[sources[k]] + start, offsets[sources[k + 1]] + start
-                c, d = offsets[sources[k + 2]] + start, offsets[sources[k + 3]] + start
-                p, q, r, s = shares[k], shares[k + 1], shares[k + 2], shares[k + 3]
-                u, v = flat[a : a + width], flat[b : b + width]
-                x, y = flat[c : c + width], flat[d : d + width]
-                for j in range(width):
-                    total[j] += (p * u[j] + q * v[j]) + (r * x[j] + s * y[j])
-                k += 4
-            while k < starts[i + 1]:
-                a, p = offsets[sources[k]] + start, shares[k]
-                u = flat[a : a + width]
-                for j in range(width):
-                    total[j] += p * u[j]
-                k += 1
-            row = out[i, start - first : start - first + width]
-            for c in range(width):
-                row[c] = total[c]
+
+    def __init__(self, function: Function, real: str, lanes: int) -> None:
+        zero = function.constant(0.0, DOUBLE, lanes)
+        self.high = function.variable(zero)
+        self.low = function.variable(zero) if real == DOUBLE else None
+
+    def add(self, x: Value) -> None:
+        before, x = self.high.value, x.to(DOUBLE)
+        after = self.high.value = before + x
+        if self.low is not None:
+            added = after - before
+            self.low.value = self.low.value + ((before - (after - added)) + (x - added))
+
+    def add_product(self, weight: Value, x: Value) -> None:
+        """Products are rounded before they are added, so that opposite ones cancel to the bit."""
+        x = x.to(DOUBLE)
+        product = weight * x
+        self.add(product)
+        if self.low is not None:
+            self.low.value = self.low.value + fma(weight, x, -product)
+
+    def over(self, number: Value) -> Value:
+        """The quotient, in float64."""
+        high = self.high.value
+        quotient = high / number
+        if self.low is None:
+            return quotient
+        rest = fma(-quotient, number, high) + self.low.value
+        return quotient + rest / number
+
+    def over_one_plus(self, excess: Value) -> Value:
+        """The quotient by 1 + excess, in float64, where the excess is nothing but rounding."""
+        high = self.high.value
+        return high if self.low is None else high + fma(-excess, high, self.low.value)
 
 
-mix = _compiled(_mix)
+def prefetch(row: Array, index: Value, columns: int) -> None:
+    """Ask for as many columns as are being read, ahead of them."""
+    for c in range(AHEAD, AHEAD + columns * SIZE[row.kind], LINE):
+        row.prefetch(index + c // SIZE[row.kind])
 
 
-def _moments(
-    flat: Array, offsets: Array, mean: Array, deviation: Array, first: int, last: int
-) -> None:
-    """The mean and the unbiased standard deviation of each column, in one reading."""
-    n = len(offsets)
-    total, square = np.empty(BLOCK), np.empty(BLOCK)
-    for start in range(first, last, BLOCK):
-        width = min(BLOCK, last - start)
-        for c in range(width):
-            total[c] = square[c] = 0
-        for i in range(n):
-            row = flat[offsets[i] + start : offsets[i] + start + width]
-            for c in range(width):
-                total[c] += row[c] / n
-        for i in range(n):
-            row = flat[offsets[i] + start : offsets[i] + start + width]
-            for c in range(width):
-                square[c] += (row[c] - total[c]) * (row[c] - total[c])
-        for c in range(width):
-            mean[start + c] = total[c]
-            deviation[start + c] = np.sqrt(square[c] / max(n - 1, 1))
+@kernel
+def squared_norms(real: str) -> list[Function]:
+    """sums[i, :].sum() += ||row i||^2; as many sums for each row as a register has numbers."""
+    function = Function("squared_norms")
+    rows, n = function.array("rows", ADDRESS), function.number("n")
+    first, last = function.number("first"), function.number("last")
+    sums = function.array("sums", DOUBLE)
+    lanes, columns = machine.HOST.lanes(real), BLOCK // SIZE[real]
+    for start, bound in function.columns(first, last, columns):
+        with function.loop(0, n) as i:
+            row, sum_ = Array(rows.load(i), real), sums.load(i * lanes, lanes)
+            for c in range(0, columns, lanes):
+                x = row.load(start + c, lanes, bound).to(DOUBLE)
+                sum_ = fma(x, x, sum_)
+            sums.store(i * lanes, sum_)
+            prefetch(row, start, columns)
+    return [function]
 
 
-moments = _compiled(_moments)
+@kernel
+def moments(real: str) -> list[Function]:
+    """The mean and the unbiased standard deviation of each column: over n, and over n - 1."""
+    function = Function("moments")
+    rows, n = function.array("rows", ADDRESS), function.number("n")
+    first, last = function.number("first"), function.number("last")
+    mean, deviation = function.array("mean", real), function.array("deviation", real)
+    over, freedom = function.number("over", DOUBLE), function.number("freedom", DOUBLE)
+    lanes = 4 * machine.HOST.lanes(DOUBLE)
+    for c, bound in function.columns(first, last, lanes):
+        total = Total(function, real, lanes)
+        with function.loop(0, n) as i:
+            row = Array(rows.load(i), real)
+            total.add(row.load(c, lanes, bound))
+            prefetch(row, c, lanes)
+        middle = total.over(over.on(lanes))
+        square = function.variable(function.constant(0.0, DOUBLE, lanes))
+        with function.loop(0, n) as i:
+            away = Array(rows.load(i), real).load(c, lanes, bound).to(DOUBLE) - middle
+            square.value = fma(away, away, square.value)
+        mean.store(c, middle.to(real), bound)
+        deviation.store(c, sqrt(square.value / freedom.on(lanes)).to(real), bound)
+    return [function]
 
 
-# -- order statistics --------------------------------------------------------------------------
+@kernel
+def mean(real: str) -> list[Function]:
+    """out[c] = the mean of column c; peak: see `sorting`."""
+    function = Function("mean")
+    rows, n = function.array("rows", ADDRESS), function.number("n")
+    first, last = function.number("first"), function.number("last")
+    peak, out = function.array("peak", BITS[real]), function.array("out", real)
+    lanes, columns = machine.HOST.lanes(real), _lanes_of_sums(real)
+    largest = function.variable(peak.load(0, lanes))
+    for start, bound in function.columns(first, last, columns):
+        total = [Total(function, real, lanes) for _ in range(0, columns, lanes)]
+        with function.loop(0, n) as i:
+            row = Array(rows.load(i), real)
+            for k, part in enumerate(total):
+                x = row.load(start + k * lanes, lanes, bound)
+                part.add(x)
+                largest.value = larger(largest.value, magnitude(x))
+            prefetch(row, start, columns)
+        number = n.to(DOUBLE).on(lanes)
+        for k, part in enumerate(total):
+            out.store(start + k * lanes, part.over(number).to(real), bound)
+    peak.store(0, largest.value)
+    return [function]
 
 
-@numba.njit
-def _row(flat: Array, offsets: Array, buffer: Array, place: int, start: int, width: int) -> Array:
-    """A block of an input row (place < 0) or of a spare row of the buffer."""
-    if place < 0:
-        offset = offsets[~place] + start
-        return flat[offset : offset + width]
-    return buffer[place * BLOCK : place * BLOCK + width]
+# -- weighted sums -----------------------------------------------------------------------------
 
 
-@numba.njit
-def _compare(
-    rows: Array, offsets: Array, start: int, width: int, comparators: Array, buffer: Array
-) -> None:
-    """Run a `network.Network` over a block of columns."""
-    for k in range(len(comparators)):
-        a = _row(rows, offsets, buffer, comparators[k, 0], start, width)
-        b = _row(rows, offsets, buffer, comparators[k, 1], start, width)
-        low, high = comparators[k, 2] * BLOCK, comparators[k, 3] * BLOCK
-        if high < 0:
-            smaller = buffer[low : low + width]
-            for c in range(width):
-                smaller[c] = a[c] if a[c] < b[c] else b[c]
-        elif low < 0:
-            larger = buffer[high : high + width]
-            for c in range(width):
-                larger[c] = b[c] if a[c] < b[c] else a[c]
-        else:
-            smaller, larger = buffer[low : low + width], buffer[high : high + width]
-            for c in range(width):
-                x, y = a[c], b[c]
-                smaller[c] = x if x < y else y
-                larger[c] = y if x < y else x
+@kernel
+def weighted_sum(real: str) -> list[Function]:
+    """out[c] = sum_i shares[i] row_i[c], over 1 + excess, which is what the shares sum to."""
+    function = Function("weighted_sum")
+    rows, n = function.array("rows", ADDRESS), function.number("n")
+    shares, excess = function.array("shares", DOUBLE), function.number("excess", DOUBLE)
+    first, last = function.number("first"), function.number("last")
+    out = function.array("out", real)
+    lanes = _lanes_of_sums(real)
+    for c, bound in function.columns(first, last, lanes):
+        total = Total(function, real, lanes)
+        with function.loop(0, n) as i:
+            row = Array(rows.load(i), real)
+            total.add_product(shares.load(i).on(lanes), row.load(c, lanes, bound))
+            prefetch(row, c, lanes)
+        out.store(c, total.over_one_plus(excess.on(lanes)).to(real), bound)
+    return [function]
 
 
-def _middle_mean(
-    flat: Array,
-    offsets: Array,
-    comparators: Array,
-    chosen: Array,
-    places: int,
-    kept: int,
-    squares: Array,
-    out: Array,
-    first: int,
-    last: int,
-) -> None:
-    """The mean of the `kept` values that a network brings out; see `_add_squares`, too."""
-    buffer, total = np.empty(places * BLOCK, flat.dtype), np.empty(BLOCK)
-    for start in range(first, last, BLOCK):
-        width = min(BLOCK, last - start)
-        _add_squares(flat, offsets, start, width, squares)
-        _compare(flat, offsets, start, width, comparators, buffer)
-        for c in range(width):
-            total[c] = 0
-        for k in range(len(chosen)):
-            row = _row(flat, offsets, buffer, chosen[k], start, width)
-            for c in range(width):
-                total[c] += row[c]
-        for c in range(width):
-            out[start + c] = total[c] / kept
+def _lanes_of_sums(real: str) -> int:
+    """Eight registers of sums: one alone would wait for itself."""
+    return (8 if real == FLOAT else 4) * machine.HOST.lanes(DOUBLE)
 
 
-def _nearest_mean(
-    flat: Array,
-    offsets: Array,
-    comparators: Array,
-    chosen: Array,
-    places: int,
-    kept: int,
-    squares: Array,
-    out: Array,
-    first: int,
-    last: int,
-) -> None:
-    """The mean of the `kept` values nearest the median; the network brings out all, in order."""
-    buffer, total, median = np.empty(places * BLOCK, flat.dtype), np.empty(BLOCK), np.empty(BLOCK)
-    n = len(chosen)
-    for start in range(first, last, BLOCK):
-        width = min(BLOCK, last - start)
-        _add_squares(flat, offsets, start, width, squares)
-        _compare(flat, offsets, start, width, comparators, buffer)
-        low = _row(flat, offsets, buffer, chosen[(n - 1) // 2], start, width)
-        high = _row(flat, offsets, buffer, chosen[n // 2], start, width)
-        for c in range(width):
-            median[c] = (np.float64(low[c]) + np.float64(high[c])) / 2
-            total[c] = 0
-        # The window of `kept` sorted values slides up past k when value k + kept is nearer.
-        for k in range(n):
-            row = _row(flat, offsets, buffer, chosen[k], start, width)
-            low = _row(flat, offsets, buffer, chosen[max(k - kept, 0)], start, width)
-            high = _row(flat, offsets, buffer, chosen[min(k + kept, n - 1)], start, width)
-            always_enters, never_leaves = k < kept, k + kept >= n
-            for c in range(width):
-                x, m = np.float64(row[c]), median[c]
-                enters = always_enters or x - m < m - low[c]
-                leaves = not never_leaves and high[c] - m < m - x
-                total[c] += x if enters and not leaves else 0.0
-        for c in range(width):
-            out[start + c] = total[c] / kept
+class Mixing:
+    """What a function is given to make P X, block by block.
+
+    P comes as lists: row i of P X is the sum of shares[k] times row sources[k] of X, for
+    starts[i] <= k < starts[i + 1], over 1 + excess[i], which is what these shares sum to.
+    """
+
+    def __init__(self, function: Function, real: str) -> None:
+        self.function, self.real = function, real
+        self.rows, self.n = function.array("rows", ADDRESS), function.number("n")
+        self.starts, self.m = function.array("starts", INTEGER), function.number("m")
+        self.sources = function.array("sources", INTEGER)
+        self.shares = function.array("shares", DOUBLE)
+        self.excess = function.array("excess", DOUBLE)
+        self.wide = function.array("wide", DOUBLE)  # (n, columns of a block), to work in
+
+    def block(
+        self, start: Value, bound: Value | None, store: Callable[[Value, int, Value], None]
+    ) -> None:
+        """Make a block of P X, from column `start` on; what is not before the bound is zero.
+
+        store(i, c, x) is to keep the lanes x of row i, columns start + c and following, in float64.
+        """
+        function, size = self.function, BLOCK // SIZE[self.real]
+        lanes = machine.HOST.lanes(self.real)
+        with function.loop(0, self.n) as j:
+            row = Array(self.rows.load(j), self.real)
+            for c in range(0, size, lanes):
+                self.wide.store(j * size + c, row.load(start + c, lanes, bound).to(DOUBLE))
+            prefetch(row, start, size)
+        lanes = min(size, _lanes_of_sums(self.real))
+        with function.loop(0, self.m) as i:
+            excess = self.excess.load(i).on(lanes)
+            for c in range(0, size, lanes):
+                total = Total(function, self.real, lanes)
+                with function.loop(self.starts.load(i), self.starts.load(i + 1)) as k:
+                    x = self.wide.load(self.sources.load(k) * size + c, lanes)
+                    total.add_product(self.shares.load(k).on(lanes), x)
+                store(i, c, total.over_one_plus(excess))
 
 
-middle_mean = _compiled(_middle_mean)
-nearest_mean = _compiled(_nearest_mean)
+@kernel
+def mix(real: str) -> list[Function]:
+    """out[i * stride + c] = (P X)[i, c], in float64; see `Mixing`."""
+    function = Function("mix")
+    mixing = Mixing(function, real)
+    first, last = function.number("first"), function.number("last")
+    out, stride = function.array("out", DOUBLE), function.number("stride")
+    for start, bound in function.columns(first, last, BLOCK // SIZE[real]):
+
+        def store(
+            i: Value, c: int, x: Value, start: Value = start, bound: Value | None = bound
+        ) -> None:
+            out.at(i * stride).store(start + c, x, bound)
+
+        mixing.block(start, bound, store)
+    return [function]
 
 
 # -- inner products ----------------------------------------------------------------------------
 
 
-@numba.njit(fastmath=SUMS)
-def _tile(buffer: Array, size: int, i: int, j: int, width: int, gram: Array) -> None:
-    """Nine inner products at once, so that each value read is used three times."""
-    a0, b0 = buffer[i * size : i * size + width], buffer[j * size : j * size + width]
-    i, j = i + 1, j + 1
-    a1, b1 = buffer[i * size : i * size + width], buffer[j * size : j * size + width]
-    i, j = i + 1, j + 1
-    a2, b2 = buffer[i * size : i * size + width], buffer[j * size : j * size + width]
-    i, j = i - 2, j - 2
-    s00 = s01 = s02 = s10 = s11 = s12 = s20 = s21 = s22 = 0.0
-    for c in range(width):
-        s00 += a0[c] * b0[c]
-        s01 += a0[c] * b1[c]
-        s02 += a0[c] * b2[c]
-        s10 += a1[c] * b0[c]
-        s11 += a1[c] * b1[c]
-        s12 += a1[c] * b2[c]
-        s20 += a2[c] * b0[c]
-        s21 += a2[c] * b1[c]
-        s22 += a2[c] * b2[c]
-    gram[i, j] += s00
-    gram[i, j + 1] += s01
-    gram[i, j + 2] += s02
-    gram[i + 1, j] += s10
-    gram[i + 1, j + 1] += s11
-    gram[i + 1, j + 2] += s12
-    gram[i + 2, j] += s20
-    gram[i + 2, j + 1] += s21
-    gram[i + 2, j + 2] += s22
+def tile_of(n: int) -> int:
+    """Of how many rows the products with as many others are computed at once.
 
-
-def _gram(
-    flat: Array,
-    offsets: Array,
-    centre: Array,
-    reference: int,
-    gram: Array,
-    first: int,
-    last: int,
-) -> None:
-    """Add <p_i - r, p_j - r> to the lower triangle of `gram`, in float64, r being row `reference`.
-
-    `gram` is padded to a multiple of three. Equal rows give equal sums, to the bit.
+    Each number loaded is used so many times; but n is rounded up to a multiple of it.
     """
-    size = max(64, GRAM_BYTES // (8 * len(gram)))
-    buffer = np.zeros(len(gram) * size)
-    for start in range(first, last, size):
-        width = min(size, last - start)
-        base = flat[offsets[reference] + start : offsets[reference] + start + width]
-        for i in range(len(offsets)):
-            row = buffer[i * size : i * size + width]
-            if offsets[i] == ORIGIN:
-                for c in range(width):
-                    row[c] = -np.float64(base[c])
-            elif offsets[i] == CENTRE:
-                for c in range(width):
-                    row[c] = np.float64(centre[start + c]) - np.float64(base[c])
-            else:
-                point = flat[offsets[i] + start : offsets[i] + start + width]
-                for c in range(width):
-                    row[c] = np.float64(point[c]) - np.float64(base[c])
-        for i in range(0, len(gram), 3):
-            for j in range(0, i + 1, 3):
-                _tile(buffer, size, i, j, width, gram)
+    if machine.HOST.vector < 64:  # 16 registers: nine sums, three factors, and one more
+        return 3
+
+    def cost(tile: int) -> int:  # as measured
+        tiles = -(-n // tile)
+        return tiles * (tiles + 1) * (tile**2 + 9)
+
+    return min((5, 4, 3), key=cost)
 
 
-gram = _compiled(_gram)
+def gram_columns(n: int, d: int) -> int:
+    """How many columns of differences are multiplied at a time, of d."""
+    grain = 64
+    return min(max(256, (32 << 10) // (8 * n) // grain * grain), -(-d // grain) * grain)
+
+
+@kernel
+def gram(real: str, tile: int) -> list[Function]:
+    """Add <row_i - r, row_j - r>, j <= i, to products[i * stride + j]; r is the row `base`.
+
+    Rows advance with the columns, or not (the origin). Equal rows give equal sums, to the bit.
+    block: (stride, size) to work in, zero from row n on. The stride is a multiple of the tile.
+    """
+    inner = _tile(tile)
+    function = Function("gram")
+    rows, n = function.array("rows", ADDRESS), function.number("n")
+    advances = function.array("advances", INTEGER)
+    base = function.array("base", real)
+    first, last = function.number("first"), function.number("last")
+    block, size = function.array("block", DOUBLE), function.number("size")
+    products, stride = function.array("products", DOUBLE), function.number("stride")
+    lanes = machine.HOST.lanes(real)
+    with function.loop(first, last, size) as start:
+        end = minimum(start + size, last)
+        with function.loop(0, n) as i:
+            row = Array(rows.load(i), real).at((advances.load(i) - 1) * start)
+            place = block.at(i * size - start)
+            for c, bound in function.columns(start, end, lanes):
+                x, r = row.load(c, lanes, bound).to(DOUBLE), base.load(c, lanes, bound).to(DOUBLE)
+                place.store(c, x - r)
+                row.prefetch(c + size)
+        with function.loop(0, stride, tile) as i, function.loop(0, i + 1, tile) as j:
+            place = products.at(i * stride + j)
+            function.call(
+                inner, block.at(i * size), block.at(j * size), size, end - start, place, stride
+            )
+    return [inner, function]
+
+
+def _tile(tile: int) -> Function:
+    """Add <a_i, b_j> to products[i * stride + j] for i, j < tile."""
+    function = Function("tile")
+    a, b = function.array("a", DOUBLE), function.array("b", DOUBLE)
+    size, width = function.number("size"), function.number("width")
+    products, stride = function.array("products", DOUBLE), function.number("stride")
+    lanes = machine.HOST.lanes(DOUBLE)
+    zero = function.constant(0.0, DOUBLE, lanes)
+    sums = [[function.variable(zero) for _ in range(tile)] for _ in range(tile)]
+    with function.loop(0, width, lanes) as c:
+        y = [b.load(size * j + c, lanes) for j in range(tile)]
+        for i in range(tile):
+            x = a.load(size * i + c, lanes)
+            for j in range(tile):
+                sums[i][j].value = fma(x, y[j], sums[i][j].value)
+    for i in range(tile):
+        for j in range(tile):
+            place = stride * i + j
+            products.store(place, products.load(place) + sums[i][j].value.sum())
+    return function

@@ -1,85 +1,123 @@
 """Sorting networks: fixed lists of comparators that bring out the wanted order statistics.
 
-A comparator replaces two values by their minimum and their maximum, whatever they are, so it runs
-over whole rows of columns at once.
+A comparator replaces the values on two wires by their minimum and their maximum, whatever they are,
+so it works on many columns at once. Networks are built from halves, and each half is written down
+before the next: what is compared was compared shortly before, and is still in a register.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+
+class Part(NamedTuple):
+    """Comparators among some wires, which are named by their places among these.
+
+    The minimum goes to the first wire of a pair, the maximum to the second. wanted: of which wires
+    the values matter afterwards.
+    """
+
+    wires: tuple[int, ...]
+    pairs: tuple[tuple[int, int], ...]
+    wanted: tuple[bool, ...]
 
 
 class Network(NamedTuple):
-    """comparators: (k, 4) of places a, b, low, high: read a and b, write their minimum and maximum.
+    """Row i is on wire i at first; in the end the wanted values are on the wires named."""
 
-    A place p >= 0 is one of `places` spare rows; p < 0 is input row ~p, which is thus read once and
-    never copied; as a target, -1 means that nobody needs the value. A comparator never writes to
-    the places it reads: in place, the minimum would become a masked store, several times slower.
-    chosen: the places of the wanted values.
-    """
+    parts: tuple[Part, ...]
+    wires: tuple[int, ...]
 
-    comparators: NDArray[np.int64]
-    chosen: NDArray[np.int64]
-    places: int
+
+# Parts have at most so many wires; those of two are single comparators.
+SINGLE = 2
 
 
 @lru_cache(maxsize=64)
-def network(n: int, first: int, last: int, *, in_order: bool) -> Network:
-    """Bring out the values of ranks first <= k < last among n, sorted or just as a set."""
-    comparators: list[tuple[int, int, int, int]] = []
-    place = [~i for i in range(n)]
-    spare: list[int] = []
-    places = 0
-
-    def take() -> int:
-        nonlocal places
-        if spare:
-            return spare.pop()  # the last one freed is still in the cache
-        places += 1
-        return places - 1
-
-    for a, b, low_needed, high_needed in _pruned(n, first, last, in_order=in_order):
-        read = place[a], place[b]
-        place[a] = take() if low_needed else -1
-        place[b] = take() if high_needed else -1
-        comparators.append((*read, place[a], place[b]))
-        spare.extend(p for p in read if p >= 0)
-    table = np.array(comparators, dtype=np.int64).reshape(-1, 4)
-    return Network(table, np.array(place[first:last], dtype=np.int64), max(places, 1))
+def middle(n: int, first: int, last: int, most: int = SINGLE) -> Network:
+    """The values of ranks first <= k < last among n, as a set."""
+    below, above, half = first, n - last, n // 2
+    if below + above > half:
+        parts, order = _sorted(range(n), most)
+        wires = order[first:last]
+    else:
+        # Of two sorted halves, a and b, the k lowest are the lower ones of the pairs of a_i and b_j
+        # with i + j = k - 1: each has i + j others below it in the two halves, and no more.
+        parts_a, a = _sorted(range(half), most)
+        parts_b, b = _sorted(range(half, n), most)
+        parts = parts_a + parts_b
+        parts += [_comparator(a[i], b[below - 1 - i]) for i in range(below)]
+        parts += [_comparator(b[-1 - i], a[i - above]) for i in range(above)]
+        wires = b + a[below : half - above]
+    return Network(_pruned(parts, wires, ()), tuple(wires))
 
 
-def _pruned(n: int, first: int, last: int, *, in_order: bool) -> list[tuple[int, int, bool, bool]]:
-    """The comparators that matter for the wanted ranks, and which of their two results do.
+@lru_cache(maxsize=64)
+def in_order(n: int, summed: tuple[int, ...] = (), most: int = SINGLE) -> Network:
+    """All n values in order; but those of the ranks `summed` only as a set."""
+    parts, wires = _sorted(range(n), most)
+    as_set = {wires[k] for k in summed}
+    return Network(_pruned(parts, as_set, set(wires) - as_set), tuple(wires))
 
-    Going backwards, a wire is dropped, only summed, or needed as it is. A comparator of two dropped
-    or of two only summed wires changes nothing.
+
+def _pruned(
+    parts: list[Part], summed: Collection[int], needed: Collection[int]
+) -> tuple[Part, ...]:
+    """The parts that matter, and which of their results do.
+
+    Going backwards, a wire is dropped, only summed, or needed as it is. Comparators among dropped
+    wires alone, or among only summed ones, change nothing.
     """
-    dropped, summed, needed = range(3)
-    wire = [(needed if in_order else summed) if first <= k < last else dropped for k in range(n)]
+    state = dict.fromkeys(summed, "summed") | dict.fromkeys(needed, "needed")
     kept = []
-    for a, b in reversed(_merge_exchange(n)):
-        if wire[a] == wire[b] != needed:
-            continue
-        kept.append((a, b, wire[a] != dropped, wire[b] != dropped))
-        wire[a] = wire[b] = needed
-    return kept[::-1]
+    for part in reversed(parts):
+        found = [state.get(wire) for wire in part.wires]
+        if found[0] == "needed" or len(set(found)) > 1:
+            kept.append(part._replace(wanted=tuple(one is not None for one in found)))
+            state |= dict.fromkeys(part.wires, "needed")
+    return tuple(reversed(kept))
 
 
-def _merge_exchange(n: int) -> list[tuple[int, int]]:
-    """Batcher's merge exchange sorts any number of values (Knuth, TAOCP 3, 5.2.2, algorithm M)."""
-    comparators = []
-    top = 1 << max(0, (n - 1).bit_length() - 1)
-    p = top
-    while p > 0:
-        q, r, distance = top, 0, p
-        while True:
-            comparators += [(i, i + distance) for i in range(n - distance) if i & p == r]
-            if q == p:
-                break
-            q, r, distance = q // 2, p, q - p
-        p //= 2
-    return comparators
+def _comparator(a: int, b: int) -> Part:
+    return Part((a, b), ((0, 1),), (True, True))
+
+
+def _sorted(wires: Sequence[int], most: int) -> tuple[list[Part], list[int]]:
+    """What to compare, and the wires in the order that the values then have."""
+    n, half = len(wires), len(wires) // 2
+    if n < 2:
+        return [], list(wires)
+    if SINGLE < n <= most:
+        return _as_part(wires, *_sorted(range(n), SINGLE))
+    parts_a, a = _sorted(wires[:half], most)
+    parts_b, b = _sorted(wires[half:], most)
+    parts, order = _merged(a, b, most)
+    return parts_a + parts_b + parts, order
+
+
+def _merged(a: list[int], b: list[int], most: int) -> tuple[list[Part], list[int]]:
+    """Batcher's odd-even merge of two sorted lists (Knuth, TAOCP 3, 5.3.4)."""
+    p, n = len(a), len(a) + len(b)
+    if not a or not b:
+        return [], a + b
+    if n == 2:
+        return [_comparator(a[0], b[0])], [a[0], b[0]]
+    if n <= most:
+        return _as_part(a + b, *_merged(list(range(p)), list(range(p, n)), SINGLE))
+    parts_even, even = _merged(a[::2], b[::2], most)
+    parts_odd, odd = _merged(a[1::2], b[1::2], most)
+    # The lowest is even[0]; then come odd[i] and even[i + 1], two by two, in an order to be found.
+    pairs = list(zip(odd, even[1:], strict=False))
+    order = [even[0], *(wire for pair in pairs for wire in pair)]
+    order += odd[len(pairs) :] + even[1 + len(pairs) :]
+    return parts_even + parts_odd + [_comparator(*pair) for pair in pairs], order
+
+
+def _as_part(
+    wires: Sequence[int], comparators: list[Part], order: list[int]
+) -> tuple[list[Part], list[int]]:
+    """A network of wires 0, 1, ... as one part of a larger one."""
+    pairs = tuple((part.wires[0], part.wires[1]) for part in comparators)
+    return [Part(tuple(wires), pairs, (True,) * len(wires))], [wires[k] for k in order]

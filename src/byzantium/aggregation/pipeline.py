@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -62,21 +63,20 @@ def admit(
     stages: Sequence[Stage],
     source: Source,
     centre: Tensor | None = None,
-    norms: Array | None = None,
+    bound: float = math.inf,
 ) -> tuple[GivenPoints, tuple[Stage, ...], dict[int, str]]:
     """Check vectors against a pipeline and set unusable ones aside.
 
     Returns the points, the steps to take with what remains, and the rejected rows, each with its
     reason. Sizes are judged before anything is rejected: no worker can make a pipeline fail by
-    being rejected, within f. The norms, where they are known already, are of the readable rows.
+    being rejected, within f. bound: what no norm is above, where that is known already.
     """
     n = source.n
     check_sizes(stages, n)
-    name = " >> ".join(map(repr, stages))
-    readable = source.readable
-    norms = row_norms(source, readable) if norms is None else norms
+    given, readable = stages, source.readable
     largest = LARGEST_NORM.get(source.dtype, LARGEST_NORM_NARROW)
-    usable = norms <= largest  # false for NaN
+    norms = None if bound <= largest else row_norms(source, readable)  # a bound may be NaN
+    usable = np.full(len(readable), True) if norms is None else norms <= largest  # false for NaN
     nonsense = f"not finite, or of norm above {largest:g}"
     reasons = {**source.unreadable, **dict.fromkeys(readable[~usable].tolist(), nonsense)}
     if reasons:
@@ -84,10 +84,10 @@ def admit(
         allowed = min(bounds, default=n // 2)
         told = _told(reasons)
         if len(reasons) > allowed:
-            bound = f"its f = {allowed}" if bounds else f"half of them, {allowed}"
+            most = f"its f = {allowed}" if bounds else f"half of them, {allowed}"
             raise TooManyRejected(
-                f"{name} can do without {bound} of {n} vectors, but {len(reasons)} are unusable: "
-                f"{told}",
+                f"{_named(given)} can do without {most} of {n} vectors, but {len(reasons)} are "
+                f"unusable: {told}",
                 reasons,
             )
         logger.warning("rejected %d of %d vectors: %s", len(reasons), n, told)
@@ -100,20 +100,25 @@ def admit(
     if centre is not None:
         if centre.shape != (source.dimension,):
             raise ByzantiumError(
-                f"{name} holds a centre of dimension {centre.numel()}, got vectors of dimension "
-                f"{source.dimension}; reset() forgets it"
+                f"{_named(given)} holds a centre of dimension {centre.numel()}, got vectors of "
+                f"dimension {source.dimension}; reset() forgets it"
             )
         anchors["centre"] = source.part(centre)
-    return GivenPoints(source, readable[usable], norms[usable], anchors), steps, reasons
+    norms = None if norms is None else norms[usable]
+    return GivenPoints(source, readable[usable], norms, anchors), steps, reasons
 
 
 def check_sizes(stages: Sequence[Stage], n: int) -> None:
     """Raise a sentence unless every step is defined for what n vectors leave it."""
     left = n
     for k, stage in enumerate(stages):
-        history = " >> ".join(map(repr, stages[:k]))
-        stage.check(left, f" ({history} left {left} of {n})" if left != n else "")
+        history = f" ({_named(stages[:k])} left {left} of {n})" if left != n else ""
+        stage.check(left, history)
         left = stage.rows(left) if isinstance(stage, Mixing) else 1
+
+
+def _named(stages: Sequence[Stage]) -> str:
+    return " >> ".join(map(repr, stages))
 
 
 def _told(reasons: Mapping[int, str], most: int = 10) -> str:
@@ -320,8 +325,8 @@ class Aggregator(Stage, Stateful):
     def _run(
         self, source: Source, generator: torch.Generator | None, explain: bool
     ) -> tuple[Tensor, Array | None, GivenPoints, Geometry, dict[int, str]]:
-        hasty, norms = (None, None) if explain else self.one_pass(source)
-        points, steps, reasons = admit(self.stages, source, self.centre, norms)
+        hasty, bound = (None, math.inf) if explain else self.one_pass(source)
+        points, steps, reasons = admit(self.stages, source, self.centre, bound)
         geometry = _through(steps, Geometry.of(points), generator)
         if hasty is not None and not reasons:
             return source.whole(hasty), None, points, geometry, reasons
@@ -332,12 +337,12 @@ class Aggregator(Stage, Stateful):
         self.remember(aggregate)
         return aggregate, weights, points, geometry, reasons
 
-    def one_pass(self, source: Source) -> tuple[Tensor | None, Array | None]:
-        """The aggregate and the norms of the readable rows in one reading, where that is possible.
+    def one_pass(self, source: Source) -> tuple[Tensor | None, float]:
+        """The aggregate, and what no row's norm is above, in one reading, where that is possible.
 
         The aggregate counts only if all rows were readable and the norms allow each to take part.
         """
-        return None, None
+        return None, math.inf
 
     @property
     def centre(self) -> Tensor | None:

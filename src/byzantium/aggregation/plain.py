@@ -82,18 +82,18 @@ def combine(
 
 def central_mean(
     matrix: Tensor, rows: Tensor, mixing: Array | None, kept: int, nearest: bool, out: Tensor
-) -> Array:
+) -> float:
     """Fill `out` with the mean of the `kept` central values of each column of P X.
 
-    See `order.central`. Returns the squared norms of the rows of P X, as they are at hand.
+    See `order.central`. Returns the largest magnitude in P X, as it is at hand; NaN beside NaN.
     """
-    squares = torch.zeros(len(rows) if mixing is None else len(mixing), dtype=torch.float64)
+    peaks = [0.0]
     for columns, block in mixed_blocks(matrix, rows, mixing):
         values = block.sort(dim=0).values
         inside = central(values, kept, nearest=nearest)
         out[columns] = torch.where(inside, values.double(), 0).sum(dim=0).div(kept)
-        squares += block.double().square().sum(dim=1).cpu()
-    return squares.numpy()
+        peaks.append(float(block.abs().max()))
+    return float(np.max(peaks))
 
 
 def moments(matrix: Tensor, rows: Tensor, mean: Tensor, deviation: Tensor) -> None:

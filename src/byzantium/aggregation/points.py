@@ -47,6 +47,15 @@ def rounding(sizes: Array) -> Array:
     return errors
 
 
+def distinct(rows: Array) -> tuple[Array, NDArray[np.int64]]:
+    """The different rows of a matrix, and for each row which of them it is."""
+    places: dict[bytes, int] = {}
+    rows = rows + 0.0  # zeros of one sign
+    which = np.array([places.setdefault(row.tobytes(), len(places)) for row in rows])
+    first = np.unique(which, return_index=True)[1]
+    return rows[first], which
+
+
 def medians(distances: Array) -> Array:
     """(n,): how far from each row one must go to meet half of the others."""
     half = len(distances) // 2
@@ -113,15 +122,17 @@ class Points(ABC):
 
     def _better_reference(self, gram: Array) -> int | None:
         """A reference that would save digits; None where the one at hand is good enough."""
-        n, distances = self.n, squared_distances(gram)
-        errors = rounding(np.sqrt(gram.diagonal()))
+        n, distances, sizes = self.n, squared_distances(gram), np.sqrt(gram.diagonal())
         reach = medians(distances[:n, :n])
         best = int(reach.argmin())
+        if ROUNDING * (2 * sizes.max()) ** 2 <= REFERENCE_TRUSTED * reach[best]:
+            return None  # not even the largest error matters
+        errors = rounding(sizes)
         gains = 16 * rounding(np.sqrt(distances[best])) < errors
         lost = gains & (errors > REFERENCE_TRUSTED * np.maximum(distances, reach[best]))
         if lost.any():
             # Rows that are equal to the bit have equal products, and no digits to lose.
-            which = np.unique(gram, axis=0, return_inverse=True)[1].reshape(-1)
+            which = distinct(gram)[1]
             lost &= which[:, None] != which
         return best if lost.any() else None
 
@@ -200,13 +211,13 @@ def backend(matrix: Tensor) -> ModuleType:
     """Where the passes over a matrix are to be found: `compiled` for the CPU, else `plain`."""
     if matrix.device.type != "cpu":
         return plain
-    return _compiled()
+    return compiled()
 
 
 @cache  # while the interpreter exits, nothing can be imported any more
 @fork_safe
-def _compiled() -> ModuleType:
-    from byzantium.aggregation import compiled  # imports numba: only when it is needed
+def compiled() -> ModuleType:
+    from byzantium.aggregation import compiled  # imports llvmlite: only when it is needed
 
     return compiled
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import ClassVar
 
@@ -67,6 +68,19 @@ class MatrixRule(Rule):
         return aggregate.detach().to(rows), None
 
 
+def central_mean(source: Source, kept: int, nearest: bool = False) -> tuple[Tensor | None, float]:
+    """The mean of the central values of all rows, and a bound on their norms; see `one_pass`."""
+    rows = source.readable
+    if len(rows) < source.n:
+        return None, math.inf
+    out = torch.empty(source.d, dtype=source.working, device=source.device)
+    square = 0.0
+    for columns, matrix, which in source.pieces(rows):
+        peak = backend(matrix).central_mean(matrix, which, None, kept, nearest, out[columns])
+        square += peak * peak * matrix.shape[1]
+    return out, math.sqrt(source.total(np.array([square]))[0])
+
+
 class CoordinateWise(Rule):
     """A rule that averages, in each coordinate by itself, the central ones of the sorted values."""
 
@@ -77,18 +91,9 @@ class CoordinateWise(Rule):
     def averaged(self, n: int) -> int:
         """How many of n values are averaged."""
 
-    def one_pass(self, source: Source) -> tuple[Tensor | None, Array | None]:
-        rows = source.readable
-        if len(rows) < source.n:
-            return None, None
+    def one_pass(self, source: Source) -> tuple[Tensor | None, float]:
         self.check(source.n)
-        out = torch.empty(source.d, dtype=source.working, device=source.device)
-        squares = np.zeros(source.n)
-        for columns, matrix, which in source.pieces(rows):
-            squares += backend(matrix).central_mean(
-                matrix, which, None, self.averaged(source.n), self.nearest, out[columns]
-            )
-        return out, np.sqrt(source.total(squares))
+        return central_mean(source, self.averaged(source.n), self.nearest)
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
         points, kept, mixing = geometry.basis, self.averaged(geometry.n), geometry.matrix()

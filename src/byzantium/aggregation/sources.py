@@ -43,7 +43,8 @@ class Source(ABC):
     @property
     def readable(self) -> Rows:
         """The other rows."""
-        return np.delete(np.arange(self.n), list(self.unreadable))
+        rows = np.arange(self.n)
+        return np.delete(rows, list(self.unreadable)) if self.unreadable else rows
 
     @property
     def working(self) -> torch.dtype:

@@ -13,7 +13,8 @@ from torch import Tensor
 from byzantium.aggregation.geometric_median import SumOfDistances
 from byzantium.aggregation.geometry import Geometry
 from byzantium.aggregation.points import Array
-from byzantium.aggregation.rules import Weighting
+from byzantium.aggregation.rules import Weighting, central_mean
+from byzantium.aggregation.sources import Source
 from byzantium.aggregation.subset import smallest_diameter
 from byzantium.core import Bounds, ByzantiumError, Count, Measure, Positive
 
@@ -28,6 +29,9 @@ class Mean(Weighting):
 
     def weights(self, geometry: Geometry) -> Array:
         return geometry.uniform_over(np.arange(geometry.n))
+
+    def one_pass(self, source: Source) -> tuple[Tensor | None, float]:
+        return central_mean(source, source.n)
 
 
 # What numbers from 1 to 4 can be raised to, and summed, within the range of float64.

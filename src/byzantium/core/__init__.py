@@ -1,5 +1,5 @@
 """What every room may use, and what knows nothing of any: files, and who works in a folder."""
 
-import lazy_loader
+from byzantium.core.doors import door
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = door(__name__, __file__)

@@ -115,6 +115,22 @@ def fork_safe(function: Callable[Arguments, Result]) -> Callable[Arguments, Resu
     return call
 
 
+def awaited(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Decorates what a fork waits for and what any thread can do: loading a part of the library.
+
+    A child that was forked while another thread imports finds that module locked for ever.
+    """
+
+    @wraps(function)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        if sys.is_finalizing():
+            return function(*args, **kwargs)
+        with _gate.aggregating():
+            return function(*args, **kwargs)
+
+    return call
+
+
 def _elsewhere(function: Callable[[], Result]) -> Result:
     """Call it in a new thread, if there can be one."""
     done: Future[Result] = Future()

@@ -47,6 +47,21 @@ def read(
         raise ByzantiumError(str(error)) from error
 
 
+def name(text: str) -> str | None:
+    """The name in `Name(argument=value)`; None where the text is nothing of that form.
+
+    >>> name("Krum(f=5)"), name("Bucketing(s=2) >> Krum(f=5)")
+    ('Krum', None)
+    """
+    try:
+        match _tree(text):
+            case ast.Call(func=ast.Name(id=found)) | ast.Name(id=found):
+                return found
+    except (SyntaxError, RecursionError, MemoryError):
+        pass
+    return None
+
+
 def _tree(text: str) -> ast.expr:
     try:
         return ast.parse(text.strip(), mode="eval").body

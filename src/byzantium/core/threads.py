@@ -7,13 +7,25 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from functools import lru_cache, partial
 from queue import SimpleQueue
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 Result = TypeVar("Result")
-Pieces: TypeAlias = deque[tuple[Future[Any], Callable[[], Any]]]
+
+
+class _Done(NamedTuple):
+    """What came of a piece."""
+
+    place: int
+    result: Any = None
+    error: BaseException | None = None
+
+
+class _Piece(NamedTuple):
+    place: int
+    call: Callable[[], Any]
+    finished: SimpleQueue[_Done]
 
 
 def spread(
@@ -24,38 +36,45 @@ def spread(
     It never waits for a piece that nobody has begun. Without helpers (the system has no threads
     left, the interpreter is about to exit) this thread does everything.
     """
-    results: list[Future[Result]] = [Future() for _ in pieces]
-    todo: Pieces = deque(
-        (result, partial(function, *piece)) for result, piece in zip(results, pieces, strict=True)
+    finished: SimpleQueue[_Done] = SimpleQueue()
+    todo = deque(
+        _Piece(place, partial(function, *piece), finished) for place, piece in enumerate(pieces)
     )
     try:
         _helpers(os.getpid()).call(min(threads, len(pieces)) - 1, todo)
         _work(todo)
-        return [result.result() for result in results]
+        done = sorted(finished.get() for _ in pieces)  # by their places
     finally:
-        todo.clear()
+        todo.clear()  # helpers that come late find nothing, and hold on to nothing
+    for piece in done:
+        if piece.error is not None:
+            raise piece.error
+    return [piece.result for piece in done]
 
 
-def _work(todo: Pieces) -> None:
-    """Take pieces, in order, while there are any."""
+def _work(todo: deque[_Piece]) -> None:
+    """Take pieces, in order, while there are any; once one has failed, only pass that on."""
+    failure: BaseException | None = None
     while True:
         try:
-            result, piece = todo.popleft()
+            place, call, finished = todo.popleft()
         except IndexError:
             return
-        try:
-            result.set_result(piece())
-        except BaseException as error:  # whoever asks for the pieces in order will see it
-            todo.clear()
-            result.set_exception(error)
+        result = None
+        if failure is None:
+            try:
+                result = call()
+            except BaseException as error:
+                failure = error
+        finished.put(_Done(place, result, failure))
 
 
 class _Helpers:
     def __init__(self) -> None:
-        self._calls: SimpleQueue[Pieces] = SimpleQueue()
+        self._calls: SimpleQueue[deque[_Piece]] = SimpleQueue()
         self._threads: list[threading.Thread] = []
 
-    def call(self, number: int, todo: Pieces) -> None:
+    def call(self, number: int, todo: deque[_Piece]) -> None:
         """Ask so many to help; each comes when it is free."""
         # Thread.start waits for the thread, which would never run once the interpreter goes down.
         while len(self._threads) < number and not sys.is_finalizing():

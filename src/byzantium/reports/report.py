@@ -20,7 +20,7 @@ from typing import Any
 
 from byzantium import __version__
 from byzantium.aggregation import parse
-from byzantium.core import files, needed
+from byzantium.core import files, needed, notation
 from byzantium.learning import metrics
 from byzantium.papers import Compared, Comparison, published
 from byzantium.reports import palette, tables
@@ -177,8 +177,8 @@ def _labels(jobs: Sequence[Job]) -> dict[str, str]:
     texts = {text for facet in facets for text in facet.values() if isinstance(text, str)}
     names: dict[str, list[str]] = {}
     for text in sorted(texts):
-        if ">>" not in text:
-            names.setdefault(text.partition("(")[0], []).append(text)
+        if (name := notation.name(text)) is not None:
+            names.setdefault(name, []).append(text)
     bare = {text: text.removesuffix("()") for text in texts}
     mixings = {facet.get("mixing") for facet in facets}
     # The s of a bucketing is worth saying even where there is only one.

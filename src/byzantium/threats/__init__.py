@@ -1,5 +1,5 @@
 """Attacks: honest vectors in, Byzantine vectors out; and attacks on labels."""
 
-import lazy_loader
+from byzantium.core.doors import door
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = door(__name__, __file__)

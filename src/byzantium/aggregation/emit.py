@@ -1,0 +1,348 @@
+"""A small language for loops over columns, which `machine` has compiled.
+
+Python runs once, to write a function down; the function then runs over millions of columns. So a
+Python `for` writes its body many times over, one after the other, and `with function.loop(...)`
+writes it once, to be run many times.
+
+*Registers.* A processor computes with what it holds in registers: 16 or 32 of them, each a *vector*
+of 16 to 64 bytes, whose *lanes* are computed at once, for the price of one. A `Value` is such a
+vector, or a single number; its lanes are neighbouring columns. Values are never changed; x + y is
+a new one. Vectors wider than a register take several, and values that find no register wait in
+memory: both happen by themselves.
+
+*Memory.* An `Array` is the address of numbers of one kind; they are loaded into lanes and stored
+from lanes. Loads take as long as the way to the memory is, so it pays to work on blocks of columns
+that stay in the nearest cache, and to `prefetch` what will be needed.
+
+*Tails.* The number of columns is seldom a multiple of the lanes. The last vector is loaded and
+stored with a bound, `before`: lanes that lie beyond it are loaded as zeros, and are not stored.
+
+What is written is LLVM's intermediate representation: https://llvm.org/docs/LangRef.html.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import TypeAlias
+
+FLOAT, DOUBLE, INTEGER, ADDRESS, TRUTH = "float", "double", "i64", "ptr", "i1"
+BITS = {FLOAT: "i32", DOUBLE: INTEGER}  # whole numbers of the same size
+SIZE = {FLOAT: 4, BITS[FLOAT]: 4, DOUBLE: 8, INTEGER: 8, ADDRESS: 8}
+
+
+def _type(kind: str, lanes: int) -> str:
+    return kind if lanes == 1 else f"<{lanes} x {kind}>"
+
+
+class Value:
+    """Numbers of one kind, one in each lane, in the function that computes them."""
+
+    def __init__(self, function: Function, kind: str, lanes: int, text: str) -> None:
+        self.function, self.kind, self.lanes, self.text = function, kind, lanes, text
+
+    @property
+    def type(self) -> str:
+        return _type(self.kind, self.lanes)
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.text}"
+
+    def _computed(self, text: str, kind: str | None = None, lanes: int | None = None) -> Value:
+        return self.function.value(kind or self.kind, lanes or self.lanes, text)
+
+    def _with(self, real: str, integer: str, other: Operand, kind: str | None = None) -> Value:
+        operation = real if self.kind in (FLOAT, DOUBLE) else integer
+        other = self.function.constant(other, self.kind, self.lanes)
+        return self._computed(f"{operation} {self}, {other.text}", kind)
+
+    def __add__(self, other: Operand) -> Value:
+        return self._with("fadd", "add", other)
+
+    def __sub__(self, other: Operand) -> Value:
+        return self._with("fsub", "sub", other)
+
+    def __mul__(self, other: Operand) -> Value:
+        return self._with("fmul", "mul", other)
+
+    def __truediv__(self, other: Operand) -> Value:
+        return self._with("fdiv", "sdiv", other)
+
+    def __mod__(self, other: Operand) -> Value:
+        return self._with("frem", "srem", other)
+
+    def __lt__(self, other: Operand) -> Value:
+        """True in the lanes where it is less; false beside NaN."""
+        return self._with("fcmp olt", "icmp slt", other, TRUTH)
+
+    def __neg__(self) -> Value:
+        return self._computed(f"fneg {self}")
+
+    def to(self, kind: str) -> Value:
+        """The same numbers as FLOAT or DOUBLE."""
+        if kind == self.kind:
+            return self
+        step = "sitofp" if self.kind == INTEGER else "fpext" if kind == DOUBLE else "fptrunc"
+        return self._computed(f"{step} {self} to {_type(kind, self.lanes)}", kind)
+
+    def on(self, lanes: int) -> Value:
+        """The one number in many lanes."""
+        if lanes == self.lanes:
+            return self
+        nothing = Value(self.function, self.kind, lanes, "poison")
+        first = self._computed(f"insertelement {nothing}, {self}, i64 0", lanes=lanes)
+        every = f"<{lanes} x i32> zeroinitializer"
+        return self._computed(f"shufflevector {first}, {nothing}, {every}", lanes=lanes)
+
+    def sum(self) -> Value:
+        """Of all lanes, in an order that depends on nothing but their number."""
+        if self.lanes == 1:
+            return self
+        zero = self.function.constant(-0.0, self.kind)
+        name = f"llvm.vector.reduce.fadd.{_suffix(self)}"
+        return self.function.operation(name, zero, zero, self, flags="reassoc ")
+
+
+Operand: TypeAlias = Value | int | float
+
+
+def _suffix(value: Value) -> str:
+    """How LLVM's operations end their names."""
+    kind = {FLOAT: "f32", DOUBLE: "f64"}.get(value.kind, value.kind)
+    return kind if value.lanes == 1 else f"v{value.lanes}{kind}"
+
+
+def select(truth: Value, one: Value, other: Value) -> Value:
+    """One where it is true, the other elsewhere."""
+    return one.function.value(one.kind, one.lanes, f"select {truth}, {one}, {other}")
+
+
+def minimum(a: Value, b: Value) -> Value:
+    return select(a < b, a, b)
+
+
+def maximum(a: Value, b: Value) -> Value:
+    """What `minimum` leaves, also where neither is less: zeros of two signs, or NaN."""
+    return select(a < b, b, a)
+
+
+def fma(a: Value, b: Value, c: Value) -> Value:
+    """The product of a and b, plus c, rounded once."""
+    return a.function.operation(f"llvm.fma.{_suffix(a)}", a, a, b, c)
+
+
+def magnitude(a: Value) -> Value:
+    """Its bits but for the sign: whole numbers that grow with |a|; infinity's, and then NaN's."""
+    kind = BITS[a.kind]
+    bits = a.function.value(kind, a.lanes, f"bitcast {a} to {_type(kind, a.lanes)}")
+    mask = a.function.constant(2 ** (8 * SIZE[kind] - 1) - 1, kind, a.lanes)
+    return a.function.value(kind, a.lanes, f"and {bits}, {mask.text}")
+
+
+def larger(a: Value, b: Value) -> Value:
+    """Of whole numbers without a sign."""
+    return a.function.operation(f"llvm.umax.{_suffix(a)}", a, a, b)
+
+
+def sqrt(a: Value) -> Value:
+    return a.function.operation(f"llvm.sqrt.{_suffix(a)}", a, a)
+
+
+class Array:
+    """Numbers of one kind in memory, from an address on."""
+
+    def __init__(self, address: Value, kind: str) -> None:
+        self.address, self.kind = address, kind
+        self.function = address.function
+
+    def at(self, index: Operand) -> Array:
+        """The array that begins there."""
+        index = self.function.constant(index, INTEGER)
+        text = f"getelementptr {self.kind}, {self.address}, {index}"
+        return Array(self.function.value(ADDRESS, 1, text), self.kind)
+
+    def load(self, index: Operand, lanes: int = 1, before: Operand | None = None) -> Value:
+        """The numbers from `index` on; zero where they do not lie before the bound."""
+        function, place = self.function, self.at(index).address
+        zero = function.constant(0, self.kind, lanes)
+        if before is None:
+            text = f"load {zero.type}, {place}, align {SIZE[self.kind]}"
+            return function.value(self.kind, lanes, text)
+        mask = function.lanes_before(index, before, lanes)
+        name = f"llvm.masked.load.{_suffix(zero)}.p0"
+        return function.operation(name, zero, place, self._alignment, mask, zero)
+
+    def store(self, index: Operand, value: Value, before: Operand | None = None) -> None:
+        """Put the lanes there; of the last ones those that lie before the bound."""
+        function, place = self.function, self.at(index).address
+        if before is None:
+            function.write(f"store {value}, {place}, align {SIZE[self.kind]}")
+        else:
+            mask = function.lanes_before(index, before, value.lanes)
+            name = f"llvm.masked.store.{_suffix(value)}.p0"
+            function.perform(name, value, place, self._alignment, mask)
+
+    def prefetch(self, index: Operand) -> None:
+        """Have what is there brought into the cache. It need not lie within the array."""
+        details = [Value(self.function, "i32", 1, text) for text in ("0", "3", "1")]
+        self.function.perform("llvm.prefetch.p0", self.at(index).address, *details)
+
+    @property
+    def _alignment(self) -> Value:
+        return Value(self.function, "i32", 1, str(SIZE[self.kind]))
+
+
+class Variable:
+    """A value that changes from one run of a loop to the next."""
+
+    def __init__(self, place: Value, first: Value) -> None:
+        self._place, self._first = place, first
+        self.value = first
+
+    @property
+    def value(self) -> Value:
+        first = self._first
+        return first.function.value(first.kind, first.lanes, f"load {first.type}, {self._place}")
+
+    @value.setter
+    def value(self, value: Value) -> None:
+        value.function.write(f"store {value}, {self._place}")
+
+
+class Function:
+    """A function that is being written. What it is given is named first, in order.
+
+    No two of the arrays it is given may overlap, if anything is stored in them.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.declarations: dict[str, None] = {}
+        self._given: list[Value] = []
+        self._variables: list[str] = []
+        self._lines: list[str] = []
+        self._numbers = count()
+
+    @property
+    def kinds(self) -> list[str]:
+        """Of what it is given."""
+        return [value.kind for value in self._given]
+
+    def __str__(self) -> str:
+        given = (f"ptr noalias {v.text}" if v.kind == ADDRESS else str(v) for v in self._given)
+        start = f"define void @{self.name}({', '.join(given)}) {{"
+        return "\n".join([start, *self._variables, *self._lines, "  ret void", "}"])
+
+    # -- what kernels say --
+
+    def number(self, name: str, kind: str = INTEGER) -> Value:
+        """A number that it is given."""
+        self._given.append(Value(self, kind, 1, f"%{name}"))
+        return self._given[-1]
+
+    def array(self, name: str, kind: str) -> Array:
+        """An array that it is given."""
+        return Array(self.number(name, ADDRESS), kind)
+
+    def constant(self, number: Operand, kind: str, lanes: int = 1) -> Value:
+        """A number that is known now, in every lane; a value is left as it is."""
+        if isinstance(number, Value):
+            return number
+        real = kind in (FLOAT, DOUBLE)
+        text = f"0x{struct.pack('>d', number).hex()}" if real else str(number)
+        if lanes > 1:
+            text = f"<{', '.join([f'{kind} {text}'] * lanes)}>"
+        return Value(self, kind, lanes, text)
+
+    def variable(self, first: Value) -> Variable:
+        place = Value(self, ADDRESS, 1, f"%.{next(self._numbers)}")
+        self._variables.append(f"  {place.text} = alloca {first.type}")
+        return Variable(place, first)
+
+    @contextmanager
+    def loop(self, first: Operand, last: Operand | Variable, step: Operand = 1) -> Iterator[Value]:
+        """What is written inside runs for first, first + step, ... as long as that is < last.
+
+        Where this is a variable, it may change meanwhile.
+        """
+
+        def before_last(index: Value) -> Value:
+            return index < (last.value if isinstance(last, Variable) else last)
+
+        first = self.constant(first, INTEGER)
+        index, number = self.variable(first), next(self._numbers)
+        ways = f"label %body{number}, label %end{number}"
+        self.write(f"br {before_last(first)}, {ways}")
+        self._lines.append(f"body{number}:")
+        now = index.value
+        yield now
+        index.value = now + step
+        self.write(f"br {before_last(index.value)}, {ways}")
+        self._lines.append(f"end{number}:")
+
+    @contextmanager
+    def when(self, truth: Value) -> Iterator[None]:
+        """What is written inside runs where it is true."""
+        number = next(self._numbers)
+        self.write(f"br {truth}, label %body{number}, label %end{number}")
+        self._lines.append(f"body{number}:")
+        yield
+        self.write(f"br label %end{number}")
+        self._lines.append(f"end{number}:")
+
+    def columns(
+        self, first: Operand, last: Operand, lanes: int
+    ) -> Iterator[tuple[Value, Value | None]]:
+        """Loops over whole vectors, and over the tail: yields where they begin, and the bound.
+
+        Written `for c, bound in function.columns(...)`, the body is written twice.
+        """
+        first, last = self.constant(first, INTEGER), self.constant(last, INTEGER)
+        tail = last - (last - first) % lanes
+        with self.loop(first, tail, lanes) as c:
+            yield c, None
+        with self.loop(tail, last, lanes) as c:
+            yield c, last
+
+    def call(self, other: Function | Value, *arguments: Value | Array) -> None:
+        """Another function, or the one at an address, which is a number."""
+        if isinstance(other, Value):
+            name = self.value(ADDRESS, 1, f"inttoptr {other} to ptr").text
+        else:
+            name = f"@{other.name}"
+        given = (str(a.address if isinstance(a, Array) else a) for a in arguments)
+        self.write(f"call void {name}({', '.join(given)})")
+
+    # -- what is beneath --
+
+    def write(self, line: str) -> None:
+        self._lines.append(f"  {line}")
+
+    def value(self, kind: str, lanes: int, text: str) -> Value:
+        """A new value, computed as the text says."""
+        value = Value(self, kind, lanes, f"%.{next(self._numbers)}")
+        self.write(f"{value.text} = {text}")
+        return value
+
+    def operation(self, name: str, like: Value, *arguments: Value, flags: str = "") -> Value:
+        """An operation that LLVM knows by name, whose result is of the type of a value."""
+        call = self._declared(name, like.type, arguments)
+        return self.value(like.kind, like.lanes, f"call {flags}{call}")
+
+    def perform(self, name: str, *arguments: Value) -> None:
+        """An operation without a result that LLVM knows by name."""
+        self.write(f"call {self._declared(name, 'void', arguments)}")
+
+    def _declared(self, name: str, result: str, arguments: tuple[Value, ...]) -> str:
+        kinds = ", ".join(argument.type for argument in arguments)
+        self.declarations[f"declare {result} @{name}({kinds})"] = None
+        return f"{result} @{name}({', '.join(map(str, arguments))})"
+
+    def lanes_before(self, index: Operand, bound: Operand, lanes: int) -> Value:
+        """True in the lanes k with index + k < bound."""
+        left = self.constant(bound, INTEGER) - index
+        numbers = ", ".join(f"{INTEGER} {k}" for k in range(lanes))
+        lane = Value(self, INTEGER, lanes, f"<{numbers}>" if lanes > 1 else "0")
+        return lane < left.on(lanes)

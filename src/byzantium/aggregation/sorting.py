@@ -1,0 +1,288 @@
+"""Kernels for order statistics: all rows of some columns are sorted at once, by a network.
+
+Both kinds of kernel are called alike: columns(context, rows, first, last, peak, out) fills out[c]
+for first <= c < last, whole vectors, with the mean of the central values of the rows (see
+`order.central`). peak, as many whole numbers as lanes, is raised to the largest `magnitude` of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain, groupby
+
+from byzantium.aggregation import machine
+from byzantium.aggregation.emit import (
+    ADDRESS,
+    BITS,
+    DOUBLE,
+    INTEGER,
+    SIZE,
+    Array,
+    Function,
+    Value,
+    larger,
+    magnitude,
+    maximum,
+    minimum,
+    select,
+)
+from byzantium.aggregation.kernels import BLOCK, Mixing, Total, prefetch
+from byzantium.aggregation.machine import kernel
+from byzantium.aggregation.network import SINGLE, Network, in_order, middle
+
+
+class _Columns:
+    """What a kernel is given."""
+
+    def __init__(self, function: Function, real: str) -> None:
+        self.context = function.array("context", INTEGER)
+        self.rows = function.array("rows", ADDRESS)
+        self.first, self.last = function.number("first"), function.number("last")
+        self.peak = function.array("peak", BITS[real])
+        self.out = function.array("out", real)
+
+
+def network(n: int, kept: int, nearest: bool, most: int = SINGLE) -> Network:
+    """What must be compared for the `kept` central values among n."""
+    if not nearest:
+        low = (n - kept) // 2
+        return middle(n, low, low + kept, most)
+    # Those that stay in the window wherever it slides are only summed, unless they are the median.
+    always = set(range(n - kept, kept)) - {(n - 1) // 2, n // 2}
+    return in_order(n, tuple(sorted(always)), most)
+
+
+@kernel
+def straight(n: int, kept: int, nearest: bool, real: str) -> list[Function]:
+    """One vector of columns at a time, comparator by comparator, without a loop or a table."""
+    comparators, wires = network(n, kept, nearest)
+    function, lanes = Function("straight"), machine.HOST.lanes(real)
+    given = _Columns(function, real)
+    peak = function.variable(given.peak.load(0, lanes))
+    with function.loop(given.first, given.last, lanes) as c:
+        values: dict[int, Value] = {}
+
+        def value(wire: int) -> Value:
+            """What is on a wire; at first, and not before it is needed, a row."""
+            if wire not in values:
+                row = Array(given.rows.load(wire), real)
+                x = values[wire] = row.load(c, lanes)
+                prefetch(row, c, lanes)
+                peak.value = larger(peak.value, magnitude(x))
+            return values[wire]
+
+        for (a, b), _, (low, high) in comparators:
+            x, y = value(a), value(b)
+            if low:
+                values[a] = minimum(x, y)
+            if high:
+                values[b] = maximum(x, y)
+        for wire in range(n):
+            value(wire)  # its magnitude is wanted, if nothing else
+        central = [values[wire] for wire in wires]
+        if nearest:
+            central = _nearest(central, kept)
+        given.out.store(c, _mean(function, central, real))
+    given.peak.store(0, peak.value)
+    return [function]
+
+
+def _mean(function: Function, values: Sequence[Value], real: str) -> Value:
+    if len(values) == 1:
+        return values[0]
+    total = Total(function, real, values[0].lanes)
+    for x in values:
+        total.add(x)
+    return total.over(function.constant(float(len(values)), DOUBLE, values[0].lanes)).to(real)
+
+
+def _nearest(values: Sequence[Value], kept: int) -> list[Value]:
+    """Of sorted values, the `kept` nearest the median.
+
+    A window of so many slides up past value j if value j + kept is nearer: then one takes the
+    place of the other.
+    """
+    n = len(values)
+    median = _median(values[(n - 1) // 2], values[n // 2])
+    window = list(values[:kept])
+    for j in range(n - kept):
+        enters = values[j + kept]
+        slides = _slides(enters, values[j], median)
+        window[j % kept] = select(slides, enters, window[j % kept])
+    return window
+
+
+def _median(low: Value, high: Value) -> Value:
+    return (low.to(DOUBLE) + high.to(DOUBLE)) * 0.5
+
+
+def _slides(enters: Value, leaves: Value, median: Value) -> Value:
+    return enters.to(DOUBLE) - median < median - leaves.to(DOUBLE)
+
+
+# -- many rows ---------------------------------------------------------------------------------
+
+
+@kernel
+def part(pairs: tuple[tuple[int, int], ...], real: str) -> list[Function]:
+    """Sort a block of columns by a `network.Part`, the rows being where they are."""
+    function, lanes = Function("part"), machine.HOST.lanes(real)
+    rows, wires = function.array("rows", ADDRESS), function.array("wires", INTEGER)
+    start = function.number("start")
+    with function.loop(start, start + BLOCK // SIZE[real], lanes) as c:
+        places: dict[int, Array] = {}
+        values: dict[int, Value] = {}
+
+        def value(k: int) -> Value:
+            if k not in values:
+                places[k] = Array(rows.load(wires.load(k)), real).at(c)
+                values[k] = places[k].load(0, lanes)
+            return values[k]
+
+        for a, b in pairs:
+            x, y = value(a), value(b)
+            values[a], values[b] = minimum(x, y), maximum(x, y)
+        for k, place in places.items():
+            place.store(0, values[k])
+    return [function]
+
+
+@kernel
+def tabled(nearest: bool, real: str) -> list[Function]:
+    """The network comes as a table, and sorts the rows where they are: they are to be copies.
+
+    context: see `table`.
+    """
+    function = Function("tabled")
+    given = _Columns(function, real)
+    n, kept, steps = (given.context.load(k) for k in range(3))
+    wires = given.context.at(3)
+    lanes, strip = machine.HOST.lanes(real), BLOCK // SIZE[real]
+
+    def row(wire: Value) -> Array:
+        return Array(given.rows.load(wire), real)
+
+    peak = function.variable(given.peak.load(0, lanes))
+    with function.loop(given.first, given.last, strip) as start:
+        with function.loop(0, n) as i:
+            for c in range(0, strip, lanes):
+                x = row(i).load(start + c, lanes)
+                peak.value = larger(peak.value, magnitude(x))
+
+        place = function.variable(n if nearest else kept)
+        with function.loop(0, steps):
+            step = wires.at(place.value)
+            parts, code, comparators, length = (step.load(k) for k in range(4))
+            here = step.at(4)
+            with function.loop(0, parts):
+                function.call(code, given.rows, here, start)
+            with function.loop(0, comparators) as k:
+                a, b = row(here.load(k * 2)), row(here.load(k * 2 + 1))
+                for c in range(0, strip, lanes):
+                    x, y = a.load(start + c, lanes), b.load(start + c, lanes)
+                    a.store(start + c, minimum(x, y))
+                    b.store(start + c, maximum(x, y))
+            place.value = place.value + length
+
+        def value(rank: Value, start: Value = start) -> Value:
+            return row(wires.load(rank)).load(start, strip)
+
+        total = Total(function, real, strip)
+        median = _median(value((n - 1) / 2), value(n / 2)) if nearest else None
+        with function.loop(0, kept) as r:
+            inside = function.variable(value(r))
+            if median is not None:
+                with function.loop(r, n - kept, kept) as j:
+                    enters = value(j + kept)
+                    slides = _slides(enters, value(j), median)
+                    inside.value = select(slides, enters, inside.value)
+            total.add(inside.value)
+        given.out.store(start, total.over(kept.to(DOUBLE).on(strip)).to(real))
+    given.peak.store(0, peak.value)
+    return [function]
+
+
+def table(n: int, kept: int, nearest: bool, real: str, most: int) -> list[int]:
+    """The context of `tabled`, for a network with parts of at most so many wires.
+
+    n, kept, the number of steps; the wires that count; then the steps. A step is one part, or some
+    single comparators: the number of parts (one or none), the address of the code of that part, the
+    number of comparators, the length of all this, and the wires.
+    """
+    parts, wires = network(n, kept, nearest, most)
+    steps = []
+    for single, group in groupby(parts, key=lambda part: len(part.wires) == SINGLE):
+        if single:
+            pairs = [wire for comparator in group for wire in comparator.wires]
+            steps.append([0, 0, len(pairs) // 2, 4 + len(pairs), *pairs])
+        else:
+            steps += [
+                [1, part(one.pairs, real).address, 0, 4 + len(one.wires), *one.wires]
+                for one in group
+            ]
+    return [n, kept, len(steps), *wires, *chain(*steps)]
+
+
+# -- block by block ----------------------------------------------------------------------------
+
+
+class _Blocks:
+    """What a function is given to sort the columns of rows that are made a block at a time.
+
+    columns: the kernel that sorts, and its context. All else but `peak` and `out` is room to work
+    in.
+    """
+
+    def __init__(self, function: Function, real: str) -> None:
+        self.function, self.real = function, real
+        self.first, self.last = function.number("first"), function.number("last")
+        self.columns = function.number("columns")
+        self.context = function.array("context", INTEGER)
+        self.block, self.places = function.array("block", real), function.array("places", ADDRESS)
+        self.result, self.peak = function.array("result", real), function.array("peak", BITS[real])
+        self.out = function.array("out", real)
+
+    def sort(self, n: Value, make: Callable[[Value, Value | None], None]) -> None:
+        """make(start, bound) stores row i, columns start and following, at block[i, :]."""
+        function, size = self.function, BLOCK // SIZE[self.real]
+        lanes = machine.HOST.lanes(self.real)
+        with function.loop(0, n) as i:
+            self.places.store(i, self.block.at(i * size).address)
+        zero, width = function.constant(0, INTEGER), function.constant(size, INTEGER)
+        given = self.context, self.places, zero, width, self.peak, self.result
+        for start, bound in function.columns(self.first, self.last, size):
+            make(start, bound)
+            function.call(self.columns, *given)
+            for c in range(0, size, lanes):
+                self.out.store(start + c, self.result.load(c, lanes), bound)
+
+
+@kernel
+def copied(real: str) -> list[Function]:
+    """Copy the rows, and sort them."""
+    function, lanes, size = Function("copied"), machine.HOST.lanes(real), BLOCK // SIZE[real]
+    rows, n = function.array("rows", ADDRESS), function.number("n")
+    blocks = _Blocks(function, real)
+
+    def copy(start: Value, bound: Value | None) -> None:
+        with function.loop(0, n) as i:
+            row = Array(rows.load(i), real)
+            for c in range(0, size, lanes):
+                blocks.block.store(i * size + c, row.load(start + c, lanes, bound))
+            prefetch(row, start, size)
+
+    blocks.sort(n, copy)
+    return [function]
+
+
+@kernel
+def mixed(real: str) -> list[Function]:
+    """Mix the rows, and sort what comes of it; see `Mixing`."""
+    function, size = Function("mixed"), BLOCK // SIZE[real]
+    mixing, blocks = Mixing(function, real), _Blocks(function, real)
+
+    def store(i: Value, c: int, x: Value) -> None:
+        blocks.block.store(i * size + c, x.to(real))
+
+    blocks.sort(mixing.m, lambda start, bound: mixing.block(start, bound, store))
+    return [function]
