@@ -186,6 +186,9 @@ class Federation:
     def wait(self, run: str, seconds: float = 600) -> str:
         """The status of a run that is over."""
         deadline = time.monotonic() + seconds
+        # The log ends with the run; to ask again and again takes more time than the run.
+        with suppress(subprocess.TimeoutExpired):
+            self._told("flwr", "log", run, "here", "--stream", timeout=seconds)
         while not (status := self.status(run)).startswith("finished"):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"run {run} is {status} after {seconds:g} s")
