@@ -12,6 +12,7 @@ from pathlib import Path
 from time import monotonic
 
 import byzfl_bridge
+import distributed
 import growth
 import report
 import sections
@@ -36,6 +37,7 @@ SECTIONS = (
     "memory",
     "growth",
     "training",
+    "distributed",
 )
 QUIET = 10.0  # seconds between lines about progress, where there is no terminal
 
@@ -95,6 +97,7 @@ def plan(chosen: argparse.Namespace) -> dict[str, tuple[Measure, int]]:
         "memory": (lambda run: sections.peaks(run, run.n), mine + 1),
         "growth": (growth.growth, growth.STEPS),
         "training": (training.training, training.STEPS),
+        "distributed": (distributed.all_reduce, distributed.STEPS),
     }
     planned = {key: known[key] for key in SECTIONS if key in chosen.sections}
     if chosen.huge:

@@ -63,6 +63,14 @@ GOALS = {
         "n x d gradients",
         2.2,
     ),
+    "reduce weighting": Goal("Krum, geometric median on 4 ranks: time over `all_reduce`", 2),
+    "reduce coordinate": Goal("Median on 4 ranks: time over `all_reduce`", 2.5),
+    "reduce gathered 4": Goal(
+        "On 4 ranks: faster than gathering everything on each", 1.3, at_most=False
+    ),
+    "reduce gathered 8": Goal(
+        "On 8 ranks: faster than gathering everything on each", 2, at_most=False
+    ),
     "memory weighting": Goal("Peak extra memory of weightings, of the size of X", 10, "%"),
     "memory other": Goal("Peak extra memory of all other rules, of the size of X", 25, "%"),
 }

@@ -30,7 +30,7 @@ ROOMS: dict[str, set[str]] = {
     "papers": {"core", "learning", "runs"},
     "reports": {"core", "aggregation", "learning", "runs", "papers"},
     "experiments": {"runs", "papers"},
-    "cli": {"core", "learning", "runs", "papers", "reports"},
+    "cli": {"core", "engines", "learning", "runs", "papers", "reports"},
 }
 
 
@@ -92,6 +92,12 @@ def test_imports_point_one_way() -> None:
     for room, allowed in ROOMS.items():
         for path in (PACKAGE / room).rglob("*.py"):
             assert imports(path) <= allowed | {room}, path
+
+
+def test_only_engines_know_of_torch_distributed() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        if "torch.distributed" in path.read_text():
+            assert path.relative_to(PACKAGE).parts[0] == "engines", path
 
 
 def test_files_fit_in_the_head() -> None:
@@ -158,6 +164,7 @@ except SystemExit as done:
     assert done.code == 0
 """
 COMMANDS = ["", "run", "sweep", "demo", "list", "plan", "reproduce", "report", "data", "data fetch"]
+COMMANDS += ["aggregate"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -47,7 +47,17 @@ def byzantium(*arguments: str, code: int = 0) -> Result:
 
 def test_help_names_every_command_and_every_field_of_a_run() -> None:
     overview = byzantium("--help").output
-    for command in ("demo", "run", "sweep", "list", "plan", "reproduce", "report", "data"):
+    for command in (
+        "demo",
+        "run",
+        "sweep",
+        "list",
+        "plan",
+        "reproduce",
+        "report",
+        "data",
+        "aggregate",
+    ):
         assert command in overview
         assert "Usage" in byzantium(command, "--help").output
     options = byzantium("run", "--help").output

@@ -168,6 +168,8 @@ def others(lot: Lot) -> list[str]:
             ["report", word(lot)],
             ["report", ".", "--csv", word(lot)],
             ["list", word(lot)],
+            ["aggregate", "--rule", notation(lot), "file", file(lot), "-o", word(lot)],
+            ["aggregate", "--rule", "Mean()", word(lot), "--seed", word(lot), "-o", "merged"],
             ["demo", "--rounds", "-1", "--jobs", word(lot)],
             ["data", lot.choice(["fetch", "verify"]), lot.choice(["digits", "?" + word(lot)])],
             [word(lot), word(lot)],

@@ -1,4 +1,5 @@
 from . import aggregation as aggregation
+from . import engines as engines
 from . import experiments as experiments
 from . import learning as learning
 from . import testing as testing

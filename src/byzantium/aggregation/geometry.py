@@ -121,7 +121,8 @@ class Geometry:
             return self.basis.gram
         # Mixed alike means equal, to the bit; and symmetric to the bit, so that ties are ties.
         factor, which = distinct(self.factor)
-        gram = factor @ self.basis.gram @ factor.T
+        # A product of matrices is rounded as each machine likes, and what follows depends on it.
+        gram = self.basis.source.agreed(factor @ self.basis.gram @ factor.T)
         gram = (gram + gram.T) / 2
         sizes = abs(factor) @ np.sqrt(self.basis.gram.diagonal())
         distances, errors = squared_distances(gram), rounding(sizes)

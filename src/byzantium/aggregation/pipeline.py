@@ -82,7 +82,7 @@ def admit(
     if reasons:
         bounds = [stage.bad for stage in stages if stage.bad is not None]
         allowed = min(bounds, default=n // 2)
-        told = _told(reasons)
+        told = _told(reasons, source)
         if len(reasons) > allowed:
             most = f"its f = {allowed}" if bounds else f"half of them, {allowed}"
             raise TooManyRejected(
@@ -121,13 +121,13 @@ def _named(stages: Sequence[Stage]) -> str:
     return " >> ".join(map(repr, stages))
 
 
-def _told(reasons: Mapping[int, str], most: int = 10) -> str:
+def _told(reasons: Mapping[int, str], source: Source, most: int = 10) -> str:
     """Who was rejected and why, workers with the same reason together."""
     sentences = []
     for reason in dict.fromkeys(reasons.values()):
         workers = sorted(worker for worker, other in reasons.items() if other == reason)
         more = f" and {len(workers) - most} more" if len(workers) > most else ""
-        listed = ", ".join(map(str, workers[:most])) + more
+        listed = ", ".join(map(source.called, workers[:most])) + more
         sentences.append(f"worker{'s' * (len(workers) > 1)} {listed} ({reason})")
     return ", ".join(sentences)
 

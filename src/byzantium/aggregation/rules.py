@@ -78,6 +78,8 @@ def central_mean(source: Source, kept: int, nearest: bool = False) -> tuple[Tens
     for columns, matrix, which in source.pieces(rows):
         peak = backend(matrix).central_mean(matrix, which, None, kept, nearest, out[columns])
         square += peak * peak * matrix.shape[1]
+    if source.norms is not None:
+        return out, float(source.norms.max())
     return out, math.sqrt(source.total(np.array([square]))[0])
 
 
@@ -106,7 +108,9 @@ class CoordinateWise(Rule):
             if explain:
                 for _, block in mixed_blocks(matrix, rows, mixing):
                     share[: geometry.n] += shares(block, kept, nearest=self.nearest).numpy()
+        if not explain:
+            return aggregate, None
         share = points.source.total(share)
         if not points.source.dimension:  # no coordinate to supply: all alike
             share[: geometry.n] = 1
-        return aggregate, share / share.sum() if explain else None
+        return aggregate, share / share.sum()

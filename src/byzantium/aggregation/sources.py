@@ -32,6 +32,7 @@ class Source(ABC):
 
     dtype:      of the vectors; they are computed with in `working`, never less than float32.
     unreadable: the rows that cannot be read, and why; they count as Byzantine.
+    norms:      of the rows, where they are known without reading them.
     """
 
     n: int
@@ -39,6 +40,7 @@ class Source(ABC):
     dtype: torch.dtype
     device: torch.device
     unreadable: Mapping[int, str]
+    norms: Array | None = None
 
     @property
     def readable(self) -> Rows:
@@ -61,6 +63,14 @@ class Source(ABC):
     def assembled(self, part: Callable[[slice], Tensor], rows: Rows) -> Any:
         """The same, from a function that gives some columns of the aggregate."""
         return self.result(part(slice(0, self.d)), rows)
+
+    def called(self, row: int) -> str:
+        """The name of a row, for people."""
+        return str(row)
+
+    def relative_to(self, base: Any) -> Source:
+        """The same vectors minus a base, which has the form of one of them."""
+        return _relative(self, Vectors([base]))
 
     def pieces(self, rows: Rows) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """All columns: which, a matrix that the passes can read, and which of its rows count."""
@@ -205,8 +215,11 @@ class Vectors(Source):
             array = values.to(entry.dtype).reshape(entry.shape)
             arrays[entry.key] = array.cpu().numpy() if entry.of_numpy else array
         for entry in self.counters:
-            arrays[entry.key] = _middle([self.rows[row][entry.key] for row in rows])
+            arrays[entry.key] = middle([self.rows[row][entry.key] for row in rows])
         return self.pattern.rebuilt(arrays)
+
+    def relative_to(self, base: Any) -> Source:
+        return _relative(self, Vectors([base], self.pattern.rebuilt(self.pattern.arrays)))
 
 
 class Relative(Source):
@@ -216,6 +229,9 @@ class Relative(Source):
         self.source, self.base = source, base
         self.n, self.d, self.dtype = source.n, source.d, source.dtype
         self.device, self.unreadable = source.device, source.unreadable
+
+    def called(self, row: int) -> str:
+        return self.source.called(row)
 
     def _based(self, columns: slice) -> Tensor:
         return self.base.block(columns, np.zeros(1, dtype=np.int64))[0].to(self.device)
@@ -238,13 +254,13 @@ def as_source(updates: Any, *, base: Any = None, like: Any = None, strict: bool 
     source = _source(updates, like, strict)
     if not source.n:
         raise ByzantiumError("updates must hold at least one vector, got n = 0")
-    if base is None:
-        return source
-    like = source.pattern.rebuilt(source.pattern.arrays) if isinstance(source, Vectors) else None
-    based = Vectors([base], like)
-    if based.d != source.d:
-        raise ByzantiumError(f"the base has {based.d} numbers and the vectors {source.d}")
-    return Relative(source, based)
+    return source if base is None else source.relative_to(base)
+
+
+def _relative(source: Source, base: Source) -> Relative:
+    if base.d != source.d:
+        raise ByzantiumError(f"the base has {base.d} numbers and the vectors {source.d}")
+    return Relative(source, base)
 
 
 def _source(updates: Any, like: Any, strict: bool) -> Source:
@@ -393,7 +409,7 @@ def _copy(values: Any, target: Tensor) -> None:
         np.copyto(target.numpy(), values, casting="same_kind")
 
 
-def _middle(arrays: Sequence[Any]) -> Any:
+def middle(arrays: Sequence[Any]) -> Any:
     """The coordinate-wise median of whole numbers or truth values, rounded down."""
     stacked = np.stack([a.cpu().numpy() if isinstance(a, Tensor) else a for a in arrays])
     ordered = np.sort(stacked, axis=0)

@@ -10,21 +10,28 @@ import os
 import re
 import secrets
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 # How a file is opened for writing at its end; a pipe that nobody reads is not waited for.
 AT_THE_END = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write a file, and its folder if need be.
+    """Write a file, and its folder if need be; see `writing`."""
+    with writing(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, and its folder if need be, which has its name when all is written.
 
     Whatever happens meanwhile, a file of this name is whole, the old one or the new one: it is
     written beside, under a name that nobody can have taken before, brought to the disk and renamed.
     """
-    data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f"{path.name}.{secrets.token_hex(8)}.writing")
     try:
@@ -32,7 +39,7 @@ def write(path: Path, content: str | bytes) -> None:
             # What is there already, a link among it, is never opened.
             descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(path)
@@ -79,10 +86,15 @@ def appending(path: Path) -> TextIO:
 
 def read(path: Path) -> bytes:
     """What is in a file."""
+    with reading(path) as file:
+        return file.read()
+
+
+def reading(path: Path) -> BinaryIO:
+    """A file to read from."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     _only_a_file(descriptor, path)
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read()
+    return os.fdopen(descriptor, "rb")
 
 
 def _only_a_file(descriptor: int, path: Path) -> None:

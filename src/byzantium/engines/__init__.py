@@ -1,3 +1,5 @@
-"""Where rules meet real federations. An engine is imported by its name, when it is used."""
+"""Adapters to what others run: they hold a rule, and never a copy of one."""
 
-__all__: list[str] = []
+from byzantium.core.doors import door
+
+__getattr__, __dir__, __all__ = door(__name__, __file__)

@@ -1,0 +1,48 @@
+"""Robust all-reduce over gloo, on this machine: against all_reduce, and against gathering."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from model import Figure, Result, Section
+from sections import Run
+
+RANKS = Path(__file__).with_name("ranks.py")
+# Ranks, and the dimension.
+SIZES = ((4, 1_200_000), (4, 12_000_000), (8, 1_200_000), (8, 12_000_000))
+REPEATS = 5
+STEPS = len(SIZES) * (REPEATS + 1)
+
+
+def goals(rule: str, ranks: int) -> tuple[str | None, str]:
+    to_all_reduce = None
+    if ranks == 4 and "Bucketing" not in rule:
+        to_all_reduce = "reduce coordinate" if rule == "Median()" else "reduce weighting"
+    return to_all_reduce, f"reduce gathered {ranks}"
+
+
+def all_reduce(run: Run) -> Section:
+    results = []
+    for ranks, d in SIZES:
+        seconds: dict[str, float] = {}
+        command = [sys.executable, str(RANKS), str(ranks), str(d), str(REPEATS)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                run.step(f"{ranks} ranks, d = {d}")
+                seconds = json.loads(line).get("seconds", seconds)
+        if process.returncode:
+            run.say(f"Robust all-reduce on {ranks} ranks is left out: it failed here.")
+            continue
+        plain = seconds["all_reduce"]
+        for rule in [name for name in seconds if f"{name} gathered" in seconds]:
+            ours, gathered = seconds[rule], seconds[f"{rule} gathered"]
+            to_all_reduce, to_gathered = goals(rule, ranks)
+            figures = [
+                Figure("ours / all_reduce", ours / plain, goal=to_all_reduce),
+                Figure("gathered / ours", gathered / ours, goal=to_gathered),
+            ]
+            times = {"all_reduce": plain, "ours": ours, "gathered": gathered}
+            results.append(Result(f"{rule}, {ranks} ranks, d = {d}", times, figures))
+    return Section("distributed", "Robust all-reduce over gloo, ranks on this machine", results)

@@ -1,0 +1,87 @@
+"""Times robust all-reduce on ranks over gloo: python ranks.py RANKS D REPEATS; prints JSON lines.
+
+In each repeat every contestant has its turn, and the slowest rank counts; of the repeats, the
+fastest. Ranks meet by a file and talk over loopback, so that nothing listens elsewhere.
+"""
+
+import json
+import math
+import multiprocessing
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+
+import torch
+import torch.distributed as dist
+
+import byzantium as bz
+from byzantium.engines.distributed import robust_all_reduce
+
+RULES = (bz.Krum(f=0), bz.GeometricMedian(), bz.Median(), bz.Bucketing(s=2) >> bz.GeometricMedian())
+
+
+# Repeats of what takes long.
+FEW = 2
+
+
+def contestants(d: int, rank: int) -> dict[str, Callable[[], object]]:
+    """All write into memory that is there already, as `all_reduce` does."""
+    vector = torch.randn(d, generator=torch.Generator().manual_seed(rank))
+    out = vector.clone()
+    group: dict[str, Callable[[], object]] = {"all_reduce": partial(dist.all_reduce, out)}
+    for rule in RULES:
+        ours = partial(robust_all_reduce, vector, rule, out=out)
+        group[repr(rule)] = ours
+        group[f"{rule!r} gathered"] = partial(ours, replicated=True)
+    return group
+
+
+def measure(rank: int, n: int, d: int, repeats: int, meeting: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{meeting}",
+        rank=rank,
+        world_size=n,
+        timeout=timedelta(minutes=5),
+    )
+    best: dict[str, float] = {}
+    group = contestants(d, rank)
+    for repeat in range(repeats + 1):
+        for name, call in group.items():
+            if "gathered" in name and repeat > FEW:
+                continue
+            dist.barrier()
+            start = perf_counter()
+            call()
+            seconds = torch.tensor(perf_counter() - start)
+            dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
+            if repeat:  # the first is for warming up
+                best[name] = min(best.get(name, math.inf), float(seconds))
+        line = {"repeat": repeat} if repeat < repeats else {"seconds": best}
+        if rank == 0:
+            print(json.dumps(line), flush=True)
+    dist.destroy_process_group()
+
+
+def main(n: int, d: int, repeats: int) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    context = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = (n, d, repeats, Path(folder) / "meeting")
+        ranks = [context.Process(target=measure, args=(rank, *arguments)) for rank in range(n)]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join()
+    if any(rank.exitcode for rank in ranks):
+        sys.exit("a rank has failed")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

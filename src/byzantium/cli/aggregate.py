@@ -1,0 +1,95 @@
+"""`aggregate`: robust merging of checkpoints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+import byzantium as bz
+from byzantium import engines
+from byzantium.cli.main import main
+from byzantium.cli.options import Place, complete, err, members, out
+
+
+@main.command()
+@click.argument("files", type=Place(exists=True), metavar="FILE...", nargs=-1, required=True)
+@click.option(
+    "--rule",
+    required=True,
+    help="As `byzantium list rules` has them; mixings come before it, with >>.",
+    shell_complete=complete(lambda: [f"{name}()" for name in members(bz.Aggregator)]),
+)
+@click.option("-o", "--out", "output", type=Place(), required=True, help="The file to write.")
+@click.option(
+    "--base",
+    type=Place(exists=True),
+    help="What all started from: it is subtracted first and added again.",
+)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Of random mixings, to repeat it.")
+@click.option("--force", is_flag=True, help="Also the factors of low-rank updates (LoRA).")
+@click.option("--json", "as_json", is_flag=True, help="Who counted, as JSON.")
+def aggregate(
+    files: tuple[Path, ...],
+    rule: str,
+    output: Path,
+    base: Path | None,
+    seed: int | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Merge checkpoints of which some may be bad: safetensors in, safetensors out.
+
+    Each FILE is one contributor's: a file, the index of a sharded checkpoint, or a folder with one
+    of them. Who cannot be read, or differs from the others in names, shapes or dtypes, is rejected
+    and counts as one of f. Nothing pickled is read, and no file that is read is overwritten.
+
+    \b
+    byzantium aggregate --rule "Bucketing(s=2) >> GeometricMedian()" client_*.safetensors -o merged.safetensors
+    """  # noqa: D301, E501
+    with _Bar() as bar:
+        said = engines.merge(
+            bz.parse_rule(rule), files, output, base=base, force=force, seed=seed, watch=bar.show
+        )
+    if as_json:
+        click.echo(json.dumps(said, indent=1))
+        return
+    table = Table("contributor", "weight", "")
+    for one in said["contributors"]:
+        table.add_row(one["name"], _weight(one), _remarks(one))
+    out.print(table)
+    for note in said["notes"]:
+        out.print(note, soft_wrap=True)
+    if any(one["equal_to"] for one in said["contributors"]):
+        out.print("Equal ones may be of one person; f must count them all.", soft_wrap=True)
+    out.print(f"merged: {output}", soft_wrap=True, highlight=False)
+
+
+def _weight(one: dict[str, Any]) -> str:
+    return "unknown" if one["weight"] is None else f"{one['weight']:.4f}"
+
+
+def _remarks(one: dict[str, Any]) -> str:
+    rejected = [f"rejected: {one['rejected']}"] if one["rejected"] else []
+    return "; ".join([*rejected, *(f"equal to {other}" for other in one["equal_to"])])
+
+
+class _Bar(Progress):
+    """How far the files are read; how often that must be, the rule finds out."""
+
+    def __init__(self) -> None:
+        columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn()
+        super().__init__(*columns, console=err, transient=True, disable=not err.is_terminal)
+        self.passes = 0
+
+    def show(self, done: int, total: int) -> None:
+        if not self.tasks or self.tasks[-1].completed >= total:
+            self.passes += 1
+            for task in self.task_ids:
+                self.remove_task(task)
+            self.add_task(f"reading, pass {self.passes}", total=total)
+        self.update(self.task_ids[-1], completed=done)

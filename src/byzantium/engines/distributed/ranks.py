@@ -1,0 +1,140 @@
+"""The ranks of a group, and the few ways in which they talk."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from byzantium.core import ByzantiumError
+
+Result = TypeVar("Result")
+
+# Seconds that a rank waits for the others; torch's own default is half an hour.
+TIMEOUT = 60.0
+# What is told of a rank's view, when ranks disagree.
+LONGEST_TOLD = 2000
+
+
+class LostRankError(ByzantiumError, RuntimeError):
+    """Another rank died, or did not come to a collective in time."""
+
+
+class Ranks:
+    """The n ranks of a group, of which this process is one.
+
+    What goes to everyone goes by all-to-all: each pair of ranks talks at once. (The all-gather of
+    gloo hands things around a ring, and takes two to five times as long.)
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None, device: torch.device, timeout: float):
+        if not (dist.is_available() and dist.is_initialized()):
+            raise ByzantiumError(
+                "there is no process group yet; start with torchrun and call "
+                "torch.distributed.init_process_group first"
+            )
+        world = dist.group.WORLD
+        assert world is not None
+        self.group = world if group is None else group
+        self.n, self.rank = dist.get_world_size(self.group), dist.get_rank(self.group)
+        if self.rank < 0:
+            raise ByzantiumError("this process is not a member of the group that it was given")
+        self.device = device
+        self.timeout = timeout
+
+    def exchange(
+        self, arrives: Tensor, leaves: Tensor, arriving: Sequence[int], leaving: Sequence[int]
+    ) -> Callable[[], None]:
+        """Begin to send pieces of a tensor, one to each rank; call the result to end it."""
+        work = self._guarded(
+            lambda: dist.all_to_all_single(
+                arrives, leaves, list(arriving), list(leaving), group=self.group, async_op=True
+            )
+        )
+        return lambda: self._finish(work)
+
+    def everyone(self, tensor: Tensor) -> Tensor:
+        """(n, ...): what each rank holds, of the same shape."""
+        given = tensor.to(self.device).expand(self.n, *tensor.shape).contiguous()
+        found = torch.empty_like(given)
+        ones = [1] * self.n
+        self.exchange(found, given, ones, ones)()
+        return found
+
+    def gathered(self, vector: Tensor) -> Tensor:
+        """(n, d): the same, for vectors that are too large to be laid out n times over."""
+        found = vector.new_empty(self.n, len(vector))
+        self._finish(
+            self._guarded(
+                lambda: dist.all_gather(list(found), vector, group=self.group, async_op=True)
+            )
+        )
+        return found
+
+    def from_first(self, tensor: Tensor) -> Tensor:
+        """What the first rank holds."""
+        found = tensor.to(self.device, copy=True).contiguous()
+        first = dist.get_global_rank(self.group, 0)
+        self._finish(
+            self._guarded(lambda: dist.broadcast(found, first, group=self.group, async_op=True))
+        )
+        return found
+
+    def agree(self, view: Mapping[str, str], number: float) -> list[float]:
+        """Raise the same sentence on all ranks unless all hold the same view of what comes next.
+
+        Returns the number that each rank brought.
+        """
+        told = "\n".join(f"{key}\t{' '.join(value.split())}" for key, value in view.items())
+        content = told.encode()[:LONGEST_TOLD]
+        mark = int.from_bytes(hashlib.sha256(content).digest()[:8], "big", signed=True)
+        bits = torch.tensor(number, dtype=torch.float64).view(torch.int64)
+        table = self.everyone(torch.tensor([mark, len(content), int(bits)])).cpu()
+        if not bool((table[:, 0] == mark).all()):
+            raise ByzantiumError(self._disagreement(content, int(table[:, 1].max())))
+        numbers: list[float] = table[:, 2].contiguous().view(torch.float64).tolist()
+        return numbers
+
+    def _disagreement(self, content: bytes, longest: int) -> str:
+        mine = torch.zeros(min(max(longest, len(content)), LONGEST_TOLD), dtype=torch.uint8)
+        mine[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        views = [
+            dict(line.split("\t") for line in _text(row).splitlines() if line.count("\t") == 1)
+            for row in self.everyone(mine).cpu()
+        ]
+        sentences = []
+        for key in dict.fromkeys(key for view in views for key in view):
+            ranks: dict[str, list[int]] = {}
+            for rank, view in enumerate(views):
+                ranks.setdefault(view.get(key, "unknown"), []).append(rank)
+            if len(ranks) > 1:
+                told = " and ".join(f"{value} on {_listed(who)}" for value, who in ranks.items())
+                sentences.append(f"{key} {told}")
+        return f"the ranks disagree on what to aggregate: {'; '.join(sentences)}"
+
+    def _finish(self, work: Any) -> None:
+        self._guarded(lambda: work.wait(timedelta(seconds=self.timeout)))
+
+    def _guarded(self, call: Callable[[], Result]) -> Result:
+        try:
+            return call()
+        except RuntimeError as error:
+            why = str(error).strip().partition("\n")[0][:300]
+            raise LostRankError(
+                f"rank {self.rank} of {self.n} has lost another rank, which died or did not come "
+                f"within {self.timeout:g} s: {why}"
+            ) from error
+
+
+def _text(row: Tensor) -> str:
+    return bytes(row.tolist()).rstrip(b"\0").decode(errors="replace")
+
+
+def _listed(ranks: Sequence[int], most: int = 10) -> str:
+    more = f" and {len(ranks) - most} more" if len(ranks) > most else ""
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:most]))}{more}"

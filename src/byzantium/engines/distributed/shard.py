@@ -1,0 +1,134 @@
+"""The columns that one rank looks after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from byzantium.aggregation import Matrix, Source
+from byzantium.engines.distributed.ranks import Ranks
+
+Array = NDArray[np.float64]
+Rows = NDArray[np.int64]
+
+# Columns travel in chunks, so that the first are multiplied while the last are on their way.
+CHUNK = 1 << 22
+
+# Memory that a call is done with, for the next one: new pages cost as much as half an all-reduce.
+_spare: list[Tensor] = []
+
+
+class Shard(Source):
+    """The vectors of all ranks, row r that of rank r, and of their columns those of this rank.
+
+    Each chunk of the columns is divided among the ranks. Nothing travels before the columns are
+    read for the first time; they are read as they arrive.
+
+    norms: of the whole vectors, each as its own rank found it.
+    out:   where the aggregate may be put together; this may be the vector itself.
+    """
+
+    def __init__(
+        self, vector: Tensor, ranks: Ranks, norms: Sequence[float], out: Tensor | None = None
+    ) -> None:
+        self.vector, self.ranks, self.out = vector.contiguous(), ranks, out
+        self.n, self.dtype, self.device = ranks.n, vector.dtype, vector.device
+        self.unreadable = {}
+        self.norms = np.array(norms)
+        starts = range(0, len(vector), CHUNK)
+        self.chunks = [slice(start, min(start + CHUNK, len(vector))) for start in starts]
+        self.widths = [_widths(chunk.stop - chunk.start, self.n) for chunk in self.chunks]
+        self.d = sum(widths[ranks.rank] for widths in self.widths)
+        self._arrived: list[Matrix] = []
+        self._coming: list[tuple[Tensor, Callable[[], None]]] | None = None
+
+    @property
+    def dimension(self) -> int:
+        return len(self.vector)
+
+    def block(self, columns: slice, rows: Rows) -> Tensor:
+        """All that is read is read by pieces; this is for those who want some columns."""
+        found = [matrix[torch.from_numpy(rows)] for _, matrix, _ in self.pieces(np.arange(self.n))]
+        return torch.cat(found, dim=1)[:, columns].contiguous()
+
+    def pieces(self, rows: Rows) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        start = 0
+        for matrix in self._matrices():
+            for columns, piece, which in matrix.pieces(rows):
+                yield slice(start + columns.start, start + columns.stop), piece, which
+            start += matrix.d
+
+    def _matrices(self) -> Iterator[Matrix]:
+        if self._coming is None:
+            self._memory = _taken(self.n * self.d, self.vector)
+            self._coming, start = [], 0
+            for chunk, widths in zip(self.chunks, self.widths, strict=True):
+                width = widths[self.ranks.rank]
+                place = self._memory[self.n * start : self.n * (start + width)]
+                arriving = [width] * self.n
+                finish = self.ranks.exchange(place, self.vector[chunk], arriving, widths)
+                self._coming.append((place.view(self.n, width), finish))
+                start += width
+        for k, (matrix, finish) in enumerate(self._coming):
+            if k == len(self._arrived):
+                finish()
+                self._arrived.append(Matrix(matrix))
+            yield self._arrived[k]
+
+    def result(self, vector: Tensor, rows: Rows) -> Tensor:
+        return vector.to(self.dtype)
+
+    def total(self, sums: Array) -> Array:
+        """Summed in the order of the ranks, by each of them alike."""
+        found = self.ranks.everyone(torch.from_numpy(sums)).cpu().numpy()
+        total: Array = np.add.reduce(found, axis=0)
+        return total
+
+    def agreed(self, decision: Array) -> Array:
+        """The first rank decides."""
+        return self.ranks.from_first(torch.from_numpy(decision)).cpu().numpy()
+
+    def part(self, vector: Tensor) -> Tensor:
+        before = [sum(widths[: self.ranks.rank]) for widths in self.widths]
+        parts = [
+            vector[chunk][start : start + widths[self.ranks.rank]]
+            for chunk, widths, start in zip(self.chunks, self.widths, before, strict=True)
+        ]
+        return torch.cat(parts) if parts else vector[:0]
+
+    def whole(self, vector: Tensor) -> Tensor:
+        """What arrived has been read: its memory is used for what leaves, and kept."""
+        found = self.out
+        if found is None or found.dtype != vector.dtype or not found.is_contiguous():
+            found = vector.new_empty(self.dimension)
+        memory = self._memory if self._coming else None
+        self._coming, self._arrived = None, []
+        if memory is None or memory.dtype != vector.dtype:
+            memory = vector.new_empty(self.n * self.d)
+        endings, start = [], 0
+        for chunk, widths in zip(self.chunks, self.widths, strict=True):
+            width = widths[self.ranks.rank]
+            leaves = memory[self.n * start : self.n * (start + width)]
+            leaves.view(self.n, width).copy_(vector[start : start + width].expand(self.n, width))
+            endings.append(self.ranks.exchange(found[chunk], leaves, widths, [width] * self.n))
+            start += width
+        for end in endings:
+            end()
+        _spare[:] = [memory]
+        return found
+
+
+def _taken(size: int, like: Tensor) -> Tensor:
+    """Memory for so many numbers, of the dtype and device of a tensor."""
+    spare = _spare.pop() if _spare else like
+    fits = spare is not like and (spare.dtype, spare.device) == (like.dtype, like.device)
+    return spare if fits and spare.numel() == size else like.new_empty(size)
+
+
+def _widths(columns: int, ranks: int) -> list[int]:
+    """How many of some columns each rank looks after: as even as can be."""
+    return [columns * (rank + 1) // ranks - columns * rank // ranks for rank in range(ranks)]

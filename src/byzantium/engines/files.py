@@ -1,0 +1,296 @@
+"""Vectors that are files: n checkpoints, of which blocks of columns are read where they lie."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from byzantium.aggregation import Source, column_blocks, middle
+from byzantium.core import ByzantiumError, KindError, cached_property, files, spread
+from byzantium.engines.checkpoints import (
+    Checkpoint,
+    Entry,
+    Kind,
+    UnreadableError,
+    encode_header,
+    refuse_pickled,
+    shown,
+)
+
+Rows = NDArray[np.int64]
+# The factors of low-rank updates, as peft and others call them.
+LORA = re.compile(r"(^|[._])lora_(embedding_)?(A|B|up|down)([._]|$)")
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Columns that lie one after the other in one file, and are of one kind."""
+
+    start: int
+    entry: Entry
+    size: int
+
+
+class Files(Source):
+    """n checkpoints in safetensors; `rule(Files(paths))` is their aggregate.
+
+    paths: of each a file, the index of a sharded one, or a folder with one of them.
+    base:  a checkpoint that is subtracted first and added to the result again.
+    force: aggregate the factors of low-rank updates, too.
+
+    The names, shapes and dtypes that the base has are right, or else those that most have. Who has
+    others, or a file that cannot be read, is rejected and counts as Byzantine. Columns are
+    the floating-point entries; whole numbers and truth values become their median, rounded down.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str | os.PathLike[str]],
+        base: str | os.PathLike[str] | None = None,
+        force: bool = False,
+    ) -> None:
+        if isinstance(paths, str | bytes | os.PathLike):
+            raise KindError("Files must be given a list of files, one a contributor")
+        self.paths, self.force = [Path(path) for path in paths], force
+        for path in self.paths if base is None else [*self.paths, Path(base)]:
+            refuse_pickled(path)
+        self.n, self.device = len(self.paths), torch.device("cpu")
+        if not self.n:
+            raise ByzantiumError("Files must hold at least one checkpoint, got n = 0")
+        self.names = _names(self.paths)
+        self.watch: Callable[[int], None] = lambda done: None
+        self.unreadable = {}
+        self.checkpoints: list[Checkpoint | None] = []
+        for i, path in enumerate(self.paths):
+            try:
+                self.checkpoints.append(Checkpoint(path))
+            except UnreadableError as error:
+                self.checkpoints.append(None)
+                self.unreadable[i] = str(error)
+        self.base = None if base is None else _opened(Path(base))
+        self.pattern = self._pattern()
+        self.floats = {name: e for name, e in self.pattern.items() if e.kind.floating}
+        self._check_pattern()
+        ends = np.cumsum([0, *(entry.size for entry in self.floats.values())]).tolist()
+        self.starts, self.d = dict(zip(self.floats, ends, strict=False)), ends[-1]
+        for i, checkpoint in enumerate(self.checkpoints):
+            if checkpoint and (reason := checkpoint.differs_from(self.pattern)):
+                self.unreadable[i] = reason
+        kinds = {entry.kind.dtype for entry in self.floats.values()}
+        only = next(iter(kinds)) if len(kinds) == 1 else torch.float32
+        wide = torch.float64 in kinds
+        self.dtype = torch.float64 if wide else only if only.itemsize > 1 else torch.float32
+
+    def _pattern(self) -> Mapping[str, Entry]:
+        """The entries that are right."""
+        if self.base is not None:
+            return self.base.entries
+        found = [checkpoint for checkpoint in self.checkpoints if checkpoint]
+        if not found:
+            told = ", ".join(f"{self.called(i)} {why}" for i, why in self.unreadable.items())
+            raise ByzantiumError(f"no checkpoint can be read: {told}")
+        signatures = [checkpoint.signature for checkpoint in found]
+        return max(found, key=lambda one: signatures.count(one.signature)).entries
+
+    def _check_pattern(self) -> None:
+        if not self.floats:
+            raise KindError("checkpoints must hold floating-point numbers, got none")
+        factors = [name for name in self.floats if LORA.search(name)]
+        if factors and not self.force:
+            raise ByzantiumError(
+                f"{shown(factors[0])} is a factor of a low-rank update, and aggregating factors "
+                "is not aggregating their products, which is what they mean (and each "
+                "contributor has a basis of its own): merge each into its model first, "
+                "or say force"
+            )
+
+    def called(self, row: int) -> str:
+        return self.names[row]
+
+    def relative_to(self, base: Any) -> Source:
+        if not isinstance(base, str | os.PathLike):
+            raise KindError(f"the base of files is a file, got a {type(base).__name__}")
+        relative = Files(self.paths, base, self.force)
+        relative.watch = self.watch
+        return relative
+
+    def checkpoint(self, row: int) -> Checkpoint:
+        """Of a row that is readable."""
+        found = self.checkpoints[row]
+        assert found is not None
+        return found
+
+    @cached_property
+    def _runs(self) -> dict[int, list[_Run]]:
+        """Of each readable row; of the base, at -1."""
+        runs = {int(row): self._runs_of(self.checkpoint(row)) for row in self.readable}
+        return runs if self.base is None else {-1: self._runs_of(self.base), **runs}
+
+    def _runs_of(self, checkpoint: Checkpoint) -> list[_Run]:
+        runs: list[_Run] = []
+        for name, start in self.starts.items():
+            entry = checkpoint.entries[name]
+            last = runs[-1] if runs else None
+            if (
+                last
+                and last.entry.file is entry.file
+                and last.entry.kind == entry.kind
+                and last.entry.offset + last.size * entry.kind.stored.itemsize == entry.offset
+            ):
+                runs[-1] = _Run(last.start, last.entry, last.size + entry.size)
+            elif entry.size:
+                runs.append(_Run(start, entry, entry.size))
+        return runs
+
+    def _read(self, row: int, columns: slice, target: NDArray[Any]) -> None:
+        runs = self._runs[row]
+        at = max(bisect_right(runs, columns.start, key=lambda run: run.start) - 1, 0)
+        for run in runs[at:]:
+            if run.start >= columns.stop:
+                break
+            first, last = max(run.start, columns.start), min(run.start + run.size, columns.stop)
+            wanted = target[first - columns.start : last - columns.start]
+            run.entry.copy(first - run.start, last - run.start, wanted)
+
+    def based(self, columns: slice) -> NDArray[Any] | None:
+        """Some columns of the base."""
+        if self.base is None:
+            return None
+        values = torch.empty(columns.stop - columns.start, dtype=self.working).numpy()
+        self._read(-1, columns, values)
+        return values
+
+    def block(self, columns: slice, rows: Rows) -> Tensor:
+        block = torch.empty(len(rows), columns.stop - columns.start, dtype=self.working)
+        values, based = block.numpy(), self.based(columns)
+
+        def fill(k: int, _: int) -> None:
+            self._read(int(rows[k]), columns, values[k])
+            if based is not None:
+                values[k] -= based
+
+        # Threads of torch would go on spinning and compete with ours for some milliseconds.
+        spread(fill, [(k, k + 1) for k in range(len(rows))], torch.get_num_threads())
+        return block
+
+    def pieces(self, rows: Rows) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        for columns, matrix, which in super().pieces(rows):
+            yield columns, matrix, which
+            self.watch(columns.stop)
+
+    def result(self, vector: Tensor, rows: Rows) -> Merged:
+        return Merged(self, vector, rows)
+
+
+class Merged(Mapping[str, Tensor]):
+    """The aggregate of checkpoints: a state dict whose tensors are made when they are asked for.
+
+    `save` writes it without making more than a block of it at a time.
+    """
+
+    def __init__(self, source: Files, vector: Tensor, rows: Rows) -> None:
+        self.source, self.vector, self.rows = source, vector, rows
+
+    def __len__(self) -> int:
+        return len(self.source.pattern)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.source.pattern)
+
+    def __getitem__(self, name: str) -> Tensor:
+        entry = self.source.pattern[name]
+        whole = torch.empty(entry.size, dtype=entry.kind.dtype)
+        done = 0
+        for block in self._blocks(name):
+            whole[done : done + len(block)] = block
+            done += len(block)
+        return whole.reshape(entry.shape)
+
+    def save(self, path: str | os.PathLike[str], said: Any = None) -> None:
+        """Write one file in safetensors: whole, or not at all, and never over what was read.
+
+        said: what the file tells of itself, among its metadata.
+        """
+        path = Path(path)
+        check_output(self.source, path)
+        # The widest numbers first, as others write it, so that all are aligned.
+        names = sorted(self, key=lambda name: (-self._kind(name).stored.itemsize, name))
+        entries = {name: (self._kind(name), self.source.pattern[name].shape) for name in names}
+        with files.writing(path) as file:
+            file.write(encode_header(entries, json.dumps(said)))
+            for name in names:
+                for block in self._blocks(name):
+                    file.write(block.view(torch.uint8).numpy().data)
+            self.check_inputs()
+            check_output(self.source, path)
+
+    def check_inputs(self) -> None:
+        """Raise a sentence if what was read is not what is there."""
+        for checkpoint in (self.source.base, *map(self.source.checkpoint, self.rows)):
+            if checkpoint and (path := checkpoint.changed()):
+                raise ByzantiumError(f"{path} was changed while it was read; nothing is written")
+
+    def _kind(self, name: str) -> Kind:
+        return self.source.pattern[name].kind
+
+    def _blocks(self, name: str) -> Iterator[Tensor]:
+        """The numbers of an entry, a block at a time."""
+        source, entry = self.source, self.source.pattern[name]
+        for part in column_blocks(len(self.rows), entry.size, torch.float64):
+            if entry.kind.floating:
+                start = source.starts[name]
+                columns = slice(start + part.start, start + part.stop)
+                values, based = self.vector[columns], source.based(columns)
+                if based is not None:
+                    values = values.double() + torch.from_numpy(based)
+                yield values.to(entry.kind.dtype)
+            else:
+                found = [source.checkpoint(row).entries[name] for row in self.rows]
+                raw = [one.raw(part.start, part.stop) for one in found]
+                yield torch.from_numpy(middle([entry.kind.values(one) for one in raw]))
+
+
+def check_output(source: Files, path: Path) -> None:
+    """Raise a sentence unless a file may be written there: it must be none of those read."""
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ByzantiumError(f"{path} cannot be written: {folder} is no folder for us to write in")
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return
+    if path.is_dir():
+        raise ByzantiumError(f"{path} is a folder; name a file to write")
+    if not path.is_file():
+        raise ByzantiumError(f"{path} is no file, and is not replaced by one")
+    given = [path for path in source.paths if path.exists()]
+    opened = [one for one in (source.base, *source.checkpoints) if one]
+    read = [stat for one in opened for stat in one.stats.values()]
+    if any(os.path.samestat(there, stat) for stat in (*read, *(one.stat() for one in given))):
+        raise ByzantiumError(f"{path} is one of the files that are read, and is not overwritten")
+
+
+def _opened(base: Path) -> Checkpoint:
+    try:
+        return Checkpoint(base)
+    except UnreadableError as error:
+        raise ByzantiumError(f"the base {base} {error}") from error
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """What tells them apart: without the folder that all are in."""
+    whole = [os.path.abspath(path) for path in paths]
+    folder = os.path.commonpath([os.path.dirname(path) for path in whole])
+    names = [os.path.relpath(path, folder) for path in whole]
+    return [name if name.isprintable() else repr(name) for name in names]

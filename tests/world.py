@@ -1,0 +1,301 @@
+"""Ranks in processes of their own, for the tests: python world.py RANKS SCENARIO FOLDER.
+
+Each rank writes what it saw into the folder; the test compares. The ranks are forked from a process
+that has imported everything, so that many of them start in a moment.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import inputs
+import members
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import byzantium as bz
+from byzantium.engines import distributed
+from byzantium.engines.distributed import explain_all_reduce, robust_all_reduce, shard
+
+Seen = dict[str, Any]
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+# More columns than ranks, fewer, and none.
+LENGTHS = [61, 3, 0]
+
+
+def seeded(seed: int = 7) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def told(call: Callable[[], object]) -> str:
+    """What an error says."""
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+BUCKETED = members.EVERYTHING[: 2 * len(members.RULES)]
+
+
+def swept(rules: Sequence[members.Rule], rank: int, n: int) -> Seen:
+    """Each rank draws something else, and what the first one draws counts."""
+    vector = inputs.heterogeneous(n, 90)[rank]
+    return {
+        str(k): robust_all_reduce(vector, member.fresh(), None, seeded(7 + rank))
+        for k, member in enumerate(rules)
+    }
+
+
+def forms_of(rules: Sequence[bz.Aggregator], rank: int, n: int) -> Seen:
+    """All lengths, dtypes and modes."""
+    seen: Seen = {}
+    for k, rule in enumerate(rules):
+        for d in LENGTHS:
+            for dtype in DTYPES:
+                vector = inputs.heterogeneous(n, d)[rank].to(dtype)
+                seen[f"{k} {d} {dtype}"] = robust_all_reduce(vector, copy.deepcopy(rule))
+        vector, mixed = inputs.heterogeneous(n, 61)[rank], bz.Bucketing(s=2) >> copy.deepcopy(rule)
+        report = explain_all_reduce(vector, copy.deepcopy(mixed), None, seeded())
+        seen[f"{k} explained"] = [report.aggregate, report.weights, report.mixing]
+        drawn = seeded(7 + rank)
+        seen[f"{k} replicated"] = robust_all_reduce(vector, mixed, None, drawn, replicated=True)
+        seen[f"{k} drawn"] = drawn.get_state()
+    return seen
+
+
+FEW = [bz.Krum(f=1), bz.GeometricMedian(), bz.CenteredClipping(radius=2.0), bz.Median()]
+
+
+def awkward(rank: int, n: int) -> Seen:
+    """What may be wrong, on one rank or on several."""
+    seen: Seen = {}
+    X = inputs.gaussian(n, 40)
+    krum, vector = bz.Krum(f=1), X[rank]
+    last = rank == n - 1
+
+    def reduced(*args: Any, **kwargs: Any) -> str:
+        return told(lambda: robust_all_reduce(*args, **kwargs))
+
+    seen["rule"] = reduced(vector, bz.Median() if last else krum)
+    seen["length"] = reduced(vector[: 40 - last], krum)
+    seen["dtype"] = reduced(vector.float() if last else vector, krum)
+    seen["shape"] = reduced(vector[None] if last else vector, krum)
+    seen["kind"] = reduced(vector.tolist() if last else vector, krum)
+    seen["generator"] = reduced(vector, krum, None, 3 if last else None)
+    seen["mode"] = reduced(vector, krum, replicated=last)
+    clipping = bz.CenteredClipping(radius=1.0)
+    if last:
+        clipping.load_state_dict({"centre": torch.zeros(40)})
+    seen["state"] = reduced(vector, clipping)
+    seen["all whole numbers"] = reduced(vector.long(), krum)
+    seen["no rule"] = reduced(vector, torch.median)
+    seen["too few"] = reduced(vector, bz.Krum(f=n))
+    seen["timeout"] = reduced(vector, krum, timeout=0)
+    # They still understand each other.
+    for name, bad in (("one bad", [2]), ("two bad", [1, 3]), ("one huge", [4])):
+        mine = vector.clone()
+        if rank in bad:
+            mine[-1] = 1e200 if name == "one huge" else torch.nan
+        for replicated in (False, True):
+            key = f"{name} {replicated}"
+            seen[key] = reduced(mine, krum, replicated=replicated)
+            if len(bad) == 1:
+                report = explain_all_reduce(mine, krum, replicated=replicated)
+                seen[key] = [report.aggregate, report.weights, torch.tensor(report.rejected)]
+                median = robust_all_reduce(mine, bz.TrimmedMean(f=1), replicated=replicated)
+                seen[f"{key} median"] = median
+    seen["whole matrix"] = reduced(vector, Largest())
+    seen["whole matrix replicated"] = robust_all_reduce(vector, Largest(), replicated=True)
+    # A state that goes on, and columns in many chunks.
+    clipping = bz.CenteredClipping(radius=1.0)
+    seen["clipping"] = [robust_all_reduce(vector * k, clipping) for k in (1, 2, 3)]
+    seen["centre"] = clipping.state_dict()["centre"]
+    shard.CHUNK = 17
+    seen["chunks"] = robust_all_reduce(vector, bz.GeometricMedian())
+    seen["chunks median"] = robust_all_reduce(vector, bz.Median())
+    clipping = bz.CenteredClipping(radius=1.0)
+    seen["chunks clipping"] = [robust_all_reduce(vector * k, clipping) for k in (1, 2, 3)]
+    # A group of some ranks; the others are none of its members.
+    members_of = [1, 2, 4]
+    group = dist.new_group(members_of)
+    seen["group"] = (
+        robust_all_reduce(vector, bz.Median(), group)
+        if rank in members_of
+        else reduced(vector, bz.Median(), group)
+    )
+    for name, dtype in (("in place", torch.float64), ("in place half", torch.float16)):
+        mine = vector.to(dtype, copy=True)
+        results = [robust_all_reduce(mine, rule, out=mine) for rule in (krum, bz.Median())]
+        seen[name] = [mine, torch.tensor([result is mine for result in results])]
+    seen["out"] = reduced(vector, krum, out=torch.empty(39) if last else None)
+    gradient = vector.clone().requires_grad_()
+    result = robust_all_reduce(gradient[::2], krum)
+    seen["a view"] = result
+    seen["unchanged"] = bool(torch.equal(gradient, vector)) and not result.requires_grad
+    return seen
+
+
+def gradient_of(model: torch.nn.Module, rank: int, step: int) -> None:
+    """What a worker's batch makes of a model; those of the last rank are nonsense."""
+    x = inputs.gaussian(6, 20, seed=100 * step + rank).float()
+    y = inputs.gaussian(6, 3, seed=100 * step + rank + 50).float()
+    loss = (model(x) - y * (1 + rank)).square().mean()
+    model.zero_grad()
+    loss.backward()
+
+
+def network() -> torch.nn.Sequential:
+    torch.manual_seed(3)
+    sizes = [20, 60, 50, 40, 3]
+    layers = [torch.nn.Linear(a, b) for a, b in itertools.pairwise(sizes)]
+    return torch.nn.Sequential(*layers)
+
+
+def trained(rank: int, n: int) -> Seen:
+    """The same training by hand, by a hook of the optimiser, inside DDP; and by bucket."""
+    seen: Seen = {}
+    rules = {"krum": bz.Krum(f=1), "clipping": bz.CenteredClipping(radius=0.5)}
+
+    def steps(name: str, model: torch.nn.Module, aggregate: Callable[[], None]) -> None:
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+        if name.endswith("hook"):
+            rule = copy.deepcopy(rules[name.split()[0]])
+            momentum = bz.learning.Momentum(0.9)
+            distributed.aggregate_before_step(optimiser, rule, momentum=momentum)
+        for step in range(4):
+            gradient_of(model, rank, step)
+            aggregate()
+            optimiser.step()
+        seen[name] = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+    def in_ddp() -> torch.nn.parallel.DistributedDataParallel:
+        # A bucket for each layer, about.
+        return torch.nn.parallel.DistributedDataParallel(network(), bucket_cap_mb=0.004)
+
+    for kind, rule in rules.items():
+        by_hand, model = copy.deepcopy(rule), network()
+        momentum = bz.learning.Momentum(0.9)
+        steps(
+            f"{kind} by hand",
+            model,
+            lambda m=model, r=by_hand, w=momentum: distributed.aggregate_gradients(  # type: ignore[misc]
+                m.parameters(), r, momentum=w
+            ),
+        )
+        steps(f"{kind} hook", network(), lambda: None)
+        wrapped = in_ddp()
+        distributed.aggregate_in_ddp(
+            wrapped, copy.deepcopy(rule), momentum=bz.learning.Momentum(0.9)
+        )
+        steps(f"{kind} in ddp", wrapped, lambda: None)
+
+    buckets: list[int] = []
+
+    def by_bucket(_: object, bucket: Any) -> Any:
+        buckets.append(bucket.index())
+        future: Any = torch.futures.Future()
+        future.set_result(robust_all_reduce(bucket.buffer(), bz.Krum(f=1)))
+        return future
+
+    wrapped = in_ddp()
+    by_bucket.__annotations__.clear()  # DDP compares them with classes
+    wrapped.register_comm_hook(None, by_bucket)
+    steps("krum by bucket", wrapped, lambda: None)
+    seen["buckets"] = max(buckets) + 1
+    # A parameter that nobody uses, one that is not trained, and one of another dtype.
+    odd = [torch.nn.Parameter(torch.full((3,), 1.0 + rank)) for _ in range(4)]
+    odd[1].requires_grad_(False)
+    odd[2] = torch.nn.Parameter(torch.ones(2, 2, dtype=torch.float64))
+    odd[0].grad = torch.full((3,), float(rank))
+    odd[2].grad = torch.full((2, 2), 2.0 * rank, dtype=torch.float64)
+    kept = odd[0].grad
+    distributed.aggregate_gradients(iter(odd), bz.Median())
+    seen["odd"] = [odd[0].grad, odd[2].grad, odd[3].grad]
+    seen["kept"] = [kept is odd[0].grad, odd[1].grad is None]
+    seen["nothing"] = told(lambda: distributed.aggregate_gradients([odd[1]], bz.Median()))
+    return seen
+
+
+class Largest(bz.MatrixRule):
+    def aggregate(self, updates: Tensor) -> Tensor:
+        return updates.max(dim=0).values
+
+
+SCENARIOS: dict[str, Callable[[int, int], Seen]] = {
+    "sweep": partial(swept, BUCKETED),
+    "whole sweep": partial(swept, members.EVERYTHING),
+    "forms": partial(forms_of, FEW),
+    "all forms": partial(forms_of, [member.rule for member in members.RULES]),
+    "awkward": awkward,
+    "trained": trained,
+}
+
+
+def lost(rank: int, n: int, signal: int, folder: Path) -> None:
+    """Rank 2 is gone in the middle of a training; the others write down what they are told.
+
+    Torch's own time-out of half an hour is left as it is.
+    """
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=n
+    )
+    vector = inputs.gaussian(n, 1000)[rank]
+    robust_all_reduce(vector, bz.Median())
+    if rank == 2:
+        os.kill(os.getpid(), signal)
+
+    def go_on() -> None:
+        for _ in range(3):
+            robust_all_reduce(vector, bz.GeometricMedian(), timeout=5)
+
+    (folder / f"{rank}.txt").write_text(told(go_on))
+    sys.exit(0)
+
+
+def process(rank: int, n: int, scenario: str, folder: Path) -> None:
+    torch.set_num_threads(1)
+    if scenario.startswith("lost"):
+        lost(rank, n, int(scenario.split()[1]), folder)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder / 'meeting'}",
+        rank=rank,
+        world_size=n,
+        timeout=timedelta(seconds=distributed.TIMEOUT),
+    )
+    torch.save(SCENARIOS[scenario](rank, n), folder / f"{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main(n: int, scenario: str, folder: Path) -> int:
+    bz.Median()(torch.ones(3, 2))  # compiled code is loaded once
+    bz.Krum(f=0)(torch.ones(3, 2))
+    context = multiprocessing.get_context("fork")
+    ranks = [context.Process(target=process, args=(rank, n, scenario, folder)) for rank in range(n)]
+    for rank in ranks:
+        rank.start()
+    for k, rank in enumerate(ranks):
+        if scenario.startswith("lost") and k == 2:
+            continue
+        rank.join()
+    if scenario.startswith("lost"):
+        ranks[2].kill()
+        ranks[2].join()
+    return max(abs(rank.exitcode or 0) for rank in ranks)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])))
