@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # cpu: torch without CUDA where PyTorch's index can be reached; cuda: as PyPI has it; or another index.
 TORCH ?= cpu
 
-.PHONY: help demo test test-slow lint bench chromium clean
+.PHONY: help demo test test-slow lint rehearse bench chromium clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -26,6 +26,11 @@ lint: $(READY)  ## style, format, types
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+# Ray listens on all addresses: the rehearsal has a network of its own, for which root is needed.
+rehearse: $(READY)  ## strategies of Flower and ours with hostile clients: who survives
+	unshare -n -p -f --kill-child --mount-proc bash -c 'ip link set lo up && "$$@"' -- \
+	$(CURDIR)/$(BIN)/python examples/flower/launch.py rehearsal --nodes 8
+
 bench: $(READY)  ## speed and memory, as ratios to a floor, to plain torch and to byzfl
 	$(BIN)/python benchmarks/bench.py
 
@@ -42,5 +47,5 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Byzantium needs Python 3.11 or newer; say make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	index=$$($(BIN)/python scripts/torch_index.py '$(TORCH)') && $(BIN)/python -m pip install --quiet \
-	--disable-pip-version-check --constraint constraints.txt $$index --editable '.[dev]'
+	--disable-pip-version-check --constraint constraints.txt $$index --editable '.[dev,flower-simulation]'
 	@touch $@

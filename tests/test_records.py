@@ -85,10 +85,10 @@ def test_looking_writes_nothing(tmp_path: Path) -> None:
 
 READER = """
 import os, sys; from byzantium.experiments import Run, Store, perform
-job = Run(rounds=60, n=5, f=1, rule="Median()")  # loads what it needs, which nobody may not read
 if os.geteuid() == 0:
     os.seteuid(65534)  # root may write anywhere
 store = Store(sys.argv[1])
+job = Run(rounds=60, n=5, f=1, rule="Median()")
 assert perform(job, store.folder(job))["accuracy"] == 50.0
 print(sorted(result.status for result in store))
 """

@@ -25,6 +25,7 @@ from .aggregation import Report as Report
 from .aggregation import Resampling as Resampling
 from .aggregation import SpectralFilter as SpectralFilter
 from .aggregation import TrimmedMean as TrimmedMean
+from .aggregation import Trust as Trust
 from .aggregation import Weighting as Weighting
 from .aggregation import parse as parse
 from .aggregation import parse_mixing as parse_mixing

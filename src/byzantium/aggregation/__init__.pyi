@@ -13,6 +13,7 @@ from .notation import parse_rule as parse_rule
 from .pipeline import Aggregator as Aggregator
 from .pipeline import Mixing as Mixing
 from .pipeline import Report as Report
+from .pipeline import admit as admit
 from .pipeline import check_sizes as check_sizes
 from .plain import column_blocks as column_blocks
 from .points import GivenPoints as GivenPoints
@@ -23,7 +24,9 @@ from .rules import MatrixRule as MatrixRule
 from .rules import Weighting as Weighting
 from .sources import Matrix as Matrix
 from .sources import Source as Source
+from .sources import as_source as as_source
 from .sources import middle as middle
+from .trust import Trust as Trust
 from .weightings import CenteredClipping as CenteredClipping
 from .weightings import GeometricMedian as GeometricMedian
 from .weightings import Krum as Krum

@@ -5,6 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+# Sorting with indices takes dozens of bytes a number: so many numbers are sorted at a time. Torch
+# takes one thread for so few, and none waits for another.
+PIECE = 1 << 15
+
 
 def central(values: Tensor, kept: int, *, nearest: bool) -> Tensor:
     """Mark the `kept` central ones of the sorted values of each column: (n, d) or (n, 1).
@@ -25,6 +29,14 @@ def central(values: Tensor, kept: int, *, nearest: bool) -> Tensor:
 
 def shares(matrix: Tensor, kept: int, *, nearest: bool) -> Tensor:
     """(n,): how many columns each row supplied; rows with equal values share equally."""
+    width = max(1, PIECE // max(1, len(matrix)))
+    total = torch.zeros(len(matrix), dtype=torch.float64)
+    for start in range(0, matrix.shape[1], width):
+        total += _shares(matrix[:, start : start + width], kept, nearest=nearest)
+    return total
+
+
+def _shares(matrix: Tensor, kept: int, *, nearest: bool) -> Tensor:
     values, order = matrix.sort(dim=0, stable=True)
     n, d = values.shape
     weight = central(values, kept, nearest=nearest).expand(n, d).double() / kept

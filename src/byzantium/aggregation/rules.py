@@ -13,13 +13,10 @@ from torch import Tensor
 from byzantium.aggregation.geometry import Geometry
 from byzantium.aggregation.order import shares
 from byzantium.aggregation.pipeline import Rule
-from byzantium.aggregation.plain import column_blocks, mixed_blocks
+from byzantium.aggregation.plain import mixed_blocks
 from byzantium.aggregation.points import Array, backend
 from byzantium.aggregation.sources import Source
 from byzantium.core import ByzantiumError
-
-# Into how many strips a block of columns is cut where it is asked whose the values are.
-STRIPS = 64
 
 
 class Weighting(Rule):
@@ -110,10 +107,7 @@ class CoordinateWise(Rule):
             )
             if explain:
                 for _, block in mixed_blocks(matrix, rows, mixing):
-                    # Whose a value is takes many times the memory of the value itself.
-                    for strip in column_blocks(STRIPS * len(block), block.shape[1], block.dtype):
-                        part = shares(block[:, strip], kept, nearest=self.nearest)
-                        share[: geometry.n] += part.numpy()
+                    share[: geometry.n] += shares(block, kept, nearest=self.nearest).numpy()
         if not explain:
             return aggregate, None
         share = points.source.total(share)

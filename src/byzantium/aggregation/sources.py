@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,10 @@ class Source(ABC):
     @abstractmethod
     def result(self, vector: Tensor, rows: Rows) -> Any:
         """The aggregate of some rows in the form in which the vectors came."""
+
+    def assembled(self, part: Callable[[slice], Tensor], rows: Rows) -> Any:
+        """The same, from a function that gives some columns of the aggregate."""
+        return self.result(part(slice(0, self.d)), rows)
 
     def called(self, row: int) -> str:
         """The name of a row, for people."""
@@ -201,9 +205,13 @@ class Vectors(Source):
         return block
 
     def result(self, vector: Tensor, rows: Rows) -> Any:
+        return self.assembled(vector.__getitem__, rows)
+
+    def assembled(self, part: Callable[[slice], Tensor], rows: Rows) -> Any:
+        """One array after the other: beside them, never the whole vector a second time."""
         arrays = {}
         for entry in self.floats:
-            values = vector[entry.start : entry.start + entry.size]
+            values = part(slice(entry.start, entry.start + entry.size))
             array = values.to(entry.dtype).reshape(entry.shape)
             arrays[entry.key] = array.cpu().numpy() if entry.of_numpy else array
         for entry in self.counters:
@@ -232,7 +240,9 @@ class Relative(Source):
         return self.source.block(columns, rows) - self._based(columns)
 
     def result(self, vector: Tensor, rows: Rows) -> Any:
-        return self.source.result(vector.double() + self._based(slice(0, self.d)), rows)
+        return self.source.assembled(
+            lambda columns: vector[columns].double() + self._based(columns), rows
+        )
 
 
 def as_source(updates: Any, *, base: Any = None, like: Any = None, strict: bool = True) -> Source:

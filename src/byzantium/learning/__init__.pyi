@@ -1,3 +1,4 @@
+from . import checkpoint as checkpoint
 from . import data as data
 from . import metrics as metrics
 from . import models as models

@@ -24,7 +24,7 @@ from byzantium.core import files, needed, notation
 from byzantium.learning import metrics
 from byzantium.papers import Compared, Comparison, published
 from byzantium.reports import palette, tables
-from byzantium.runs import Job, Metrics, Mimicry, Result, Run, Store
+from byzantium.runs import Federation, Job, Metrics, Mimicry, Result, Run, Store
 
 # Runs that differ in these alone stand in one matrix.
 COMPARED = ("rule", "attack", "seed", "record", "evaluate_every")
@@ -103,7 +103,7 @@ def contents(store: Store, comparisons: Sequence[Comparison]) -> dict[str, Any]:
     results = {result.job: result for result in store}
     absent = ("missing", "damaged")
     results |= {r.job: r for r in tables.results(comparisons) if r.status not in absent}
-    trained = [result for job, result in results.items() if isinstance(job, Run)]
+    trained = [result for job, result in results.items() if isinstance(job, Run | Federation)]
     trained.sort(key=_place)
     settings = _settings([result.job for result in trained])
     numbers = {result.job: number for number, result in enumerate(trained)}
@@ -123,6 +123,8 @@ def contents(store: Store, comparisons: Sequence[Comparison]) -> dict[str, Any]:
 
 def _place(result: Result) -> tuple[Any, ...]:
     job = result.job
+    if isinstance(job, Federation):  # the real ones go first
+        return ("", job.name, job.rule, job.f, result.folder.name, "", "")
     assert isinstance(job, Run)
     return (job.data, job.model, job.partition, job.momentum, job.rule[::-1], job.attack, job.seed)
 
@@ -158,6 +160,10 @@ def _kind(rule: str) -> str:
 
 def _facets(job: Job) -> dict[str, Any]:
     """What can be filtered by."""
+    if isinstance(job, Federation):
+        # What a simulation is told, and nobody knows of a real one.
+        unknown = dict.fromkeys(("model", "partition", "attack"), "")
+        return {"data": job.name, **unknown, "momentum": 0.0, "rule": job.rule, "mixing": ""}
     if not isinstance(job, (Run, Mimicry)):
         return {}
     mixing, rule = _parts(job.rule)
@@ -188,10 +194,11 @@ def _setting(job: Job) -> tuple[Any, ...]:
 def _settings(jobs: Sequence[Job]) -> dict[tuple[Any, ...], str]:
     """Each setting in words."""
     names = [f.name for f in dataclasses.fields(Run) if f.name not in COMPARED]
-    found = list(dict.fromkeys(map(_setting, jobs)))
+    real = [job for job in jobs if isinstance(job, Federation)]
+    words = {_setting(job): f"federation {job.name}, f = {job.f}" for job in real}
+    found = list(dict.fromkeys(_setting(job) for job in jobs if job not in real))
     columns = dict(zip(names, zip(*found, strict=True), strict=True)) if found else {}
     said = [*SAID, *(n for n in names if n not in SAID and len(set(columns.get(n, ()))) > 1)]
-    words = {}
     for setting in found:
         values = dict(zip(names, setting, strict=True))
         given = (name for name in said if values[name] is not None)
@@ -211,12 +218,14 @@ def _words(name: str, value: Any) -> str:
     return f"{name.replace('_', ' ')}{sign}{number}"
 
 
-def command(run: Run) -> str:
-    """What makes a run; only what differs from the defaults is said.
+def command(run: Run | Federation) -> str:
+    """What makes a run, if a command does; only what differs from the defaults is said.
 
     >>> command(Run(rule="Krum", heavy_ball=True, record=("distance", "norm")))
     "byzantium run --rule 'Krum(f=5)' --heavy-ball --record distance,norm"
     """
+    if isinstance(run, Federation):
+        return ""
     words = ["byzantium", "run"]
     for name in _changed(run):
         value = getattr(run, name)
@@ -226,21 +235,23 @@ def command(run: Run) -> str:
     return shlex.join(words)
 
 
-def _changed(run: Run) -> list[str]:
+def _changed(run: Job) -> list[str]:
     fields = dataclasses.fields(run)
     return [field.name for field in fields if getattr(run, field.name) != field.default]
 
 
 def _run(result: Result, setting: int) -> dict[str, Any]:
     job = result.job
-    assert isinstance(job, Run)
+    assert isinstance(job, Run | Federation)
+    weights = _weights(result.metrics)
+    if isinstance(job, Federation):
+        about = {"kind": "", "seed": 0, "n": len(weights["rows"][0]) if weights else 0, "q": 0}
+    else:
+        about = {"kind": _kind(job.rule), "seed": job.seed, "n": job.n, "q": job.q}
     entries: dict[str, Any] = {
         **_facets(job),
-        "kind": _kind(job.rule),
+        **about,
         "text": job.rule,
-        "seed": job.seed,
-        "n": job.n,
-        "q": job.q,
         "setting": setting,
         "status": result.status,
         "ending": result.ending,
@@ -258,7 +269,7 @@ def _run(result: Result, setting: int) -> dict[str, Any]:
                 if any(name in line for line in result.metrics)
             },
         },
-        "weights": _weights(result.metrics),
+        "weights": weights,
     }
     return {name: _short(value) for name, value in entries.items()}
 

@@ -1,5 +1,7 @@
+from . import job as job
 from . import parts as parts
 from . import records as records
+from .federation import Federation as Federation
 from .job import Job as Job
 from .job import Metrics as Metrics
 from .job import check_names as check_names

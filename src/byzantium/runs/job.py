@@ -66,8 +66,8 @@ class Job(ABC):
 
     @property
     @abstractmethod
-    def workers(self) -> int:
-        """How many there are; its metrics may hold a weight for each."""
+    def workers(self) -> int | None:
+        """How many there are; its metrics may hold a weight for each. None if nobody can know."""
 
     @abstractmethod
     def check(self) -> None:

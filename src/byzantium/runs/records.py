@@ -106,8 +106,11 @@ def failure(path: Path) -> str | None:
         return str(reason)
 
 
-def metrics(path: Path, workers: int) -> list[Metrics]:
-    """A mapping for each evaluation of so many workers; empty if there is no such file."""
+def metrics(path: Path, workers: int | None) -> list[Metrics]:
+    """A mapping for each evaluation of so many workers; empty if there is no such file.
+
+    Where nobody knows how many there are, the lines must agree with each other.
+    """
     with _reading(path):
         found, last = _lines(path), 1
         for k, line in enumerate(found, 1):
@@ -115,6 +118,8 @@ def metrics(path: Path, workers: int) -> list[Metrics]:
             if not _is_whole(at) or at < last:
                 raise ByzantiumError(f"line {k} has the round {reprlib.repr(at)}")
             last = at
+            if workers is None and isinstance(line.get("weights"), list):
+                workers = len(line["weights"])
             for name, value in line.items():
                 if not _is_measured(name, value, workers):
                     raise ByzantiumError(f"line {k} has the {name[:40]} {reprlib.repr(value)}")
@@ -233,7 +238,7 @@ def _are_digests(value: Any) -> bool:
     )
 
 
-def _is_measured(name: str, value: Any, workers: int) -> bool:
+def _is_measured(name: str, value: Any, workers: int | None) -> bool:
     """A number, which need not be finite; a number for each worker; how often some were named."""
     kind = measured.TABLE[name].kind if name in measured.TABLE else "number"
     if kind == "shares":

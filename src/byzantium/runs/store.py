@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from byzantium.core import ByzantiumError, at_work, needed
 from byzantium.runs import records
+from byzantium.runs.federation import Federation
 from byzantium.runs.job import CONFIGURATION, FAILURE, METRICS, NUMERICS, Job, Metrics, finished
 from byzantium.runs.mimicry import Mimicry
 from byzantium.runs.run import Run
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("byzantium")
 
-KINDS: dict[str, type[Job]] = {kind.__name__: kind for kind in (Run, Mimicry)}
+KINDS: dict[str, type[Job]] = {kind.__name__: kind for kind in (Run, Mimicry, Federation)}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""A federation that survives its clients: handwritten digits, one part a client."""

@@ -1,0 +1,44 @@
+"""The task: a small network learns handwritten digits, which are part of Byzantium."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from byzantium.learning import Dataset, load
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
+def part(k: int, of: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The samples of one client: every so many-th one."""
+    data = load("digits")
+    return data.train_x[k::of], data.train_y[k::of]
+
+
+def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
+    """Some epochs of SGD; the last loss."""
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    loss = torch.zeros(())
+    for _ in range(3):
+        for batch in torch.split(torch.randperm(len(x)), 32):
+            optimiser.zero_grad()
+            loss = nn.functional.cross_entropy(model(x[batch]), y[batch])
+            torch.autograd.backward(loss)
+            optimiser.step()
+    return float(loss.detach())
+
+
+@torch.no_grad()
+def test(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple[float, float]:
+    """Loss and accuracy."""
+    logits = model(x)
+    loss = nn.functional.cross_entropy(logits, y)
+    return float(loss), float((logits.argmax(dim=1) == y).float().mean())
+
+
+def digits() -> Dataset:
+    return load("digits")

@@ -1,0 +1,18 @@
+"""Flower: a strategy that survives its clients, and mods for these."""
+
+from byzantium.core import needed
+
+needed("flwr", "flower", "a federation with Flower")
+
+from byzantium.engines.flower.mods import byzantine, worker_momentum  # noqa: E402
+from byzantium.engines.flower.rounds import Round, Standstill, TooFewNodes  # noqa: E402
+from byzantium.engines.flower.strategy import RobustStrategy  # noqa: E402
+
+__all__ = [
+    "RobustStrategy",
+    "Round",
+    "Standstill",
+    "TooFewNodes",
+    "byzantine",
+    "worker_momentum",
+]

@@ -1,0 +1,262 @@
+"""Mods for clients: momentum, without a change to their code; and misbehaviour, to rehearse."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord
+from flwr.clientapp.typing import ClientAppCallable, Mod
+from torch import Tensor
+
+from byzantium.core import Bounds, ByzantiumError, Formula, KindError, Measure, notation
+from byzantium.engines.flower.replies import Arrays, record_of
+from byzantium.engines.flower.vectors import change, moved
+from byzantium.learning import Momentum
+from byzantium.threats import Attack, BitFlip, GaussianNoise, NoAttack, NonFinite, parse_attack
+
+# Where a node keeps its momentum between rounds.
+MOMENTUM = "byzantium.momentum"
+# What layers of torch call the statistics that they keep beside their parameters.
+STATISTICS = ("running_mean", "running_var")
+
+Share = Annotated[float, Bounds(least=0, most=1)]
+
+
+# -- momentum -------------------------------------------------------------------------------------
+
+
+def worker_momentum(beta: float, without: Collection[str] = STATISTICS) -> Mod:
+    """A mod with which a client sends the momentum of its changes: m = beta m + (1 - beta) change.
+
+    This is what workers of Algorithm 2 do. In the first round m is the change itself; so it is
+    again where a node has lost its state, or the model has changed its shape. Entries of whole
+    numbers have no momentum.
+
+    without: entries that are no parameters, by the last part of their names, have none either. The
+             statistics of a batch normalisation are averages already, and a variance that goes on
+             shrinking becomes negative.
+    """
+    Momentum(beta)  # raises a sentence about a beta that cannot be
+
+    def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        sent = _only(message.content.array_records)
+        reply = call_next(message, context)
+        if not _trains(message) or reply.has_error():
+            return reply
+        key, trained = _named(reply.content.array_records)
+        if sent is None or trained is None or not _alike(sent, trained):
+            return reply
+        model, arrays = _numpy(sent), _numpy(trained)
+        changes = {
+            name: np.array(np.subtract(arrays[name], array, dtype=_wide(array)))
+            for name, array in model.items()
+            if array.dtype.kind == "f" and name.rpartition(".")[2] not in without
+        }
+        momentum = _remembered(context, beta, changes)
+        momentum.update(changes)
+        context.state[MOMENTUM] = record_of(
+            {name: m.numpy() for name, m in (momentum.state_dict()["m"] or {}).items()}
+        )
+        for name, m in changes.items():
+            arrays[name] = np.asarray(model[name] + m, dtype=model[name].dtype)
+        reply.content[key] = record_of(arrays)
+        return reply
+
+    return mod
+
+
+def _remembered(context: Context, beta: float, changes: Arrays) -> Momentum:
+    """The momentum of the rounds before, if it is one of such changes; else a new one."""
+    momentum, kept = Momentum(beta), context.state.get(MOMENTUM)
+    if isinstance(kept, ArrayRecord) and kept.keys() == changes.keys():
+        m = _numpy(kept)
+        if all((m[k].shape, m[k].dtype) == (a.shape, a.dtype) for k, a in changes.items()):
+            momentum.load_state_dict({"m": {k: torch.from_numpy(a) for k, a in m.items()}})
+    return momentum
+
+
+# -- misbehaviour ---------------------------------------------------------------------------------
+
+
+class Misdeed(Formula):
+    """What one node can do that no rule is needed against, or that needs no other node."""
+
+    @abstractmethod
+    def done(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
+        """What it sends in the place of its arrays; metrics are changed where they are.
+
+        In an evaluation there are metrics alone.
+        """
+
+
+@dataclass(frozen=True, repr=False)
+class Scaling(Misdeed):
+    """One's own change, so many times; -10 is a flipped sign ten times as long."""
+
+    factor: float = -10.0
+
+    def done(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
+        return _changed(model, arrays, lambda own: self.factor * own)
+
+
+@dataclass(frozen=True, repr=False)
+class WrongShapes(Misdeed):
+    """Every array is flat, and one number longer."""
+
+    def done(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
+        return {key: np.append(a.reshape(-1), a.dtype.type(0)) for key, a in arrays.items()}
+
+
+@dataclass(frozen=True, repr=False)
+class ExtraKeys(Misdeed):
+    """One array and one metric more than there should be."""
+
+    def done(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
+        metrics["unexpected"] = 1.0
+        return {**arrays, "unexpected": np.zeros(1, dtype=np.float32)}
+
+
+@dataclass(frozen=True, repr=False)
+class Claim(Misdeed):
+    """A false number of examples, and every other metric a multiple of the true one."""
+
+    examples: float = 1e9
+    factor: float = 1e6
+
+    def done(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
+        for name, value in metrics.items():
+            if not isinstance(value, list):
+                metrics[name] = self.examples if name == "num-examples" else value * self.factor
+        return arrays
+
+
+@dataclass(frozen=True, repr=False)
+class Silence(Misdeed):
+    """No reply for so many seconds."""
+
+    seconds: Measure = 3600.0
+
+    def done(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
+        time.sleep(self.seconds)
+        return arrays
+
+
+@dataclass(frozen=True, repr=False)
+class Failure(Misdeed):
+    """An error in the place of a reply."""
+
+    def done(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
+        raise RuntimeError("this node fails on purpose")
+
+
+@dataclass(frozen=True, repr=False)
+class Exit(Misdeed):
+    """The process of the client ends, in a share of the rounds; in a simulation others share it."""
+
+    probability: Share = 0.5
+
+    def done(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
+        if random.random() < self.probability:
+            os._exit(66)
+        return arrays
+
+
+MISDEEDS = {
+    kind.__name__: kind for kind in (Scaling, WrongShapes, ExtraKeys, Claim, Silence, Failure, Exit)
+}
+# Attacks for which a node needs to see nobody else, and no labels.
+ALONE = (NoAttack, BitFlip, GaussianNoise, NonFinite)
+
+
+def byzantine(attack: Attack | Misdeed | str) -> Mod:
+    """A mod that makes a node misbehave, for rehearsals.
+
+    attack: an attack for which a node needs to see nobody else (`BitFlip()`, `GaussianNoise()`,
+            `NonFinite()`), one of `MISDEEDS`, or the notation of either: `"Scaling(factor=-10)"`.
+
+    Attacks are on the change of the model. Attackers who see everybody are rehearsed in the
+    strategy: `RobustStrategy(..., rehearse=attack, nodes=2)`.
+    """
+    deed = misbehaviour(attack)
+
+    def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        sent = _only(message.content.array_records)
+        reply = call_next(message, context)
+        if reply.has_error():
+            return reply
+        key, trained = _named(reply.content.array_records)
+        _, metrics = _named(reply.content.metric_records)
+        metrics = MetricRecord() if metrics is None else metrics
+        model, arrays = ({} if record is None else _numpy(record) for record in (sent, trained))
+        if isinstance(deed, Misdeed):
+            arrays = deed.done(model, arrays, metrics)
+        elif trained is not None:
+            arrays = _changed(model, arrays, lambda own: deed(own, own))
+        elif isinstance(deed, NonFinite):
+            metrics.update({name: float("nan") for name in metrics})
+        if trained is not None:
+            reply.content[key] = record_of(arrays)
+        return reply
+
+    return mod
+
+
+def misbehaviour(attack: Attack | Misdeed | str) -> Attack | Misdeed:
+    """An attack or a misdeed, which one node can do alone."""
+    if isinstance(attack, str):
+        name = attack.partition("(")[0].strip()
+        text = attack if "(" in attack else f"{attack}()"
+        attack = notation.read(text, MISDEEDS) if name in MISDEEDS else parse_attack(text)
+    if isinstance(attack, Misdeed) or type(attack) in ALONE:
+        return attack
+    if isinstance(attack, Attack):
+        raise ByzantiumError(
+            f"{attack!r} needs more than one node has; the strategy rehearses it: "
+            "RobustStrategy(..., rehearse=attack, nodes=2)"
+        )
+    raise KindError(f"byzantine needs an attack or its notation, got a {type(attack).__name__}")
+
+
+def _changed(model: Arrays, arrays: Arrays, attack: Callable[[Tensor], Tensor]) -> Arrays:
+    """The model, moved by what an attack makes of the change, as a matrix of one row."""
+    if not arrays or not _alike(record_of(model), record_of(arrays)):
+        return arrays
+    own = torch.from_numpy(change(model, arrays))[None]
+    return moved(model, arrays, attack(own)[0].numpy())
+
+
+# -- records --------------------------------------------------------------------------------------
+
+
+def _trains(message: Message) -> bool:
+    return message.metadata.message_type.partition(".")[0] == "train"
+
+
+def _named(records: Mapping[str, Any]) -> tuple[str, Any]:
+    """The only record of its kind, and its name."""
+    return next(iter(records.items())) if len(records) == 1 else ("", None)
+
+
+def _only(records: Mapping[str, Any]) -> Any:
+    return _named(records)[1]
+
+
+def _numpy(record: Mapping[str, Array]) -> Arrays:
+    return {key: array.numpy() for key, array in record.items()}
+
+
+def _alike(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
+    kinds = [{k: (a.dtype, tuple(a.shape)) for k, a in arrays.items()} for arrays in (one, other)]
+    return kinds[0] == kinds[1]
+
+
+def _wide(array: np.ndarray[Any, Any]) -> Any:
+    return np.float64 if array.dtype.itemsize == 8 else np.float32

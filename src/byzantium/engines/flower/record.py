@@ -1,0 +1,162 @@
+"""A federation on disk: a run folder as any other, and a checkpoint of each round."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from byzantium.core import files, held
+from byzantium.engines.flower.replies import Arrays
+from byzantium.engines.flower.rounds import Round
+from byzantium.learning import checkpoint
+from byzantium.runs import Federation, job, records
+
+logger = logging.getLogger("flwr")
+
+# Beside the files of every job: who the workers are, and all that is known of each round.
+NODES, ROUNDS = "nodes.json", "rounds.jsonl"
+# The accuracy of a run is the mean of its last evaluations.
+LAST = 5
+
+
+class Record:
+    """The folder of a federation; a worker of its metrics is a node, in the order they came."""
+
+    def __init__(self, root: Path | str, federation: Federation) -> None:
+        self.federation = federation
+        self.folder = Path(root) / federation.identity
+        self.nodes: list[int] = []
+        self.lines: list[dict[str, Any]] = []
+        self.details: list[dict[str, Any]] = []
+        self.written = 0
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Work in the folder, alone. A failure stays there as its reason."""
+        start = time.monotonic()
+        with held(self.folder):
+            (self.folder / job.FAILURE).unlink(missing_ok=True)
+            files.write(self.folder / job.CONFIGURATION, self.federation.toml())
+            try:
+                yield
+            except Exception as error:
+                self.flush()
+                job.write_failure(self.folder, records.reason(error))
+                raise
+            self.flush()
+            self._finish(time.monotonic() - start)
+
+    def _finish(self, seconds: float) -> None:
+        last = [line["accuracy"] for line in self.lines if "accuracy" in line][-LAST:]
+        summary = {
+            "status": "completed",
+            "rounds": len(self.lines),
+            **({"accuracy": sum(last) / len(last)} if last else {}),
+            "seconds": round(seconds, 1),
+            **job.surroundings(),
+        }
+        files.write(self.folder / job.SUMMARY, json.dumps(summary, indent=1) + "\n")
+
+    # -- rounds ------------------------------------------------------------------------------------
+
+    def add(self, at: Round) -> None:
+        """A round of training; what is evaluated afterwards is added to its line."""
+        new = [node for node in at.sampled if node not in set(self.nodes)]
+        if new:
+            self.nodes += new
+            for line in self.lines:
+                line["weights"] += [0.0] * len(new)
+            self.written = 0  # the weights of all lines are longer now
+        places = {node: place for place, node in enumerate(self.nodes)}
+        weights = [0.0] * len(self.nodes)
+        for node, weight in at.weights.items():
+            weights[places[node]] = round(weight, 6) if math.isfinite(weight) else 0.0
+        self.lines.append(
+            {
+                "round": at.number,
+                "sampled": len(at.sampled),
+                "used": len(at.used),
+                "absent": len(at.absent),
+                "kept": int(bool(at.kept)),
+                "f": at.f,
+                "weights": weights,
+                "rejected": {str(places[node]): 1 for node in at.rejected},
+            }
+        )
+        self.details.append(dataclasses.asdict(at))
+
+    def evaluated(self, metrics: Mapping[str, Any] | None) -> None:
+        """What was measured of the model after the last round; accuracies become percent."""
+        if metrics is None or not self.lines:
+            return
+        for name in ("accuracy", "loss"):
+            value = metrics.get(name)
+            if isinstance(value, int | float) and math.isfinite(value):
+                share = name == "accuracy" and 0 <= value <= 1
+                self.lines[-1][name] = 100.0 * value if share else float(value)
+
+    def flush(self) -> None:
+        """Bring whole lines to the disk."""
+        if self.written == 0:
+            files.write(self.folder / NODES, json.dumps([str(node) for node in self.nodes]) + "\n")
+            files.write(self.folder / job.METRICS, _text(self.lines))
+            files.write(self.folder / ROUNDS, _text(self.details))
+        elif self.written < len(self.lines):
+            files.append(self.folder / job.METRICS, _text(self.lines[self.written :]))
+            files.append(self.folder / ROUNDS, _text(self.details[self.written :]))
+        self.written = len(self.lines)
+
+    # -- checkpoints -------------------------------------------------------------------------------
+
+    def save(self, number: int, model: Arrays, state: Mapping[str, Any]) -> None:
+        """The model after a round, and all that is needed to go on from it."""
+        texts = {"lines": self.lines, "details": self.details, "nodes": self.nodes}
+        checkpoint.save(
+            self.folder,
+            number,
+            {
+                "federation": self.federation.identity,
+                "round": number,
+                "model": {key: torch.from_numpy(np.array(a)) for key, a in model.items()},
+                **{name: json.dumps(value) for name, value in texts.items()},
+                **state,
+            },
+        )
+
+    def resume(self) -> dict[str, Any] | None:
+        """The newest checkpoint that is whole; None if there is none."""
+        state = checkpoint.newest(self.folder, self._check)
+        if state is None:
+            return None
+        self.lines, self.details = json.loads(state["lines"]), json.loads(state["details"])
+        self.nodes, self.written = json.loads(state["nodes"]), 0
+        return {**state, "model": {key: t.numpy() for key, t in state["model"].items()}}
+
+    def _check(self, state: dict[str, Any]) -> None:
+        """Raise a sentence unless it is a state of this federation."""
+        texts = ("federation", "lines", "details", "nodes")
+        if not isinstance(state.get("round"), int) or not all(
+            isinstance(state.get(name), str) for name in texts
+        ):
+            raise checkpoint.CheckpointError("it is not of a federation")
+        if state["federation"] != self.federation.identity:
+            raise checkpoint.OtherSimulationError("it is of another federation")
+        model = state.get("model")
+        if not isinstance(model, dict) or not all(
+            isinstance(tensor, torch.Tensor) for tensor in model.values()
+        ):
+            raise checkpoint.CheckpointError("it has no model")
+
+
+def _text(lines: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(line) + "\n" for line in lines)

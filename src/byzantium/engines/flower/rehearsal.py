@@ -1,0 +1,50 @@
+"""Attackers who see everybody, rehearsed on the server: what some nodes sent is replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import torch
+
+from byzantium.aggregation import Aggregator
+from byzantium.core import ByzantiumError, Positive, fitted
+from byzantium.engines.flower.replies import Arrays
+from byzantium.engines.flower.rounds import logger
+from byzantium.engines.flower.vectors import change, moved
+from byzantium.threats import Attack, parse_attack
+
+
+class Rehearsal:
+    """An attack on the changes of the model, by some nodes who see what the others send.
+
+    nodes: who attacks: node ids, or how many; these are the first of the first round.
+    """
+
+    def __init__(self, attack: Attack | str, nodes: int | Collection[int] | None) -> None:
+        self.attack = parse_attack(attack) if isinstance(attack, str) else attack
+        if nodes is None:
+            raise ByzantiumError("a rehearsal needs nodes: who attacks, or how many")
+        self.count = 0
+        self.nodes: set[int] = set()
+        if isinstance(nodes, Collection):
+            self.nodes = set(nodes)
+        else:
+            self.count = fitted("rehearse", "nodes", nodes, Positive)
+
+    def __call__(self, model: Arrays, rows: dict[int, Arrays], rule: Aggregator) -> None:
+        """Replace the rows of the attackers; the matrix of the others is built for it."""
+        if not self.nodes:
+            self.nodes = set(sorted(rows)[: self.count])
+        # In the same order in each round: an attack may follow one node.
+        bad = [node for node in sorted(rows) if node in self.nodes]
+        good = [node for node in sorted(rows) if node not in self.nodes]
+        if not bad or not good:
+            return
+        logger.warning("\t> REHEARSAL: %r by the nodes %s", self.attack, bad)
+        honest, own = (
+            torch.from_numpy(np.stack([change(model, rows[node]) for node in nodes]))
+            for nodes in (good, bad)
+        )
+        for node, vector in zip(bad, self.attack(honest, own, rule=rule).numpy(), strict=True):
+            rows[node] = moved(model, rows[node], vector)

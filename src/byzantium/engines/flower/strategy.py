@@ -1,0 +1,446 @@
+"""A strategy of Flower that survives its clients: any rule or pipeline, on what they changed."""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Result
+
+from byzantium.aggregation import Aggregator, Report, Trust, as_source, parse_rule
+from byzantium.core import (
+    Bounds,
+    ByzantiumError,
+    Count,
+    KindError,
+    Measure,
+    Positive,
+    TooManyRejected,
+    fitted,
+)
+from byzantium.engines.flower.record import Record
+from byzantium.engines.flower.rehearsal import Rehearsal
+from byzantium.engines.flower.replies import (
+    Arrays,
+    Unusable,
+    medians,
+    metrics_of,
+    model_of,
+    odd_ones,
+    record_of,
+    row_of,
+)
+from byzantium.engines.flower.rounds import (
+    Round,
+    Standstill,
+    TooFewNodes,
+    bad_among,
+    chance_of_more,
+    logger,
+)
+from byzantium.engines.flower.step import MakeOptimiser, Step
+from byzantium.engines.flower.vectors import distance, unusable
+from byzantium.runs import Federation
+from byzantium.threats import Attack
+
+Given = Aggregator | str
+MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
+EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
+Fraction = Annotated[float, Bounds(least=0, below=0.5)]
+
+
+class RobustStrategy(FedAvg):
+    """Aggregates what the clients changed by a robust rule, and goes on whatever they send.
+
+    rule:         a rule or pipeline, or its notation, in which f may be left out; or a function of
+                  the number of nodes sampled that gives one.
+    f:            how many of the nodes sampled may be bad: a whole number, or a fraction below one
+                  half, which is rounded up.
+    patience:     after so many rounds in a row in which the model had to be kept, the run fails.
+    node_timeout: seconds to wait for the least number of nodes; then the run fails.
+    optimiser:    a function that makes an optimiser of torch for the parameters it is given. The
+                  aggregate takes the place of the gradient. Without it, it is the next model.
+
+    folder:       where results are kept, as those of other runs; each round has a checkpoint there,
+                  from which a server that is killed goes on. `byzantium report FOLDER` shows it.
+    name:         of the federation in that folder; another name is another federation.
+    rehearse:     an attack of nodes who see what the others send, and `nodes`: who, or how many.
+
+    The other arguments are those of FedAvg. Nothing that a client says about itself changes its
+    weight; `weighted_by_key` names the number of examples, which is looked at and not used.
+
+    A reply that is malformed or not finite is rejected, and is one of the f. A node that sends
+    nothing, or an error, is absent, and f stays. The model is kept when more than f replies are
+    rejected, when those left have no honest majority, and when the rule is not defined for so few.
+
+    rounds, evaluations: what happened in each, for those who want to look.
+    trust:               what is known of each node over all rounds.
+    """
+
+    def __init__(
+        self,
+        rule: Given | Callable[[int], Given],
+        *,
+        f: int | float,
+        patience: int = 3,
+        node_timeout: float = 600.0,
+        optimiser: MakeOptimiser | None = None,
+        folder: Path | str | None = None,
+        name: str = "federation",
+        rehearse: Attack | str | None = None,
+        nodes: int | Collection[int] | None = None,
+        fraction_train: float = 1.0,
+        fraction_evaluate: float = 1.0,
+        min_train_nodes: int = 2,
+        min_evaluate_nodes: int = 2,
+        min_available_nodes: int = 2,
+        weighted_by_key: str = "num-examples",
+        arrayrecord_key: str = "arrays",
+        configrecord_key: str = "config",
+        train_metrics_aggr_fn: MetricsFunction | None = None,
+        evaluate_metrics_aggr_fn: MetricsFunction | None = None,
+    ) -> None:
+        super().__init__(
+            fraction_train=fraction_train,
+            fraction_evaluate=fraction_evaluate,
+            min_train_nodes=min_train_nodes,
+            min_evaluate_nodes=min_evaluate_nodes,
+            min_available_nodes=min_available_nodes,
+            weighted_by_key=weighted_by_key,
+            arrayrecord_key=arrayrecord_key,
+            configrecord_key=configrecord_key,
+            train_metrics_aggr_fn=train_metrics_aggr_fn or medians,
+            evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn or medians,
+        )
+        fractional = isinstance(f, float | np.floating)
+        self.f: int | float = fitted("RobustStrategy", "f", f, Fraction if fractional else Count)
+        self.patience: int = fitted("RobustStrategy", "patience", patience, Positive)
+        self.node_timeout: float = fitted("RobustStrategy", "node_timeout", node_timeout, Measure)
+        self.given = rule
+        self._rule_state: Mapping[str, Any] = {}
+        self.rule: Aggregator | None = None
+        if isinstance(self.f, int) and isinstance(rule, Aggregator | str):
+            self.rule = self._rule_for(0, self.f)
+        self.step = Step(optimiser)
+        self.rehearsal = None if rehearse is None else Rehearsal(rehearse, nodes)
+        self.record: Record | None = None
+        if folder is not None:
+            text = rule if isinstance(rule, str) else getattr(rule, "__name__", repr(rule))
+            self.record = Record(folder, Federation(name=name, rule=text, f=str(self.f)))
+        self.trust = Trust()
+        self.rounds: list[Round] = []
+        self.evaluations: list[Round] = []
+        self.kept_in_a_row = 0
+        self._model: Arrays = {}
+        self._before = 0  # rounds of a server that was killed
+
+    def summary(self) -> None:
+        """Say how it is configured."""
+        logger.info("\t├──> Rule: %r, f = %s of the nodes sampled", self.given, self.f)
+        super().summary()
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFunction | None = None,
+    ) -> Result:
+        """Flower's loop; with a folder it goes on from the last checkpoint there."""
+        with nullcontext() if self.record is None else self.record.open():
+            arrays = self._resumed(initial_arrays)
+
+            def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord | None:
+                if evaluate_fn is None or (self._before and not number):
+                    return None
+                metrics = evaluate_fn(number + self._before, arrays)
+                if self.record is not None and number:
+                    self.record.evaluated(metrics)
+                return metrics
+
+            result = super().start(
+                grid,
+                arrays,
+                max(0, num_rounds - self._before),
+                timeout,
+                train_config,
+                evaluate_config,
+                evaluate if evaluate_fn is not None else None,
+            )
+            for metrics in (
+                result.train_metrics_clientapp,
+                result.evaluate_metrics_clientapp,
+                result.evaluate_metrics_serverapp,
+            ):
+                shifted = {number + self._before: found for number, found in metrics.items()}
+                metrics.clear()
+                metrics.update(shifted)
+            if not result.arrays:  # the model was kept in every round
+                result.arrays = arrays
+        for sentence in self.trust.sentences():
+            logger.info("node %s", sentence)
+        return result
+
+    def _resumed(self, arrays: ArrayRecord) -> ArrayRecord:
+        """The model to begin with: that of the last checkpoint, if there is one."""
+        state = None if self.record is None else self.record.resume()
+        if state is None:
+            return arrays
+        ours = {key: (a.dtype, tuple(a.shape)) for key, a in model_of(arrays).items()}
+        theirs = {key: (a.dtype, tuple(a.shape)) for key, a in state["model"].items()}
+        if ours != theirs:
+            raise ByzantiumError(
+                "the checkpoint is of a model with other arrays; give the federation another name"
+            )
+        self._before, self._rule_state = state["round"], state["rule"]
+        self.kept_in_a_row = state["kept"]
+        self.step.load_state_dict(state["step"])
+        self.trust = Trust.of(state["trust"])
+        if self.rule is not None:
+            self.rule.load_state_dict(self._rule_state)
+        logger.info("going on after round %d", self._before)
+        return record_of(state["model"])
+
+    # -- training ----------------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Draw the nodes of a round, and remember what is sent to them."""
+        if self.fraction_train == 0.0:
+            return []
+        server_round += self._before
+        if self.record is not None:
+            self.record.flush()
+        self._model = model_of(arrays)
+        nodes, connected = self._sampled(grid, self.fraction_train, self.min_train_nodes)
+        f = bad_among(self.f, len(nodes))
+        self.rule = self._rule_for(len(nodes), f)
+        if isinstance(self.f, float):
+            logger.info(
+                "configure_train: f = %d, %g of %d nodes sampled; if %g of the %d connected ones "
+                "are bad, a sample holds more than f with probability %.3g",
+                *(f, self.f, len(nodes), self.f, connected),
+                chance_of_more(self.f, len(nodes), connected),
+            )
+        self.rounds.append(Round(server_round, tuple(nodes), connected, f))
+        return self._messages(server_round, arrays, config, nodes, MessageType.TRAIN)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate what the nodes changed; None in the place of a model means: keep it."""
+        server_round += self._before
+        if not self.rounds or self.rounds[-1].number != server_round:
+            return None, None
+        at = self.rounds[-1]
+        contents = {node: reply.content for node, reply in at.sort(replies).items()}
+        rows = self._rows(at, contents)
+        report = self._explained(at, rows)
+        metrics, arrays = MetricRecord(), None
+        if report is not None:
+            used = [contents[node] for node in at.used]
+            metrics = self.train_metrics_aggr_fn(used, self.weighted_by_key)
+            arrays = record_of(self.step(self._model, report.aggregate))
+        at.tell("aggregate_train")
+        metrics.update(at.metrics())
+        self.trust.update(at.weights, at.rejected, at.absent)
+        if self.record is not None:
+            self.record.add(at)
+        self._count(at)
+        return arrays, metrics
+
+    def _rows(self, at: Round, contents: dict[int, RecordDict]) -> dict[int, Arrays]:
+        """The arrays of each reply that can be read; who sent another one is rejected."""
+        rows, said = {}, {}
+        for node, content in contents.items():
+            try:
+                rows[node], said[node] = row_of(content, self._model), metrics_of(content)
+            except Unusable as error:
+                at.rejected[node] = str(error)
+        at.rejected |= odd_ones(said, self.weighted_by_key)
+        return {node: row for node, row in rows.items() if node not in at.rejected}
+
+    def _explained(self, at: Round, rows: dict[int, Arrays]) -> Report | None:
+        """What the rule makes of the rows; None if the model must be kept."""
+        if not rows:
+            at.check()
+            return None
+        assert self.rule is not None
+        if self.rehearsal is not None:
+            self.rehearsal(self._model, rows, self.rule)
+        before = self.rule.state_dict()
+        # A row that could not be read takes part as one that is rejected, so that the rule knows
+        # how many there were, and how many of its f are gone.
+        nodes = [node for node in at.sampled if node not in at.absent]
+        source = as_source([rows.get(node) for node in nodes], base=self._model, strict=False)
+        try:
+            report = self.rule.explain(source)
+        except TooManyRejected as error:
+            self._reject(at, nodes, error.reasons)
+            at.check()
+            if not at.kept:
+                at.keep("too-many-rejected", str(error))
+        except ByzantiumError as error:
+            self._reject(at, nodes, unusable(source))
+            at.keep("undefined", str(error))
+        else:
+            self._reject(at, nodes, report.reasons)
+            at.check()
+            if not at.kept:
+                self._measure(at, nodes, rows, report)
+                return report
+        self.rule.load_state_dict(before)
+        return None
+
+    @staticmethod
+    def _reject(at: Round, nodes: list[int], reasons: Mapping[int, str]) -> None:
+        for k, reason in reasons.items():
+            at.rejected.setdefault(nodes[k], reason)
+
+    @staticmethod
+    def _measure(at: Round, nodes: list[int], rows: dict[int, Arrays], report: Report) -> None:
+        at.used = tuple(node for node in nodes if node not in at.rejected)
+        weights = dict(zip(nodes, report.weights.tolist(), strict=True))
+        at.weights = {node: weights[node] for node in at.used}
+        at.distances = {node: distance(rows[node], report.aggregate) for node in at.used}
+        at.notes = report.notes
+
+    def _count(self, at: Round) -> None:
+        """Rounds in a row in which the model was kept; too many end the run."""
+        self.kept_in_a_row = self.kept_in_a_row + 1 if at.kept else 0
+        if self.kept_in_a_row >= self.patience:
+            raise Standstill(
+                f"the model was kept in {self.kept_in_a_row} rounds in a row, the last time "
+                f"because {at.kept}"
+            )
+
+    # -- evaluation --------------------------------------------------------------------------------
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Draw the nodes that evaluate the model, which is the one to go on from."""
+        server_round += self._before
+        if self.record is not None and self.rounds:
+            self.record.save(server_round, model_of(arrays), self._state())
+        if self.fraction_evaluate == 0.0:
+            return []
+        nodes, connected = self._sampled(grid, self.fraction_evaluate, self.min_evaluate_nodes)
+        f = bad_among(self.f, len(nodes))
+        self.evaluations.append(Round(server_round, tuple(nodes), connected, f))
+        return self._messages(server_round, arrays, config, nodes, MessageType.EVALUATE)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """The median of each metric; without an honest majority only who took part."""
+        server_round += self._before
+        if not self.evaluations or self.evaluations[-1].number != server_round:
+            return None
+        at, said = self.evaluations[-1], {}
+        contents = {node: reply.content for node, reply in at.sort(replies).items()}
+        for node, content in contents.items():
+            try:
+                said[node] = metrics_of(content)
+            except Unusable as error:
+                at.rejected[node] = str(error)
+        at.rejected |= odd_ones(said, self.weighted_by_key)
+        at.used = tuple(node for node in said if node not in at.rejected)
+        at.check()
+        metrics = MetricRecord()
+        if not at.kept:
+            used = [contents[node] for node in at.used]
+            metrics = self.evaluate_metrics_aggr_fn(used, self.weighted_by_key)
+        at.tell("aggregate_evaluate")
+        if self.record is not None:
+            self.record.evaluated(metrics)
+        metrics.update(at.metrics())
+        return metrics
+
+    def _state(self) -> dict[str, Any]:
+        """What is needed beside the model to go on."""
+        assert self.rule is not None
+        return {
+            "rule": self.rule.state_dict(),
+            "step": self.step.state_dict(),
+            "kept": self.kept_in_a_row,
+            "trust": self.trust.state(),
+        }
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _rule_for(self, n: int, f: int) -> Aggregator:
+        """The rule for n nodes sampled, of which f may be bad; state is carried over."""
+        rule = self.given
+        if not isinstance(rule, Aggregator | str):
+            rule = rule(n)
+        if isinstance(rule, str):
+            rule = parse_rule(rule, f=f)
+        if not isinstance(rule, Aggregator):
+            raise KindError(f"RobustStrategy needs a rule, got a {type(rule).__name__}")
+        for stage in rule.stages:
+            if stage.bad not in (None, f):
+                raise ByzantiumError(
+                    f"{stage!r} says f={stage.bad} and the strategy reckons with f={f}; give "
+                    "them the same, or leave the rule's out: notation such as 'Krum()' has that "
+                    "of the strategy"
+                )
+        if rule == self.rule:
+            return self.rule
+        state = self._rule_state if self.rule is None else self.rule.state_dict()
+        rule = copy.deepcopy(rule)
+        if state:
+            rule.load_state_dict(state)
+        return rule
+
+    def _sampled(self, grid: Grid, fraction: float, least: int) -> tuple[list[int], int]:
+        """The nodes of a round, and how many are connected; waits for them, but not for ever."""
+        needed = max(self.min_available_nodes, least)
+        deadline = time.monotonic() + self.node_timeout
+        while len(nodes := list(grid.get_node_ids())) < needed:
+            if time.monotonic() > deadline:
+                raise TooFewNodes(
+                    f"{len(nodes)} nodes are connected after {self.node_timeout:g} s, and a round "
+                    f"needs {needed}; node_timeout says how long to wait"
+                )
+            logger.info("%d nodes are connected, waiting for %d", len(nodes), needed)
+            time.sleep(min(1.0, self.node_timeout))
+        wanted = max(int(len(nodes) * fraction), least)
+        return random.sample(nodes, wanted), len(nodes)
+
+    def _messages(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        nodes: list[int],
+        kind: str,
+    ) -> list[Message]:
+        config["server-round"] = server_round
+        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
+        # The group is the round: a reply to an earlier one says so.
+        return [
+            Message(
+                content=content, message_type=kind, dst_node_id=node, group_id=str(server_round)
+            )
+            for node in nodes
+        ]
