@@ -5,6 +5,7 @@ section as soon as it is measured.
 """
 
 import argparse
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -132,7 +133,7 @@ def progress(status: Console, steps: int, started: float) -> Iterator[Callable[[
         if monotonic() - told >= QUIET:
             told = monotonic()
             minutes, seconds = divmod(int(told - started), 60)
-            status.print(f"{minutes:2d}:{seconds:02d}  step {done} of {steps}: {text}")
+            status.print(f"{minutes:2d}:{seconds:02d}  step {done} of {steps}: {text}", soft_wrap=True)
             status.file.flush()
 
     yield tell
@@ -140,6 +141,8 @@ def progress(status: Console, steps: int, started: float) -> Iterator[Callable[[
 
 def main() -> None:
     chosen, started = options(), monotonic()
+    # Under some of what is timed the rules say something with each call.
+    logging.getLogger("byzantium").setLevel(logging.ERROR)
     output, status = Console(markup=False), Console(stderr=True, markup=False)
     if not output.is_terminal:
         output.width = 160
