@@ -133,7 +133,8 @@ def progress(status: Console, steps: int, started: float) -> Iterator[Callable[[
         if monotonic() - told >= QUIET:
             told = monotonic()
             minutes, seconds = divmod(int(told - started), 60)
-            status.print(f"{minutes:2d}:{seconds:02d}  step {done} of {steps}: {text}", soft_wrap=True)
+            line = f"{minutes:2d}:{seconds:02d}  step {done} of {steps}: {text}"
+            status.print(line, soft_wrap=True)
             status.file.flush()
 
     yield tell
