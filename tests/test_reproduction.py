@@ -337,6 +337,25 @@ def test_what_is_done_of_an_artifact_that_is_not_shown_is_said(tmp_path: Path) -
     assert [row[1] for row in shown if "table4" in row[2]] == ["30 runs, 10 done"]
 
 
+def test_the_first_sentence_counts_published_cells_that_were_run_as_in_the_paper(
+    tmp_path: Path,
+) -> None:
+    store = Store(tmp_path)
+    theirs = [filled(store, "table2"), filled(store, "table4", ONE)]
+    filled(
+        store, "figure-main", Version(seeds=1, model="mlp")
+    )  # with another model: does not count
+    agree = 0
+    for published, seeds in zip(theirs, (3, 1), strict=True):
+        for row in published.values():
+            gap = fmean(number(row, seed) for seed in range(seeds)) - float(row["mean_accuracy"])
+            agree += abs(gap) <= max(1.5, 2 * float(row["std_accuracy"]))
+    text = markdown([comparison("table2", store)], store)
+    assert "120 accuracies were published (Tables 1 to 4 and the main figure). 20 of them" in text
+    assert 0 < agree < 20
+    assert f"data and rounds: {agree} agree." in text
+
+
 # -- the rest -----------------------------------------------------------------------------------
 
 

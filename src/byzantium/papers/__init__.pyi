@@ -10,4 +10,5 @@ from .comparison import POINTS as POINTS
 from .comparison import Compared as Compared
 from .comparison import Comparison as Comparison
 from .comparison import compare as compare
+from .comparison import published_cells as published_cells
 from .requests import Requests as Requests

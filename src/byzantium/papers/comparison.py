@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from statistics import fmean, stdev
 
 from byzantium.papers import published
 from byzantium.papers.artifacts import Artifact, Cell
+from byzantium.papers.bucketing import MAKERS, artifact
 from byzantium.papers.published import Published
 from byzantium.runs import Result, Store
 
@@ -131,14 +133,26 @@ def _setting(compared: Compared) -> dict[str, object]:
     return {k: v for k, v in compared.cell.labels.items() if k != "aggregator"}
 
 
-def compare(artifact: Artifact, store: Store) -> Comparison:
+def published_cells(store: Store) -> list[Compared]:
+    """Every cell with a published number, as in the paper, and what the store has of it."""
+    compared = [compare(made, store) for made in _with_numbers()]
+    return [cell for comparison in compared for cell in comparison.cells if cell.published]
+
+
+@functools.cache
+def _with_numbers() -> list[Artifact]:
+    """The artifacts with published numbers, as in the paper; to make them all takes a second."""
+    return [artifact(name) for name in MAKERS if name in published.artifacts()]
+
+
+def compare(made: Artifact, store: Store) -> Comparison:
     """What the store has of an artifact, beside what was published."""
     cells = tuple(
         Compared(
             cell,
-            published.cell(artifact.name, cell.labels),
+            published.cell(made.name, cell.labels),
             tuple(store.results(cell.jobs)),
         )
-        for cell in artifact.cells
+        for cell in made.cells
     )
-    return Comparison(artifact, cells)
+    return Comparison(made, cells)

@@ -62,6 +62,11 @@ def _curves() -> dict[tuple[Any, ...], dict[int, list[tuple[int, float, float]]]
     return curves
 
 
+def artifacts() -> set[str]:
+    """The names of the artifacts of which numbers were published."""
+    return {key[0] for key in _cells()}
+
+
 def cell(artifact: str, labels: dict[str, Any]) -> Published | None:
     """What was published for a cell, if anything was."""
     return _cells().get(_key(artifact, labels)) if set(KEYS) <= set(labels) else None

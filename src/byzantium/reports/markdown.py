@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from byzantium.papers import MAKERS, POINTS, Artifact, Comparison, artifact
+from byzantium.papers import MAKERS, POINTS, Artifact, Comparison, artifact, published_cells
 from byzantium.reports import tables
 from byzantium.reports.tables import Entry, Table
 from byzantium.runs import Store
@@ -52,7 +52,7 @@ def markdown(
     shown.sort(key=lambda comparison: names.index(comparison.artifact.name))
     shown_names = {comparison.artifact.name for comparison in shown}
     parts = [INTRODUCTION, _fenced([_command(store)]), RULE, _surroundings(shown)]
-    parts += _overview(shown)
+    parts += _overview(shown, store)
     for comparison in shown:
         parts += _section(comparison, (pictures or {}).get(comparison.artifact.stem))
     parts += _not_run([name for name in names if name not in shown_names], store)
@@ -115,10 +115,17 @@ def _made_with(summary: Mapping[str, Any]) -> str:
     )
 
 
-def _overview(shown: Sequence[Comparison]) -> Iterator[str]:
+def _overview(shown: Sequence[Comparison], store: Store) -> Iterator[str]:
     if not shown:
         return
     yield "## In short"
+    cells = published_cells(store)
+    run = [cell for cell in cells if cell.verdict != "missing"]
+    agree = sum(cell.verdict == "agrees" for cell in run)
+    yield (
+        f"**{len(cells)} accuracies were published (Tables 1 to 4 and the main figure). {len(run)} "
+        f"of them were run here as in the paper, with its model, data and rounds: {agree} agree.**\n"
+    )
     yield "".join(f"- {_titled(each)}: {_lowered(tables.outcome(each))}\n" for each in shown)
 
 
