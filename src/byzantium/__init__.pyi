@@ -10,6 +10,7 @@ from .aggregation import Aggregator as Aggregator
 from .aggregation import Bucketing as Bucketing
 from .aggregation import Bulyan as Bulyan
 from .aggregation import CenteredClipping as CenteredClipping
+from .aggregation import Clipping as Clipping
 from .aggregation import CoordinateWise as CoordinateWise
 from .aggregation import GeometricMedian as GeometricMedian
 from .aggregation import Geometry as Geometry

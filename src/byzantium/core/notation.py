@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -10,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from byzantium.core.errors import ByzantiumError, KindError
+from byzantium.core.fields import fitted_arguments
 
 # Longer than any pipeline, and short enough for any text to be read at once.
 LONGEST = 2000
@@ -62,6 +64,64 @@ def name(text: str) -> str | None:
     return None
 
 
+def names(text: str) -> set[str]:
+    """All names in a text of our notation, those of arguments aside; empty if it is none.
+
+    >>> sorted(names("Bucketing(s=2) >> Krum(f=5)"))
+    ['Bucketing', 'Krum']
+    """
+    try:
+        return {node.id for node in ast.walk(_tree(text)) if isinstance(node, ast.Name)}
+    except (SyntaxError, RecursionError, MemoryError):
+        return set()
+
+
+def steps(text: str) -> list[str]:
+    """The steps of a pipeline as they are written, whether they are known or not.
+
+    >>> steps("Bucketing(s=2) >> Mine(f=5)")
+    ['Bucketing(s=2)', 'Mine(f=5)']
+    """
+    try:
+        parts, node = [], _tree(text)
+        while isinstance(node, ast.BinOp) and isinstance(node.op, ast.RShift):
+            parts.append(node.right)
+            node = node.left
+        found = [ast.get_source_segment(text.strip(), part) for part in (*parts, node)]
+    except (SyntaxError, RecursionError, MemoryError):
+        found = [text]
+    return [part or "" for part in reversed(found)]
+
+
+def called(text: str) -> str:
+    """`Median` is short for `Median()`."""
+    return f"{text.strip()}()" if text.strip().isidentifier() else text
+
+
+def spelled(text: str, known: Known, given: int = 0) -> tuple[str, Callable[..., Any]]:
+    """How `name(argument=value)` is written, and the function with these arguments.
+
+    The first `given` parameters of the functions are not of the notation. A name without arguments
+    stands for itself, and what has its default value is not written.
+    """
+
+    def note(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(**arguments: Any) -> tuple[str, dict[str, Any]]:
+            return name, fitted_arguments(make, arguments)
+
+        signature = inspect.signature(make)
+        written = list(signature.parameters.values())[given:]
+        noted.__signature__ = signature.replace(parameters=written)  # type: ignore[attr-defined]
+        return noted
+
+    noting = {name: note(name, make) for name, make in known.items()}
+    name, arguments = read(called(text), noting)
+    defaults = inspect.signature(known[name]).parameters
+    changed = {k: v for k, v in arguments.items() if v != defaults[k].default}
+    listed = ", ".join(f"{argument}={value!r}" for argument, value in changed.items())
+    return f"{name}({listed})" if listed else name, functools.partial(known[name], **arguments)
+
+
 def _tree(text: str) -> ast.expr:
     try:
         return ast.parse(text.strip(), mode="eval").body
@@ -79,7 +139,7 @@ def _build(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str
                 raise ByzantiumError(
                     f"{text!r} names {name!r}, which does not exist{hint(name, known)}"
                 )
-            signature = inspect.signature(known[name]).parameters
+            signature = _parameters(known[name])
             parameters = list(signature)
             if len(positional) > len(parameters):
                 raise ByzantiumError(
@@ -112,6 +172,13 @@ def _build(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str
     raise ByzantiumError(
         f"{text!r} has {ast.unparse(node)!r} where 'Name(argument=value)' is expected"
     )
+
+
+def _parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Those that can be written by their names."""
+    found = inspect.signature(make).parameters
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {name: one for name, one in found.items() if one.kind not in several}
 
 
 def _argument(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str, Any]) -> Any:
