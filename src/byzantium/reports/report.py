@@ -19,7 +19,6 @@ from statistics import fmean, stdev
 from typing import Any
 
 from byzantium import __version__
-from byzantium.aggregation import parse
 from byzantium.core import files, needed, notation
 from byzantium.learning import metrics
 from byzantium.papers import Compared, Comparison, published
@@ -27,7 +26,7 @@ from byzantium.reports import palette, tables
 from byzantium.runs import Federation, Job, Metrics, Mimicry, Result, Run, Store
 
 # Runs that differ in these alone stand in one matrix.
-COMPARED = ("rule", "attack", "seed", "record", "evaluate_every")
+COMPARED = ("rule", "attack", "seed", "record", "evaluate_every", "plugin")
 # What is always said of a setting; the rest only where settings differ in it.
 SAID = ("data", "model", "partition", "n", "f", "momentum", "rounds")
 DIGITS = 4
@@ -115,7 +114,7 @@ def contents(store: Store, comparisons: Sequence[Comparison]) -> dict[str, Any]:
         "settings": list(settings.values()),
         "labels": _labels(list(numbers)),
         # What may be drawn over rounds, in the order it is offered.
-        "metrics": {m.name: {"title": m.title, "scale": m.scale} for m in metrics.numbers()},
+        "metrics": _quantities(trained),
         "runs": [_run(result, list(settings).index(_setting(result.job))) for result in trained],
         "artifacts": [_artifact(comparison, numbers) for comparison in comparisons],
     }
@@ -137,6 +136,7 @@ def _surroundings(results: Iterable[Result]) -> list[str]:
             get = result.summary.get
             text = f"byzantium {get('byzantium')}, torch {get('torch')}, Python {get('python')}"
             text += f", {get('machine')}"
+            text += "".join(f", plugin {one}" for one in getattr(result.job, "plugin", ()))
             counts[text] = counts.get(text, 0) + 1
     return [f"{text} ({n} jobs)" for text, n in counts.items()] if len(counts) > 1 else [*counts]
 
@@ -147,15 +147,15 @@ def _surroundings(results: Iterable[Result]) -> list[str]:
 @cache
 def _parts(rule: str) -> tuple[str, str]:
     """What stands before a rule, and the rule without its f, which is that of the run."""
-    *mixings, last = parse(rule).stages
-    text = re.sub(r"\bf=\d+(, )?", "", repr(last))
-    return " >> ".join(map(repr, mixings)), re.sub(r", \)", ")", text)
+    *mixings, last = notation.steps(rule)
+    text = re.sub(r"\bf=\d+(, )?", "", last)
+    return " >> ".join(mixings), re.sub(r", \)", ")", text)
 
 
 @cache
 def _kind(rule: str) -> str:
     """The class of a rule, which tells its colour."""
-    return type(parse(rule).stages[-1]).__name__
+    return notation.name(notation.steps(rule)[-1]) or ""
 
 
 def _facets(job: Job) -> dict[str, Any]:
@@ -229,6 +229,14 @@ def command(run: Run | Federation) -> str:
     words = ["byzantium", "run"]
     for name in _changed(run):
         value = getattr(run, name)
+        if name == "plugin":  # a file; what is installed is found by itself
+            files_named = (text.partition(" sha256:")[0] for text in value)
+            words += [
+                word for file in files_named if file.endswith(".py") for word in ("--plugin", file)
+            ]
+            continue
+        if name == "data":
+            value = value.partition(" sha256:")[0]
         words.append("--" + name.replace("_", "-"))
         if value is not True:
             words.append(",".join(value) if isinstance(value, tuple) else str(value))
@@ -265,13 +273,26 @@ def _run(result: Result, setting: int) -> dict[str, Any]:
             "round": [line["round"] for line in result.metrics],
             **{
                 name: [line.get(name) for line in result.metrics]
-                for name in (metric.name for metric in metrics.numbers())
+                for name in _quantities([result])
                 if any(name in line for line in result.metrics)
             },
         },
         "weights": weights,
     }
     return {name: _short(value) for name, value in entries.items()}
+
+
+def _quantities(results: Iterable[Result]) -> dict[str, dict[str, str]]:
+    """What may be drawn over rounds; a metric that nobody knows here has its name as title."""
+    known = {m.name: {"title": m.title, "scale": m.scale} for m in metrics.numbers()}
+    others = {
+        name: {"title": name, "scale": "linear"}
+        for result in results
+        for line in result.metrics
+        for name, value in line.items()
+        if name not in metrics.TABLE and name != "round" and isinstance(value, (int, float))
+    }
+    return known | others
 
 
 def _weights(lines: Sequence[Metrics]) -> dict[str, Any] | None:
