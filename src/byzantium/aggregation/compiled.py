@@ -65,8 +65,7 @@ def squared_norms(matrix: Tensor, rows: Tensor) -> Array:
 
 def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], reference: int) -> Array:
     n, d, real = len(rows) + len(anchors), matrix.shape[1], REAL[matrix.dtype]
-    tile = kernels.tile_of(n)
-    stride, size = -(-n // tile) * tile, kernels.gram_columns(n, d)
+    size = kernels.gram_columns(n, d)
     origin = matrix.new_zeros(size)  # the same in all columns: it need not be longer
     vectors = [origin if anchor is None else anchor.contiguous() for anchor in anchors]
     addresses = np.append(_addresses(matrix, rows), [v.data_ptr() for v in vectors]).astype(
@@ -74,15 +73,20 @@ def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], referen
     )
     advances = np.ones(n, dtype=np.int64)
     advances[len(rows) :] = [anchor is not None for anchor in anchors]
-    kernel, base = kernels.gram(real, tile), int(addresses[reference])
+    # The reference itself is at zero, and so are its products.
+    base, others = int(addresses[reference]), np.delete(np.arange(n), reference)
+    addresses, advances, tile = addresses[others], advances[others], kernels.tile_of(n - 1)
+    kernel, stride = kernels.gram(real, tile), -(-(n - 1) // tile) * tile
 
     def part(first: int, last: int) -> Array:
         block, products = _room(stride * size), _room(stride, stride)
-        kernel(addresses, n, advances, base, first, last, block, size, products, stride)
+        kernel(addresses, n - 1, advances, base, first, last, block, size, products, stride)
         return products
 
-    lower = _sum(_over_columns(part, n, d))[:n, :n]
-    return np.where(_triangle(n), lower, lower.T)
+    lower = _sum(_over_columns(part, n, d))[: n - 1, : n - 1]
+    whole = np.zeros((n, n))
+    whole[np.ix_(others, others)] = np.where(_triangle(n - 1), lower, lower.T)
+    return whole
 
 
 @lru_cache(maxsize=64)
@@ -112,11 +116,11 @@ def central_mean(
     matrix: Tensor, rows: Tensor, mixing: Array | None, kept: int, nearest: bool, out: Tensor
 ) -> float:
     n, d, real = len(rows) if mixing is None else len(mixing), matrix.shape[1], REAL[matrix.dtype]
-    if kept == n and mixing is None:
+    straight = n <= MOST_STRAIGHT and n * d >= SMALL
+    if kept == n and mixing is None and not straight:
         return _mean(matrix, rows, out)
     source = _Rows(matrix, rows) if mixing is None else _Mixed(matrix, rows, mixing)
     blocks = sorting.copied(real) if mixing is None else sorting.mixed(real)
-    straight = n <= MOST_STRAIGHT and n * d >= SMALL
     if straight:
         columns, context = sorting.straight(n, kept, nearest, real), np.empty(0, dtype=np.int64)
     else:
