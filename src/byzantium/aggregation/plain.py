@@ -65,7 +65,10 @@ def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], referen
         beside = [origin if a is None else a[columns].double() for a in anchors]
         block = torch.vstack([block, *beside]) - block[reference]
         total += block @ block.T
-    return total.cpu().numpy()
+    # Some libraries' products are not symmetric to the bit, and two rows that are each other's
+    # nearest would be told apart by that.
+    lower = total.tril()
+    return (lower + lower.tril(-1).T).cpu().numpy()
 
 
 def combine(

@@ -123,8 +123,9 @@ def _overview(shown: Sequence[Comparison], store: Store) -> Iterator[str]:
     run = [cell for cell in cells if cell.verdict != "missing"]
     agree = sum(cell.verdict == "agrees" for cell in run)
     yield (
-        f"**{len(cells)} accuracies were published (Tables 1 to 4 and the main figure). {len(run)} "
-        f"of them were run here as in the paper, with its model, data and rounds: {agree} agree.**\n"
+        f"**{len(cells)} accuracies were published (Tables 1 to 4 and the main figure). "
+        f"{len(run)} of them were run here as in the paper, with its model, data and rounds: "
+        f"{agree} agree.**\n"
     )
     yield "".join(f"- {_titled(each)}: {_lowered(tables.outcome(each))}\n" for each in shown)
 
