@@ -113,33 +113,49 @@ def combine(
 
 
 def central_mean(
-    matrix: Tensor, rows: Tensor, mixing: Array | None, kept: int, nearest: bool, out: Tensor
+    matrix: Tensor,
+    rows: Tensor,
+    mixing: Array | None,
+    kept: int,
+    nearest: bool,
+    out: Tensor,
+    shares: Array | None = None,
 ) -> float:
     n, d, real = len(rows) if mixing is None else len(mixing), matrix.shape[1], REAL[matrix.dtype]
-    straight = n <= MOST_STRAIGHT and n * d >= SMALL
-    if kept == n and mixing is None and not straight:
+    everything = kept == n and mixing is None
+    if everything and shares is not None:
+        shares += d / n
+        shares = None
+    explained, straight = shares is not None, n <= MOST_STRAIGHT and n * d >= SMALL
+    if everything and not straight:
         return _mean(matrix, rows, out)
     source = _Rows(matrix, rows) if mixing is None else _Mixed(matrix, rows, mixing)
-    blocks = sorting.copied(real) if mixing is None else sorting.mixed(real)
+    blocks = (sorting.copied if mixing is None else sorting.mixed)(real, explained)
     if straight:
-        columns, context = sorting.straight(n, kept, nearest, real), np.empty(0, dtype=np.int64)
+        columns = sorting.straight(n, kept, nearest, real, explained)
+        context = np.empty(0, dtype=np.int64)
     else:
         most = MOST_PART if n * d >= SMALL else network.SINGLE
-        columns = sorting.tabled(nearest, real)
+        columns = sorting.tabled(nearest, real, explained)
         context = _context(machine.HOST, n, kept, nearest, real, most)
     lanes, size = machine.HOST.lanes(real), kernels.BLOCK // matrix.itemsize
 
-    def part(first: int, last: int) -> float:
-        peak = _peak(matrix)
-        if straight and mixing is None:  # whole vectors are sorted as they come from the memory
+    def part(first: int, last: int) -> tuple[float, Array]:
+        peak, supplied = _peak(matrix), _room(n, lanes) if explained else _room(0, 1)
+        if straight and mixing is None and not explained:
+            # Whole vectors are sorted as they come from the memory.
             start, first = first, last - (last - first) % lanes
             columns(context, source.addresses, start, first, peak, out)
         if first < last:
-            room = _room(n * size), _room(n), _room(size)
-            blocks(*source.arguments(), first, last, columns, context, *room, peak, out)
-        return peak.max()
+            room = _room(n * size), _room(n), _room(4 * size)
+            also = (sorting.supplied(real), kept, supplied) if explained else ()
+            blocks(*source.arguments(), first, last, columns, context, *room, peak, out, *also)
+        return peak.max(), supplied.sum(axis=1)
 
-    return float(np.max(_over_columns(part, n, d)))
+    peaks, counts = zip(*_over_columns(part, n, d), strict=True)
+    if shares is not None:
+        shares += _sum(counts) / kept
+    return float(np.max(peaks))
 
 
 def _mean(matrix: Tensor, rows: Tensor, out: Tensor) -> float:

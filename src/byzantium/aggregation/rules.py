@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from byzantium.aggregation.geometry import Geometry
-from byzantium.aggregation.order import shares
 from byzantium.aggregation.pipeline import Rule
-from byzantium.aggregation.plain import mixed_blocks
 from byzantium.aggregation.points import Array, backend
 from byzantium.aggregation.sources import Source
 from byzantium.core import ByzantiumError
@@ -101,13 +99,11 @@ class CoordinateWise(Rule):
         points, kept, mixing = geometry.basis, self.averaged(geometry.n), geometry.matrix()
         aggregate = torch.empty(points.d, dtype=points.dtype, device=points.device)
         share = np.zeros(geometry.points)
+        counted = share[: geometry.n] if explain else None
         for columns, matrix, rows in points.pieces():
             backend(matrix).central_mean(
-                matrix, rows, mixing, kept, self.nearest, aggregate[columns]
+                matrix, rows, mixing, kept, self.nearest, aggregate[columns], counted
             )
-            if explain:
-                for _, block in mixed_blocks(matrix, rows, mixing):
-                    share[: geometry.n] += shares(block, kept, nearest=self.nearest).numpy()
         if not explain:
             return aggregate, None
         share = points.source.total(share)

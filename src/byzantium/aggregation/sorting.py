@@ -3,11 +3,17 @@
 Both kinds of kernel are called alike: columns(context, rows, first, last, peak, out) fills out[c]
 for first <= c < last, whole vectors, with the mean of the central values of the rows (see
 `order.central`). peak, as many whole numbers as lanes, is raised to the largest `magnitude` of all.
+
+To find out whose values these are, kernels with `bounds` are given a block of columns, and store
+three more numbers for each, one block further each: the lowest and the highest of the central
+values, and the rank of the lowest. `supplied` then looks at all values again.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from functools import reduce
 from itertools import chain, groupby
 
 from byzantium.aggregation import machine
@@ -53,7 +59,7 @@ def network(n: int, kept: int, nearest: bool, most: int = SINGLE) -> Network:
 
 
 @kernel
-def straight(n: int, kept: int, nearest: bool, real: str) -> list[Function]:
+def straight(n: int, kept: int, nearest: bool, real: str, bounds: bool) -> list[Function]:
     """One vector of columns at a time, comparator by comparator, without a loop or a table."""
     comparators, wires = network(n, kept, nearest)
     function, lanes = Function("straight"), machine.HOST.lanes(real)
@@ -80,9 +86,14 @@ def straight(n: int, kept: int, nearest: bool, real: str) -> list[Function]:
         for wire in range(n):
             value(wire)  # its magnitude is wanted, if nothing else
         central = [values[wire] for wire in wires]
+        rank = function.constant(float((n - kept) // 2), real, lanes)
         if nearest:
-            central = _nearest(central, kept)
+            central, rank = _nearest(central, kept)
         given.out.store(c, _mean(function, central, real))
+        if bounds:
+            found = reduce(minimum, central), reduce(maximum, central), rank
+            for k, bound in enumerate(found, 1):
+                given.out.store(c + k * (BLOCK // SIZE[real]), bound)
     given.peak.store(0, peak.value)
     return [function]
 
@@ -96,20 +107,30 @@ def _mean(function: Function, values: Sequence[Value], real: str) -> Value:
     return total.over(function.constant(float(len(values)), DOUBLE, values[0].lanes)).to(real)
 
 
-def _nearest(values: Sequence[Value], kept: int) -> list[Value]:
-    """Of sorted values, the `kept` nearest the median.
+def _nearest(values: Sequence[Value], kept: int) -> tuple[list[Value], Value]:
+    """Of sorted values, the `kept` nearest the median, and the rank of the lowest.
 
     A window of so many slides up past value j if value j + kept is nearer: then one takes the
     place of the other.
     """
     n = len(values)
     median = _median(values[(n - 1) // 2], values[n // 2])
-    window = list(values[:kept])
+    window, rank = list(values[:kept]), _constant(0.0, values[0])
     for j in range(n - kept):
         enters = values[j + kept]
         slides = _slides(enters, values[j], median)
         window[j % kept] = select(slides, enters, window[j % kept])
-    return window
+        rank = _plus_one(rank, slides)
+    return window, rank
+
+
+def _constant(number: float, like: Value) -> Value:
+    return like.function.constant(number, like.kind, like.lanes)
+
+
+def _plus_one(count: Value, truth: Value) -> Value:
+    """One more where it is true."""
+    return select(truth, count + 1.0, count)
 
 
 def _median(low: Value, high: Value) -> Value:
@@ -148,7 +169,7 @@ def part(pairs: tuple[tuple[int, int], ...], real: str) -> list[Function]:
 
 
 @kernel
-def tabled(nearest: bool, real: str) -> list[Function]:
+def tabled(nearest: bool, real: str, bounds: bool) -> list[Function]:
     """The network comes as a table, and sorts the rows where they are: they are to be copies.
 
     context: see `table`.
@@ -189,6 +210,10 @@ def tabled(nearest: bool, real: str) -> list[Function]:
 
         total = Total(function, real, strip)
         median = _median(value((n - 1) / 2), value(n / 2)) if nearest else None
+        first = function.constant(0, INTEGER) if nearest else (n - kept) / 2
+        rank = function.variable(first.to(real).on(strip))
+        low = function.variable(function.constant(math.inf, real, strip))
+        high = function.variable(-low.value)
         with function.loop(0, kept) as r:
             inside = function.variable(value(r))
             if median is not None:
@@ -196,8 +221,14 @@ def tabled(nearest: bool, real: str) -> list[Function]:
                     enters = value(j + kept)
                     slides = _slides(enters, value(j), median)
                     inside.value = select(slides, enters, inside.value)
+                    rank.value = _plus_one(rank.value, slides)
             total.add(inside.value)
+            low.value = minimum(low.value, inside.value)
+            high.value = maximum(high.value, inside.value)
         given.out.store(start, total.over(kept.to(DOUBLE).on(strip)).to(real))
+        if bounds:
+            for k, bound in enumerate((low, high, rank), 1):
+                given.out.store(start + k * strip, bound.value)
     given.peak.store(0, peak.value)
     return [function]
 
@@ -223,6 +254,50 @@ def table(n: int, kept: int, nearest: bool, real: str, most: int) -> list[int]:
     return [n, kept, len(steps), *wires, *chain(*steps)]
 
 
+# -- whose values they are ---------------------------------------------------------------------
+
+
+@kernel
+def supplied(real: str) -> list[Function]:
+    """Add to shares[i, :] how many of the central values of a block of columns are row i's.
+
+    found: the mean, and the bounds. Of a value that several rows have, only some may be central:
+    these rows share them equally. Columns from `last` on do not count.
+    """
+    function, lanes, size = Function("supplied"), machine.HOST.lanes(real), BLOCK // SIZE[real]
+    rows, n = function.array("rows", ADDRESS), function.number("n")
+    kept, last = function.number("kept"), function.number("last")
+    found, shares = function.array("found", real), function.array("shares", DOUBLE)
+    none = function.constant(0.0, DOUBLE, lanes)
+
+    def value(i: Value, c: Value) -> Value:
+        return Array(rows.load(i), real).load(c, lanes)
+
+    with function.loop(0, size, lanes) as c:
+        low, high, rank = (found.load(c + k * size, lanes) for k in (1, 2, 3))
+        counts = [function.variable(_constant(0.0, low)) for _ in range(4)]
+        with function.loop(0, n) as i:
+            x = value(i, c)
+            for count, truth in zip(counts, (x < low, low < x, x < high, high < x), strict=True):
+                count.value = _plus_one(count.value, truth)
+        below, above_low, below_high, above = (count.value for count in counts)
+        number, window = n.to(real).on(lanes), kept.to(real).on(lanes)
+        # Among the sorted values, so many of the window are equal to its lowest, to its highest.
+        lowest = select(low < high, number - above_low - rank, window)
+        highest = rank + window - below_high
+        counted = function.lanes_before(c, last, lanes)
+        equal_low, equal_high = number - below - above_low, number - below_high - above
+        share_low = select(counted, lowest.to(DOUBLE) / equal_low.to(DOUBLE), none)
+        share_high = select(counted, highest.to(DOUBLE) / equal_high.to(DOUBLE), none)
+        inside = select(counted, _constant(1.0, none), none)
+        with function.loop(0, n) as i:
+            x = value(i, c)
+            upper = select(x < high, inside, select(high < x, none, share_high))
+            share = select(x < low, none, select(low < x, upper, share_low))
+            shares.store(i * lanes, shares.load(i * lanes, lanes) + share)
+    return [function]
+
+
 # -- block by block ----------------------------------------------------------------------------
 
 
@@ -230,17 +305,20 @@ class _Blocks:
     """What a function is given to sort the columns of rows that are made a block at a time.
 
     columns: the kernel that sorts, and its context. All else but `peak` and `out` is room to work
-    in.
+    in. To find out whose values are central, it is also given `supplied`, and what that needs.
     """
 
-    def __init__(self, function: Function, real: str) -> None:
+    def __init__(self, function: Function, real: str, explained: bool) -> None:
         self.function, self.real = function, real
         self.first, self.last = function.number("first"), function.number("last")
         self.columns = function.number("columns")
         self.context = function.array("context", INTEGER)
         self.block, self.places = function.array("block", real), function.array("places", ADDRESS)
         self.result, self.peak = function.array("result", real), function.array("peak", BITS[real])
-        self.out = function.array("out", real)
+        self.out, self.explained = function.array("out", real), explained
+        if explained:
+            self.supplied, self.kept = function.number("supplied"), function.number("kept")
+            self.counts = function.array("counts", DOUBLE)
 
     def sort(self, n: Value, make: Callable[[Value, Value | None], None]) -> None:
         """make(start, bound) stores row i, columns start and following, at block[i, :]."""
@@ -255,14 +333,19 @@ class _Blocks:
             function.call(self.columns, *given)
             for c in range(0, size, lanes):
                 self.out.store(start + c, self.result.load(c, lanes), bound)
+            if self.explained:
+                make(start, bound)  # it has been sorted
+                last = width if bound is None else bound - start
+                rows = self.places, n, self.kept, last
+                function.call(self.supplied, *rows, self.result, self.counts)
 
 
 @kernel
-def copied(real: str) -> list[Function]:
+def copied(real: str, explained: bool) -> list[Function]:
     """Copy the rows, and sort them."""
     function, lanes, size = Function("copied"), machine.HOST.lanes(real), BLOCK // SIZE[real]
     rows, n = function.array("rows", ADDRESS), function.number("n")
-    blocks = _Blocks(function, real)
+    blocks = _Blocks(function, real, explained)
 
     def copy(start: Value, bound: Value | None) -> None:
         with function.loop(0, n) as i:
@@ -276,10 +359,10 @@ def copied(real: str) -> list[Function]:
 
 
 @kernel
-def mixed(real: str) -> list[Function]:
+def mixed(real: str, explained: bool) -> list[Function]:
     """Mix the rows, and sort what comes of it; see `Mixing`."""
     function, size = Function("mixed"), BLOCK // SIZE[real]
-    mixing, blocks = Mixing(function, real), _Blocks(function, real)
+    mixing, blocks = Mixing(function, real), _Blocks(function, real, explained)
 
     def store(i: Value, c: int, x: Value) -> None:
         blocks.block.store(i * size + c, x.to(real))

@@ -16,6 +16,7 @@ from byzantium.cli.options import (
     check,
     complete,
     data_option,
+    engine_options,
     err,
     jobs_option,
     out,
@@ -25,7 +26,7 @@ from byzantium.cli.options import (
 from byzantium.core import needed
 from byzantium.papers import MAKERS, Artifact, Requests, Version, artifact, compare
 from byzantium.reports import duration
-from byzantium.runs import Job, Store, described, estimate, load
+from byzantium.runs import Engine, Job, Store, described, estimate, load
 
 
 @main.command()
@@ -82,9 +83,9 @@ def _header(made: Artifact) -> None:
 )
 @version_options
 @results_option
-@jobs_option
+@engine_options
 @data_option
-def reproduce(names: tuple[str, ...], results: Path, jobs: int, **version: Any) -> None:
+def reproduce(names: tuple[str, ...], results: Path, engine: Engine, **version: Any) -> None:
     """Make tables and figures of the paper, beside its numbers.
 
     \b
@@ -100,7 +101,7 @@ def reproduce(names: tuple[str, ...], results: Path, jobs: int, **version: Any) 
     check(todo, store)
     for one in made:
         Requests(store).add(one.name, one.version)
-    carry_out(todo, store, jobs)
+    carry_out(todo, store, engine)
     for one in made:
         _header(one)
         out.print(terminal(compare(one, store)))

@@ -19,7 +19,7 @@ from byzantium.cli.options import (
     carry_out,
     check,
     data_option,
-    jobs_option,
+    engine_options,
     members,
     out,
     results_option,
@@ -28,7 +28,7 @@ from byzantium.cli.options import (
 from byzantium.cli.paper import check_libraries, written
 from byzantium.papers import MAKERS
 from byzantium.reports import demo as demonstration
-from byzantium.runs import Run, Store, described, load, read
+from byzantium.runs import Engine, Processes, Run, Store, described, load, read
 
 
 @main.command()
@@ -57,7 +57,7 @@ def run(config: Path | None, results: Path, **options: Any) -> None:
     job, store = Run.of({**values, **given}), Store(results)
     already = store.results([job])[0].done
     check([job], store)
-    (result,) = carry_out([job], store, 1)
+    (result,) = carry_out([job], store, Processes(1))
     said = f"done before: {result.ending}" if already else result.ending
     if result.accuracy is not None:
         said += f", accuracy {result.accuracy:.2f} % (mean of the last five evaluations)"
@@ -68,9 +68,9 @@ def run(config: Path | None, results: Path, **options: Any) -> None:
 @main.command()
 @click.argument("file", type=Place(exists=True, dir_okay=False))
 @results_option
-@jobs_option
+@engine_options
 @data_option
-def sweep(file: Path, results: Path, jobs: int) -> None:
+def sweep(file: Path, results: Path, engine: Engine) -> None:
     """Carry out all combinations that a file describes.
 
     \b
@@ -84,7 +84,7 @@ def sweep(file: Path, results: Path, jobs: int) -> None:
     store, runs = Store(results), load(file)
     check(runs, store)
     table = Table("run", "status", "accuracy (%)")
-    for result in carry_out(runs, store, jobs):
+    for result in carry_out(runs, store, engine):
         accuracy = "" if result.accuracy is None else f"{result.accuracy:.2f}"
         table.add_row(described(result.job), result.ending, accuracy)
     out.print(table)
@@ -140,7 +140,7 @@ def demo(results: Path, rounds: int, jobs: int) -> None:
     """
     store, runs = Store(results), demonstration.runs(rounds)
     check_libraries(store)
-    carry_out(list(runs.values()), store, jobs)
+    carry_out(list(runs.values()), store, Processes(jobs))
     for part in demonstration.conclusion(runs, store):
         out.print(part)
     page, _ = written(store, None)

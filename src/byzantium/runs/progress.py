@@ -18,8 +18,8 @@ from rich.progress import (
 from byzantium.runs.federation import Federation
 from byzantium.runs.job import Job
 from byzantium.runs.mimicry import Mimicry
+from byzantium.runs.pool import Event
 from byzantium.runs.run import Run
-from byzantium.runs.sweep import Event
 
 
 def described(job: Job) -> str:
@@ -66,7 +66,8 @@ class Board:
     def show(self, event: Event) -> None:
         name = described(event.job)
         if event.kind == "begun":
-            self.bars[event.job] = self.progress.add_task(name, total=None)
+            if event.job not in self.bars:  # by another worker, whose end nobody told of
+                self.bars[event.job] = self.progress.add_task(name, total=None)
         elif event.kind == "progress":
             self.progress.update(
                 self.bars[event.job],

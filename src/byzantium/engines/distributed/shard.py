@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.aggregation import Matrix, Source
+from byzantium.core import ByzantiumError
 from byzantium.engines.distributed.ranks import Ranks
 
 Array = NDArray[np.float64]
@@ -49,6 +51,12 @@ class Shard(Source):
     @property
     def dimension(self) -> int:
         return len(self.vector)
+
+    def relative_to(self, base: Any) -> Source:
+        raise ByzantiumError(
+            "vectors of several ranks take no base: each rank subtracts it from its own, and adds "
+            "it to the aggregate"
+        )
 
     def block(self, columns: slice, rows: Rows) -> Tensor:
         """All that is read is read by pieces; this is for those who want some columns."""
