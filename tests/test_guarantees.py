@@ -17,6 +17,8 @@ import byzantium as bz
 from byzantium.cli import main
 from byzantium.guarantees import Bound, announce, bound, c_of, guarantee, lower_bound
 from byzantium.guarantees.bounds import agnostic
+from byzantium.reports.promises import promises
+from byzantium.runs import Metrics, Run
 
 N, F = 25, 5
 
@@ -337,3 +339,25 @@ def test_a_promise_is_logged_once_and_what_is_not_covered_is_a_warning(
     assert [level for level, _ in levels] == ["INFO", "WARNING", "WARNING", "INFO"]
     assert "built for 3 bad vectors, and may meet 4" in levels[1][1]
     assert "less than half" in levels[2][1]
+
+
+# -- theorems as numbers ---------------------------------------------------------------------------
+
+
+def test_theorems_2_and_4_stand_beside_what_a_run_measured() -> None:
+    run = Run(rule="AgnosticClipping()", attack="BitFlip()", n=25, f=5)
+    lines = [{"round": k, "zeta2": 2.0, "b2": b2} for k, b2 in enumerate((9.0, 1.0, 0.5, 0.5, 1))]
+    said = promises(run, lines)
+    c = guarantee(bz.AgnosticClipping(f=5), 25, 5).c
+    assert c is not None
+    gradient = (2 / 9 + 2 + 4 + 4 + 2) / 5
+    assert f"c δ ζ² = {c * 0.2 * 2:.3g} (ζ² = 2); measured {gradient:.3g}" in said["Theorem 2"]
+    assert f"1/(60 c δ) = {1 / (60 * c * 0.2):.3g}" in said["Theorem 4"]
+    assert f"B² = {2 / gradient:.3g}, so it says nothing" in said["Theorem 4"]
+    assert promises(run, [{**lines[0], "b2": 0.01}])["Theorem 4"].endswith("so it does")
+
+
+@pytest.mark.parametrize("lines", [[], [{"round": 1}], [{"round": 1, "zeta2": math.inf, "b2": 1}]])
+def test_without_heterogeneity_there_is_only_the_promise(lines: list[Metrics]) -> None:
+    assert list(promises(Run(rule="Krum()"), lines)) == ["promise"]
+    assert "not covered" in promises(Run(rule="Mean()", attack="BitFlip()"), lines)["promise"]

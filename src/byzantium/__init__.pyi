@@ -25,8 +25,8 @@ from .aggregation import NearestNeighborMixing as NearestNeighborMixing
 from .aggregation import Report as Report
 from .aggregation import Resampling as Resampling
 from .aggregation import SpectralFilter as SpectralFilter
-from .aggregation import TrimmedMean as TrimmedMean
 from .aggregation import Stage as Stage
+from .aggregation import TrimmedMean as TrimmedMean
 from .aggregation import Trust as Trust
 from .aggregation import Weighting as Weighting
 from .aggregation import parse as parse

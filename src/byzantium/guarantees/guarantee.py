@@ -71,6 +71,17 @@ class Guarantee:
         """The paper's c; None where nothing is promised, or nobody is bad."""
         return c_of(self.kappa, self.n, self.f) if self.kappa is not None and self.f else None
 
+    def plateau(self, heterogeneity: float) -> float | None:
+        """C delta zeta^2: by Theorem 2, what the squared gradient falls to, up to a factor."""
+        return None if self.kappa is None else (self.c or 0) * self.delta * heterogeneity
+
+    @property
+    def most_relative(self) -> float | None:
+        """1 / (60 c delta): for a B^2 below it, Theorem 4 lets the gradient vanish."""
+        if self.kappa is None:
+            return None
+        return 1 / (60 * self.c * self.delta) if self.c else math.inf
+
     def __str__(self) -> str:
         rule = self.stages[-1]
         mixings = " >> ".join(map(repr, self.stages[:-1]))
