@@ -85,7 +85,7 @@ def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], referen
 
     lower = _sum(_over_columns(part, n, d))[: n - 1, : n - 1]
     whole = np.zeros((n, n))
-    whole[np.ix_(others, others)] = np.where(_triangle(n - 1), lower, lower.T)
+    whole[others[:, None], others] = np.where(_triangle(n - 1), lower, lower.T)
     return whole
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -30,9 +30,11 @@ def _groups(items: NDArray[np.int64], s: int) -> list[NDArray[np.int64]]:
     return [items[start : start + s] for start in range(0, len(items), s)]
 
 
-def _averages(groups: Iterable[NDArray[np.int64]], n: int) -> Array:
+def _averages(groups: Sequence[NDArray[np.int64]], n: int) -> Array:
     """The matrix whose rows average groups of rows, repetitions counted."""
-    return np.array([np.bincount(group, minlength=n) / len(group) for group in groups])
+    sizes, matrix = np.array([len(group) for group in groups]), np.zeros((len(groups), n))
+    np.add.at(matrix, (np.arange(len(groups)).repeat(sizes), np.concatenate(groups)), 1)
+    return matrix / sizes[:, None]
 
 
 def _by_distance(geometry: Geometry) -> NDArray[np.int64]:
@@ -158,7 +160,7 @@ class NearestNeighborMixing(Mixing):
     f: Count
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
-        return _averages(_by_distance(geometry)[:, : geometry.n - self.f], geometry.n)
+        return _averages([*_by_distance(geometry)[:, : geometry.n - self.f]], geometry.n)
 
 
 @dataclass(frozen=True, repr=False)
