@@ -30,7 +30,7 @@ def one_thread() -> Iterator[None]:
 def witness(happening: str, folder: Path) -> dict[str, Any]:
     """What was seen in the jail; nothing is left running there."""
     pytest.importorskip("ray", reason="NOT TESTED: Ray is not installed")
-    command = [sys.executable, TESTS / "cluster.py", happening, folder]
+    command: list[str | Path] = [sys.executable, TESTS / "cluster.py", happening, folder]
     done = jailed(command, seconds=900, env={"PYTHONWARNINGS": "ignore"})
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads((folder / "found.json").read_text())

@@ -30,8 +30,8 @@ class Mean(Weighting):
     def weights(self, geometry: Geometry) -> Array:
         return geometry.uniform_over(np.arange(geometry.n))
 
-    def one_pass(self, source: Source) -> tuple[Tensor | None, float]:
-        return central_mean(source, source.n)
+    def one_pass(self, source: Source, explain: bool) -> tuple[Tensor | None, Array | None, float]:
+        return central_mean(source, source.n, explain)
 
 
 # What numbers from 1 to 4 can be raised to, and summed, within the range of float64.

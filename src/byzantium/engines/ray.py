@@ -303,5 +303,5 @@ def _last_line(error: Exception) -> str:
 
 def _death(error: Exception) -> str:
     """What a process died of, from the many lines that Ray has for it."""
-    found = re.search(r"\bits (?:node|worker process|owner|process) has died", str(error))
-    return found[0] if found else f"its process is lost ({_last_line(error)})"
+    found = re.search(r"\bits (?:node|worker process) has died", str(error))
+    return found[0] if found else f"its process is lost: {type(error).__name__}"
