@@ -166,13 +166,18 @@ class _Sign:
     """A file among the results, by which it is found out who sees them."""
 
     def __init__(self, root: Path) -> None:
-        self.path, self.word = root / f".ray-{secrets.token_hex(8)}", secrets.token_bytes(16)
+        self.root, self.word = root, secrets.token_bytes(16)
 
     def __enter__(self) -> Self:
-        files.write(self.path, self.word)
+        self.root.mkdir(parents=True, exist_ok=True)
+        files.clear_abandoned(self.root / ".ray")
+        self.path, self.descriptor = files.create_beside(self.root / ".ray")
+        os.write(self.descriptor, self.word)
+        os.fsync(self.descriptor)
         return self
 
     def __exit__(self, *_: object) -> None:
+        os.close(self.descriptor)
         for path in self.path.parent.glob(f"{self.path.name}*"):
             path.unlink(missing_ok=True)
 
