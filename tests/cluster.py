@@ -24,13 +24,14 @@ ADDRESS = "127.0.0.1:6399"
 BESIDE = Path(sys.executable).parent
 
 
-def sweep_file(folder: Path) -> Path:
-    """Two runs, long enough that something can happen to them."""
+def sweep_file(folder: Path, evaluations: int = 30) -> Path:
+    """Two runs, long enough that something can happen to them; what is there stays."""
     path = folder / "sweep.toml"
-    path.write_text(
-        '[fixed]\nrounds = 3000\nevaluate_every = 100\nn = 7\nf = 1\nbatch = 8\nrule = "Median()"\n'
-        "[varies]\nseed = [0, 1]\n"
-    )
+    if not path.exists():
+        path.write_text(
+            f"[fixed]\nrounds = {100 * evaluations}\nevaluate_every = 100\nn = 7\nf = 1\nbatch = 8\n"
+            'rule = "Median()"\n[varies]\nseed = [0, 1]\n'
+        )
     return path
 
 
@@ -173,23 +174,31 @@ def free(lock: Path) -> bool:
 
 
 def worker_killed(folder: Path) -> None:
+    sweep_file(folder, evaluations=10)
+    with cluster():
+        sweep = Sweep(folder)
+        victim, process = sweep.under_way(runs=1)[0]
+        before, heard = sweep.lines()[victim], listeners()
+        os.kill(process, signal.SIGKILL)
+        code, said = sweep.ended()
+    tell(folder, code=code, said=said, listeners=sorted(heard), before=before)
+
+
+def lock_kept(folder: Path) -> None:
     """One is killed; its lock goes to somebody who keeps it for a while, as a file server might."""
     with cluster():
         sweep = Sweep(folder)
         victim, process = sweep.under_way(runs=1)[0]
-        heard = listeners()
         lock = os.open(victim / ".lock", os.O_RDWR)
         heir = threading.Thread(target=fcntl.flock, args=(lock, fcntl.LOCK_EX))
         heir.start()
         time.sleep(0.1)
-        before = sweep.lines()[victim]
         os.kill(process, signal.SIGKILL)
         heir.join()
         wait_for(lambda: "is waited for" in sweep.log.read_text())
-        held = sweep.lines()[victim]
         os.close(lock)
         code, said = sweep.ended()
-    tell(folder, code=code, said=said, listeners=sorted(heard), before=before, held=held)
+    tell(folder, code=code, said=said)
 
 
 def node_killed(folder: Path) -> None:
@@ -243,6 +252,6 @@ def tell(folder: Path, **found: object) -> None:
 if __name__ == "__main__":
     happenings = {
         function.__name__: function
-        for function in (worker_killed, node_killed, driver_interrupted, not_shared)
+        for function in (worker_killed, lock_kept, node_killed, driver_interrupted, not_shared)
     }
     happenings[sys.argv[1]](Path(sys.argv[2]))

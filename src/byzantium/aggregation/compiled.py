@@ -130,7 +130,7 @@ def central_mean(
     if everything and not straight:
         return _mean(matrix, rows, out)
     source = _Rows(matrix, rows) if mixing is None else _Mixed(matrix, rows, mixing)
-    blocks = (sorting.copied if mixing is None else sorting.mixed)(real, explained)
+    blocks = (sorting.copied if mixing is None else sorting.mixed)(real, explained, not straight)
     if straight:
         columns = sorting.straight(n, kept, nearest, real, explained)
         context = np.empty(0, dtype=np.int64)
@@ -139,22 +139,26 @@ def central_mean(
         columns = sorting.tabled(nearest, real, explained)
         context = _context(machine.HOST, n, kept, nearest, real, most)
     lanes, size = machine.HOST.lanes(real), kernels.BLOCK // matrix.itemsize
+    counted = n if explained else 0
 
     def part(first: int, last: int) -> tuple[float, Array]:
-        peak, supplied = _peak(matrix), _room(n, lanes) if explained else _room(0, 1)
-        if straight and mixing is None and not explained:
-            # Whole vectors are sorted as they come from the memory.
-            start, first = first, last - (last - first) % lanes
-            columns(context, source.addresses, start, first, peak, out)
+        peak, counts = _registers(matrix), (_registers(matrix, counted), _room(counted, lanes))
+        room = _room(n * size), _room(n), _room(4 * size)
+        also = (sorting.supplied(real), kept, *counts) if explained else ()
+        given = columns, context, *room, peak, out, *also
+        if straight and mixing is None:  # most are sorted as they come from the memory
+            start, first = first, last - (last - first) % (size if explained else lanes)
+            if explained:
+                sorting.direct(real)(*source.arguments(), start, first, *given)
+            else:
+                columns(context, source.addresses, start, first, peak, out)
         if first < last:
-            room = _room(n * size), _room(n), _room(4 * size)
-            also = (sorting.supplied(real), kept, supplied) if explained else ()
-            blocks(*source.arguments(), first, last, columns, context, *room, peak, out, *also)
-        return peak.max(), supplied.sum(axis=1)
+            blocks(*source.arguments(), first, last, *given)
+        return peak.max(), sum(count.sum(axis=1, dtype=np.float64) for count in counts)
 
-    peaks, counts = zip(*_over_columns(part, n, d), strict=True)
+    peaks, supplied = zip(*_over_columns(part, n, d), strict=True)
     if shares is not None:
-        shares += _sum(counts) / kept
+        shares += _sum(supplied) / kept
     return float(np.max(peaks))
 
 
@@ -162,7 +166,7 @@ def _mean(matrix: Tensor, rows: Tensor, out: Tensor) -> float:
     n, addresses, kernel = len(rows), _addresses(matrix, rows), kernels.mean(REAL[matrix.dtype])
 
     def part(first: int, last: int) -> float:
-        peak = _peak(matrix)
+        peak = _registers(matrix)
         kernel(addresses, n, first, last, peak, out)
         return peak.max()
 
@@ -240,10 +244,10 @@ def _room(*shape: int) -> Array:
     return room[start : start + size].reshape(shape)
 
 
-def _peak(matrix: Tensor) -> NDArray[Any]:
-    """Room for the largest magnitudes, whose bits are those of numbers."""
+def _registers(matrix: Tensor, *shape: int) -> NDArray[Any]:
+    """Room for vectors of numbers such as those of the matrix."""
     numbers = np.float32 if matrix.dtype == torch.float32 else np.float64
-    return _room(machine.HOST.vector // 8).view(numbers)
+    return _room(*shape, machine.HOST.vector // 8).view(numbers)
 
 
 def _sum(parts: Sequence[Array]) -> Array:

@@ -331,7 +331,7 @@ class Aggregator(Stage, Stateful):
     def knows_weights(self) -> Literal["always", "asked", "never"]:
         """Whether the rule at its end knows how much each vector counted.
 
-        A weighting always does; a rule by coordinate when it is asked, and sorts once more.
+        A weighting always does; a rule by coordinate when it is asked, and looks once more.
         """
         rule = self.stages[-1].expansion[-1]
         assert isinstance(rule, Rule)
@@ -357,11 +357,11 @@ class Aggregator(Stage, Stateful):
     def _run(
         self, source: Source, generator: torch.Generator | None, explain: bool
     ) -> tuple[Tensor, Array | None, GivenPoints, Geometry, dict[int, str]]:
-        hasty, bound = (None, math.inf) if explain else self.one_pass(source)
+        hasty, shares, bound = self.one_pass(source, explain)
         points, steps, reasons = admit(self.stages, source, self.centre, bound)
         geometry = _through(steps, Geometry.of(points), generator)
         if hasty is not None and not reasons:
-            return source.whole(hasty), None, points, geometry, reasons
+            return source.whole(hasty), shares, points, geometry, reasons
         rule = steps[-1]
         assert isinstance(rule, Rule)
         aggregate, weights = rule.finish(geometry, explain)
@@ -369,12 +369,12 @@ class Aggregator(Stage, Stateful):
         self.remember(aggregate)
         return aggregate, weights, points, geometry, reasons
 
-    def one_pass(self, source: Source) -> tuple[Tensor | None, float]:
-        """The aggregate, and what no row's norm is above, in one reading, where that is possible.
+    def one_pass(self, source: Source, explain: bool) -> tuple[Tensor | None, Array | None, float]:
+        """What `Rule.finish` gives, and what no norm is above, in one reading, if that can be.
 
-        The aggregate counts only if all rows were readable and the norms allow each to take part.
+        It counts only if all rows were readable and the norms allow each to take part.
         """
-        return None, math.inf
+        return None, None, math.inf
 
     @property
     def centre(self) -> Tensor | None:

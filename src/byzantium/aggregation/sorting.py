@@ -4,9 +4,10 @@ Both kinds of kernel are called alike: columns(context, rows, first, last, peak,
 for first <= c < last, whole vectors, with the mean of the central values of the rows (see
 `order.central`). peak, as many whole numbers as lanes, is raised to the largest `magnitude` of all.
 
-To find out whose values these are, kernels with `bounds` are given a block of columns, and store
-three more numbers for each, one block further each: the lowest and the highest of the central
-values, and the rank of the lowest. `supplied` then looks at all values again.
+To find out whose values these are, kernels with `bounds` are given a block of columns, fill out
+from its beginning, and store three more numbers for each column, one block further each: the lowest
+and the highest of the central values, and the rank of the lowest. `supplied` then looks at all
+values again.
 """
 
 from __future__ import annotations
@@ -89,11 +90,13 @@ def straight(n: int, kept: int, nearest: bool, real: str, bounds: bool) -> list[
         rank = function.constant(float((n - kept) // 2), real, lanes)
         if nearest:
             central, rank = _nearest(central, kept)
-        given.out.store(c, _mean(function, central, real))
+        mean = _mean(function, central, real)
         if bounds:
-            found = reduce(minimum, central), reduce(maximum, central), rank
-            for k, bound in enumerate(found, 1):
-                given.out.store(c + k * (BLOCK // SIZE[real]), bound)
+            found = mean, reduce(minimum, central), reduce(maximum, central), rank
+            for k, number in enumerate(found):
+                given.out.store(c - given.first + k * (BLOCK // SIZE[real]), number)
+        else:
+            given.out.store(c, mean)
     given.peak.store(0, peak.value)
     return [function]
 
@@ -210,8 +213,8 @@ def tabled(nearest: bool, real: str, bounds: bool) -> list[Function]:
 
         total = Total(function, real, strip)
         median = _median(value((n - 1) / 2), value(n / 2)) if nearest else None
-        first = function.constant(0, INTEGER) if nearest else (n - kept) / 2
-        rank = function.variable(first.to(real).on(strip))
+        lowest = function.constant(0, INTEGER) if nearest else (n - kept) / 2
+        rank = function.variable(lowest.to(real).on(strip))
         low = function.variable(function.constant(math.inf, real, strip))
         high = function.variable(-low.value)
         with function.loop(0, kept) as r:
@@ -221,14 +224,16 @@ def tabled(nearest: bool, real: str, bounds: bool) -> list[Function]:
                     enters = value(j + kept)
                     slides = _slides(enters, value(j), median)
                     inside.value = select(slides, enters, inside.value)
-                    rank.value = _plus_one(rank.value, slides)
+                    if bounds:
+                        rank.value = _plus_one(rank.value, slides)
             total.add(inside.value)
-            low.value = minimum(low.value, inside.value)
-            high.value = maximum(high.value, inside.value)
+            if bounds:
+                low.value = minimum(low.value, inside.value)
+                high.value = maximum(high.value, inside.value)
         given.out.store(start, total.over(kept.to(DOUBLE).on(strip)).to(real))
         if bounds:
-            for k, bound in enumerate((low, high, rank), 1):
-                given.out.store(start + k * strip, bound.value)
+            for further, bound in enumerate((low, high, rank), 1):
+                given.out.store(start + further * strip, bound.value)
     given.peak.store(0, peak.value)
     return [function]
 
@@ -259,43 +264,63 @@ def table(n: int, kept: int, nearest: bool, real: str, most: int) -> list[int]:
 
 @kernel
 def supplied(real: str) -> list[Function]:
-    """Add to shares[i, :] how many of the central values of a block of columns are row i's.
+    """Count, in a block of columns from `start` on, how many of the central values are row i's.
 
-    found: the mean, and the bounds. Of a value that several rows have, only some may be central:
-    these rows share them equally. Columns from `last` on do not count.
+    within[i, :] is raised where the value of row i lies within the bounds. Where these are more
+    than are central, some that are equal to a bound are not, and all that are equal share: what
+    that changes is added to changes[i, :]. Only the first `width` columns of the block count.
+
+    found: the means, and the bounds.
     """
     function, lanes, size = Function("supplied"), machine.HOST.lanes(real), BLOCK // SIZE[real]
     rows, n = function.array("rows", ADDRESS), function.number("n")
-    kept, last = function.number("kept"), function.number("last")
-    found, shares = function.array("found", real), function.array("shares", DOUBLE)
-    none = function.constant(0.0, DOUBLE, lanes)
+    kept, start = function.number("kept"), function.number("start")
+    width = function.number("width")
+    found, within = function.array("found", real), function.array("within", real)
+    changes = function.array("changes", DOUBLE)
 
     def value(i: Value, c: Value) -> Value:
-        return Array(rows.load(i), real).load(c, lanes)
+        return Array(rows.load(i), real).load(start + c, lanes)
 
     with function.loop(0, size, lanes) as c:
         low, high, rank = (found.load(c + k * size, lanes) for k in (1, 2, 3))
-        counts = [function.variable(_constant(0.0, low)) for _ in range(4)]
+        none = _constant(0.0, low)
+        counted = function.lanes_before(c, width, lanes)
+        one = select(counted, _constant(1.0, low), none)
+        inside = function.variable(none)
         with function.loop(0, n) as i:
             x = value(i, c)
-            for count, truth in zip(counts, (x < low, low < x, x < high, high < x), strict=True):
-                count.value = _plus_one(count.value, truth)
-        below, above_low, below_high, above = (count.value for count in counts)
-        number, window = n.to(real).on(lanes), kept.to(real).on(lanes)
-        # Among the sorted values, so many of the window are equal to its lowest, to its highest.
-        lowest = select(low < high, number - above_low - rank, window)
-        highest = rank + window - below_high
-        counted = function.lanes_before(c, last, lanes)
-        equal_low, equal_high = number - below - above_low, number - below_high - above
-        share_low = select(counted, lowest.to(DOUBLE) / equal_low.to(DOUBLE), none)
-        share_high = select(counted, highest.to(DOUBLE) / equal_high.to(DOUBLE), none)
-        inside = select(counted, _constant(1.0, none), none)
-        with function.loop(0, n) as i:
-            x = value(i, c)
-            upper = select(x < high, inside, select(high < x, none, share_high))
-            share = select(x < low, none, select(low < x, upper, share_low))
-            shares.store(i * lanes, shares.load(i * lanes, lanes) + share)
+            here = select(x < low, none, select(high < x, none, one))
+            inside.value = inside.value + here
+            within.store(i * lanes, within.load(i * lanes, lanes) + here)
+        window = kept.to(real).on(lanes)
+        with function.when(function.constant(0.5, real) < (inside.value - window * one).sum()):
+            counts = [function.variable(none) for _ in range(4)]
+            with function.loop(0, n) as i:
+                x = value(i, c)
+                truths = x < low, low < x, x < high, high < x
+                for count, truth in zip(counts, truths, strict=True):
+                    count.value = _plus_one(count.value, truth)
+            below, above_low, below_high, above = (count.value for count in counts)
+            number = n.to(real).on(lanes)
+            # So many of the central values are equal to the lowest, to the highest of them.
+            lowest = select(low < high, number - above_low - rank, window)
+            highest = rank + window - below_high
+            change_low = _change(lowest, number - below - above_low, counted)
+            change_high = _change(highest, number - below_high - above, counted)
+            nothing = _constant(0.0, change_low)
+            with function.loop(0, n) as i:
+                x = value(i, c)
+                above = select(x < high, nothing, select(high < x, nothing, change_high))
+                change = select(x < low, nothing, select(low < x, above, change_low))
+                changes.store(i * lanes, changes.load(i * lanes, lanes) + change)
     return [function]
+
+
+def _change(central: Value, equal: Value, counted: Value) -> Value:
+    """What sharing changes for each of some equal values, all of which were counted."""
+    change = central.to(DOUBLE) / equal.to(DOUBLE) - 1.0
+    return select(counted, change, _constant(0.0, change))
 
 
 # -- block by block ----------------------------------------------------------------------------
@@ -306,19 +331,21 @@ class _Blocks:
 
     columns: the kernel that sorts, and its context. All else but `peak` and `out` is room to work
     in. To find out whose values are central, it is also given `supplied`, and what that needs.
+    again: whether the kernel leaves the block changed, so that it must be made again for that.
     """
 
-    def __init__(self, function: Function, real: str, explained: bool) -> None:
+    def __init__(self, function: Function, real: str, explained: bool, again: bool) -> None:
         self.function, self.real = function, real
         self.first, self.last = function.number("first"), function.number("last")
         self.columns = function.number("columns")
         self.context = function.array("context", INTEGER)
         self.block, self.places = function.array("block", real), function.array("places", ADDRESS)
         self.result, self.peak = function.array("result", real), function.array("peak", BITS[real])
-        self.out, self.explained = function.array("out", real), explained
+        self.out, self.explained, self.again = function.array("out", real), explained, again
         if explained:
             self.supplied, self.kept = function.number("supplied"), function.number("kept")
-            self.counts = function.array("counts", DOUBLE)
+            self.within = function.array("within", real)
+            self.changes = function.array("changes", DOUBLE)
 
     def sort(self, n: Value, make: Callable[[Value, Value | None], None]) -> None:
         """make(start, bound) stores row i, columns start and following, at block[i, :]."""
@@ -334,18 +361,21 @@ class _Blocks:
             for c in range(0, size, lanes):
                 self.out.store(start + c, self.result.load(c, lanes), bound)
             if self.explained:
-                make(start, bound)  # it has been sorted
-                last = width if bound is None else bound - start
-                rows = self.places, n, self.kept, last
-                function.call(self.supplied, *rows, self.result, self.counts)
+                if self.again:
+                    make(start, bound)
+                self.count(self.places, n, zero, width if bound is None else bound - start)
+
+    def count(self, rows: Array, n: Value, start: Value, width: Value) -> None:
+        given = rows, n, self.kept, start, width, self.result, self.within, self.changes
+        self.function.call(self.supplied, *given)
 
 
 @kernel
-def copied(real: str, explained: bool) -> list[Function]:
+def copied(real: str, explained: bool, again: bool) -> list[Function]:
     """Copy the rows, and sort them."""
     function, lanes, size = Function("copied"), machine.HOST.lanes(real), BLOCK // SIZE[real]
     rows, n = function.array("rows", ADDRESS), function.number("n")
-    blocks = _Blocks(function, real, explained)
+    blocks = _Blocks(function, real, explained, again)
 
     def copy(start: Value, bound: Value | None) -> None:
         with function.loop(0, n) as i:
@@ -359,10 +389,26 @@ def copied(real: str, explained: bool) -> list[Function]:
 
 
 @kernel
-def mixed(real: str, explained: bool) -> list[Function]:
+def direct(real: str) -> list[Function]:
+    """Sort whole blocks as they come from the memory, and find out whose values are central."""
+    function, lanes, size = Function("direct"), machine.HOST.lanes(real), BLOCK // SIZE[real]
+    rows, n = function.array("rows", ADDRESS), function.number("n")
+    blocks = _Blocks(function, real, explained=True, again=False)
+    width = function.constant(size, INTEGER)
+    with function.loop(blocks.first, blocks.last, size) as start:
+        given = blocks.context, rows, start, start + size, blocks.peak, blocks.result
+        function.call(blocks.columns, *given)
+        for c in range(0, size, lanes):
+            blocks.out.store(start + c, blocks.result.load(c, lanes))
+        blocks.count(rows, n, start, width)
+    return [function]
+
+
+@kernel
+def mixed(real: str, explained: bool, again: bool) -> list[Function]:
     """Mix the rows, and sort what comes of it; see `Mixing`."""
     function, size = Function("mixed"), BLOCK // SIZE[real]
-    mixing, blocks = Mixing(function, real), _Blocks(function, real, explained)
+    mixing, blocks = Mixing(function, real), _Blocks(function, real, explained, again)
 
     def store(i: Value, c: int, x: Value) -> None:
         blocks.block.store(i * size + c, x.to(real))

@@ -32,8 +32,8 @@ class Mean(Weighting):
     def weights(self, geometry: Geometry) -> Array:
         return geometry.uniform_over(np.arange(geometry.n))
 
-    def one_pass(self, source: Source) -> tuple[Tensor | None, float]:
-        return central_mean(source, source.n)
+    def one_pass(self, source: Source, explain: bool) -> tuple[Tensor | None, Array | None, float]:
+        return central_mean(source, source.n, explain)
 
 
 # What numbers from 1 to 4 can be raised to, and summed, within the range of float64.
@@ -211,8 +211,8 @@ class AgnosticClipping(Weighting):
         radius = self.b * (n - f) / (2 * math.sqrt(f * (n - 2 * f))) * math.sqrt(spreads[middle])
         return SumOfDistances(geometry, radius).minimise()
 
-    def one_pass(self, source: Source) -> tuple[Tensor | None, float]:
-        return (None, math.inf) if self.f else central_mean(source, source.n)
+    def one_pass(self, source: Source, explain: bool) -> tuple[Tensor | None, Array | None, float]:
+        return (None, None, math.inf) if self.f else central_mean(source, source.n, explain)
 
 
 @dataclass(frozen=True, repr=False)

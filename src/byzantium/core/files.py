@@ -37,7 +37,7 @@ def writing(path: Path) -> Iterator[BinaryIO]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        beside, descriptor = _beside(path)
+        beside, descriptor = create_beside(path)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 yield file
@@ -52,7 +52,7 @@ def writing(path: Path) -> Iterator[BinaryIO]:
     _sync(path.parent)
 
 
-def _beside(path: Path) -> tuple[Path, int]:
+def create_beside(path: Path) -> tuple[Path, int]:
     """A new file beside; it is locked while it is open, so that others see that it is in use."""
     while True:
         beside = path.with_name(f"{path.name}.{secrets.token_hex(8)}.writing")
@@ -84,11 +84,11 @@ def clear(folder: Path) -> None:
 
 
 def clear_abandoned(path: Path) -> None:
-    """Remove what those who were killed while `writing` this file have left, and nobody else's."""
+    """Remove what those who were killed have left beside this file, and nothing that is in use."""
     for beside in path.parent.iterdir() if path.parent.is_dir() else ():
         if WRITING.search(beside.name) and WRITING.sub("", beside.name) == path.name:
             with suppress(OSError):
-                descriptor = os.open(beside, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+                descriptor = os.open(beside, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     beside.unlink()

@@ -166,13 +166,18 @@ class _Sign:
     """A file among the results, by which it is found out who sees them."""
 
     def __init__(self, root: Path) -> None:
-        self.path, self.word = root / f".ray-{secrets.token_hex(8)}", secrets.token_bytes(16)
+        self.root, self.word = root, secrets.token_bytes(16)
 
     def __enter__(self) -> Self:
-        files.write(self.path, self.word)
+        self.root.mkdir(parents=True, exist_ok=True)
+        files.clear_abandoned(self.root / ".ray")
+        self.path, self.descriptor = files.create_beside(self.root / ".ray")
+        os.write(self.descriptor, self.word)
+        os.fsync(self.descriptor)
         return self
 
     def __exit__(self, *_: object) -> None:
+        os.close(self.descriptor)
         for path in self.path.parent.glob(f"{self.path.name}*"):
             path.unlink(missing_ok=True)
 
@@ -303,5 +308,5 @@ def _last_line(error: Exception) -> str:
 
 def _death(error: Exception) -> str:
     """What a process died of, from the many lines that Ray has for it."""
-    found = re.search(r"\bits (?:node|worker process|owner|process) has died", str(error))
-    return found[0] if found else f"its process is lost ({_last_line(error)})"
+    found = re.search(r"\bits (?:node|worker process) has died", str(error))
+    return found[0] if found else f"its process is lost: {type(error).__name__}"
