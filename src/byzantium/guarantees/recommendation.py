@@ -17,11 +17,14 @@ ALIKE = 2.0
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A pipeline, what it promises, and why it is the one."""
+    """What the recommended pipeline promises, and why it is the one."""
 
-    pipeline: Aggregator
     promise: Guarantee
     why: str
+
+    @property
+    def pipeline(self) -> Aggregator:
+        return self.promise.pipeline
 
     def __str__(self) -> str:
         return f"{self.promise}\n{self.why}"
@@ -40,22 +43,19 @@ def recommend(n: int, f: int, heterogeneous: bool = True) -> Recommendation:
     TrimmedMean(f=5)
     """
     if not heterogeneous:
-        rule = parse_rule("TrimmedMean()", f=f)
+        promise = guarantee(parse_rule("TrimmedMean()", f=f), n, f)
         return Recommendation(
-            rule,
-            guarantee(rule, n, f),
-            "No rule promises more; where workers hold alike data, that is what counts.",
+            promise, "No rule promises more; where workers hold alike data, that is what counts."
         )
-    possible = [(rule, found) for rule in TRAINED if (found := _promised(rule, n, f)) is not None]
-    if not possible:
+    promised = {text: found for text in TRAINED if (found := _promised(text, n, f)) is not None}
+    if not promised:
         raise ByzantiumError(f"no pipeline that was trained promises anything for n={n}, f={f}")
-    best = max(TRAINED[rule] for rule, _ in possible)
-    alike = [(rule, found) for rule, found in possible if TRAINED[rule] > best - ALIKE]
-    rule, found = min(alike, key=lambda pair: pair[1].kappa or 0.0)
+    best = max(TRAINED[text] for text in promised)
+    alike = [text for text in promised if TRAINED[text] > best - ALIKE]
+    text = min(alike, key=lambda text: promised[text].kappa or 0.0)
     return Recommendation(
-        found.pipeline,
-        found,
-        f"Its worst accuracy under six attacks on data sorted by label was {TRAINED[rule]:.1f} %, "
+        promised[text],
+        f"Its worst accuracy under six attacks on data sorted by label was {TRAINED[text]:.1f} %, "
         f"the best {best:.1f} % (docs/guarantees.md: digits, 5 of 25); of those within {ALIKE:g} "
         "points it promises most.",
     )
