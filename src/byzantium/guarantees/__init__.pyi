@@ -1,3 +1,9 @@
+from . import certification as certification
+from .certification import Certificate as Certificate
+from .certification import Finding as Finding
+from .certification import attack as attack
+from .certification import breakdown as breakdown
+from .certification import certify as certify
 from .measure import c_of as c_of
 from .measure import lower_bound as lower_bound
 
