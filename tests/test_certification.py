@@ -17,7 +17,7 @@ from byzantium.cli import main
 from byzantium.core import ByzantiumError
 from byzantium.guarantees import attack, breakdown, c_of, certify, lower_bound
 from byzantium.guarantees.families import attacks
-from byzantium.guarantees.search import kappa
+from byzantium.guarantees.search import kappas
 from byzantium.runs import Certification, Store, certificates, execute, perform, pipelines
 
 N = 25
@@ -122,9 +122,9 @@ def test_the_budget_is_counted() -> None:
 def test_what_rounding_hides_is_left_out() -> None:
     rows = np.zeros((5, 1))
     rows[1:, 0] = 1e4 + np.array([0, 1, 2, 3])
-    assert kappa(rows, 1, np.array([1e4 + 1.5])) == 0
+    assert kappas(rows, np.array([[1e4 + 1.5]]), 1) == 0
     rows[1:, 0] = 1e4 + np.array([0, 1, 2, 3]) * 1e-2
-    assert math.isnan(kappa(rows, 1, np.array([1e4])))
+    assert math.isnan(kappas(rows, np.array([[1e4]]), 1)[0])
 
 
 def test_every_attack_takes_part() -> None:

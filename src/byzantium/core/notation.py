@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from byzantium.core.errors import ByzantiumError, KindError
+from byzantium.core.formula import Formula
 
 # Longer than any pipeline, and short enough for any text to be read at once.
 LONGEST = 2000
@@ -27,7 +28,7 @@ def read(
 ) -> Any:
     """Build `Name(argument=value, ...)` from what is known; of a pipeline several, joined by `>>`.
 
-    An argument without a default that the text leaves out may be found among the known ones. A
+    An argument that is needed and that the text leaves out may be found among the known ones. A
     text that says something wrong is a ValueError, whatever is wrong with it.
     """
     if not isinstance(text, str):
@@ -79,8 +80,7 @@ def _build(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str
                 raise ByzantiumError(
                     f"{text!r} names {name!r}, which does not exist{hint(name, known)}"
                 )
-            signature = inspect.signature(known[name]).parameters
-            parameters = list(signature)
+            parameters = list(inspect.signature(known[name]).parameters)
             if len(positional) > len(parameters):
                 raise ByzantiumError(
                     f"{text!r} gives {name} {len(positional)} values, it takes {len(parameters)}"
@@ -101,17 +101,23 @@ def _build(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str
                         f"{text!r} gives {name} the argument {keyword.arg!r} twice"
                     )
                 arguments[keyword.arg] = _argument(keyword.value, text, known, known_arguments)
-            for parameter in signature.values():
-                if parameter.default is parameter.empty and parameter.name not in arguments:
-                    if parameter.name not in known_arguments:
-                        raise ByzantiumError(
-                            f"{text!r} lacks the argument {parameter.name!r} of {name}"
-                        )
-                    arguments[parameter.name] = known_arguments[parameter.name]
+            for parameter in _needed(known[name], arguments):
+                if parameter not in known_arguments:
+                    raise ByzantiumError(f"{text!r} lacks the argument {parameter!r} of {name}")
+                arguments[parameter] = known_arguments[parameter]
             return known[name](**arguments)
     raise ByzantiumError(
         f"{text!r} has {ast.unparse(node)!r} where 'Name(argument=value)' is expected"
     )
+
+
+def _needed(known: Callable[..., Any], arguments: Mapping[str, Any]) -> list[str]:
+    """What must be given beside these arguments: what has no default, and what they make needed."""
+    parameters = inspect.signature(known).parameters.values()
+    needed = [one.name for one in parameters if one.default is one.empty]
+    if inspect.isclass(known) and issubclass(known, Formula):
+        needed += known.wanted(arguments)
+    return [name for name in needed if name not in arguments]
 
 
 def _argument(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str, Any]) -> Any:

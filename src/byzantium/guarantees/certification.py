@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from byzantium.aggregation import Aggregator, check_sizes
-from byzantium.core import ByzantiumError
+from byzantium.core import ByzantiumError, cached_property
 from byzantium.guarantees import families
+from byzantium.guarantees.guarantee import guarantee
 from byzantium.guarantees.measure import c_of, lower_bound
 from byzantium.guarantees.search import Arrangement, Array, Found, Trial, climbed
 
@@ -185,22 +186,15 @@ class _Search:
         self.tell()
 
     def finding(self) -> Finding:
-        """The worst, measured alone and on draws that the search did not know."""
+        """The worst, measured as its users call the rule, on draws that the search did not know."""
         if not self.best:
             raise ByzantiumError(f"{self.trial.rule!r} refused all inputs")
-        best = self.best
-        if self.trial.random:
-            again = self.trial.fresh(AGAIN, self.seed + 1_000_003)
-            best = sorted(best, key=lambda one: -float(again.kappas(one.rows[None])[0]))
-        each = self.trial.fresh(MEASURED, self.seed + 2_000_003).each(best[0].rows)
-        error = float(np.std(each)) / math.sqrt(len(each)) if self.trial.random else 0.0
-        return Finding(
-            self.c(float(np.mean(each))),
-            self.c(error),
-            best[0].rows,
-            best[0].how,
-            self.trial.tried,
-        )
+        again = self.trial.fresh(AGAIN, self.seed + 1_000_003)
+        worst = max(self.best, key=lambda one: float(again.each(one.rows).mean()))
+        each = self.trial.fresh(MEASURED, self.seed + 2_000_003).each(worst.rows)
+        error = float(each.std()) / math.sqrt(len(each))
+        tried = self.trial.tried
+        return Finding(self.c(float(each.mean())), self.c(error), worst.rows, worst.how, tried)
 
 
 def breakdown(rule: Aggregator, n: int, draws: int = 64) -> int | None:
@@ -234,7 +228,7 @@ class Certificate:
     breakdown: the number of bad vectors that is enough to carry it away; None if no minority is.
     """
 
-    rule: str
+    rule: Aggregator
     n: int
     f: int
     findings: tuple[Finding, ...]
@@ -262,10 +256,17 @@ class Certificate:
         """The c below which no rule gets."""
         return c_of(lower_bound(self.n, self.f), self.n, self.f)
 
+    @cached_property
+    def promised(self) -> float | None:
+        """The c that is proved; None where none is known, or there is none."""
+        if 2 * self.f >= self.n:
+            return None
+        return guarantee(self.rule, self.n, self.f).c
+
     def entry(self) -> dict[str, Any]:
         """All but the inputs, as JSON has it."""
         return {
-            "rule": self.rule,
+            "rule": repr(self.rule),
             "n": self.n,
             "f": self.f,
             "c": _short(self.c),
@@ -274,6 +275,7 @@ class Certificate:
             "found_by": self.worst.how,
             "searches": [_short(finding.c) for finding in self.findings],
             "breakdown": self.breakdown,
+            "promised": None if self.promised is None else _short(self.promised),
             "lower_bound": _short(self.least),
         }
 
@@ -287,8 +289,10 @@ class Certificate:
             if self.breakdown is None
             else f"{self.breakdown} of {self.n} carry it away"
         )
+        promised = "nothing is" if self.promised is None else f"c <= {self.promised:.3g} is"
         return (
-            f"{self.rule}, {self.f} of {self.n} bad: {found}; no rule is below {self.least:.3g}\n"
+            f"{self.rule!r}, {self.f} of {self.n} bad: {found}, {promised} proved; "
+            f"no rule is below {self.least:.3g}\n"
             f"the worst of {tried} tries: {self.worst.how}\n"
             f"{carried}"
         )
@@ -317,8 +321,8 @@ def certify(
 
     >>> from byzantium import TrimmedMean
     >>> print(certify(TrimmedMean(f=1), 5, 1, seeds=1, budget=500))
-    TrimmedMean(f=1), 1 of 5 bad: c >= 0.625; no rule is below 0.625
-    the worst of 512 tries: 1 of 4 honest at 1
+    TrimmedMean(f=1), 1 of 5 bad: c >= 0.625, c <= 0.625 is proved; no rule is below 0.625
+    the worst of 508 tries: 1 of 4 honest at 1, bad at 0 and 0
     2 of 5 carry it away
     """
     findings = []
@@ -332,4 +336,4 @@ def certify(
         )
         assert finding is not None  # nobody stopped it
         findings.append(finding)
-    return Certificate(repr(rule), n, f, tuple(findings), breakdown(rule, n))
+    return Certificate(rule, n, f, tuple(findings), breakdown(rule, n))

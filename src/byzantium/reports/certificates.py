@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from byzantium.aggregation import parse
 from byzantium.core import files, needed
 from byzantium.guarantees import Certificate
 from byzantium.reports import palette
@@ -27,7 +26,7 @@ TOP, BOTTOM = 100.0, 0.4
 def label(certificate: Certificate) -> tuple[str, str]:
     """What stands before a rule, and the rule; without the f that is the certificate's."""
     texts = []
-    for stage in parse(certificate.rule).stages:
+    for stage in certificate.rule.stages:
         text = re.sub(rf"\bf={certificate.f}\b(, )?", "", repr(stage))
         text = re.sub(rf"\bm={certificate.n - certificate.f}\b", "m=n-f", text)
         texts.append(re.sub(r", \)", ")", text))
@@ -41,11 +40,14 @@ def found(certificate: Certificate) -> str:
 
 def terminal(certificates: Iterable[Certificate]) -> Table:
     """A line for each."""
-    table = Table("rule", "f", "c, worst found", "any rule", "carried away by", "found by")
+    table = Table(
+        "rule", "f", "c, worst found", "proved", "any rule", "carried away by", "found by"
+    )
     for one in certificates:
         carried = "no minority" if one.breakdown is None else f"{one.breakdown} of {one.n}"
         least = f">= {one.least:.3g}"
-        table.add_row(one.rule, str(one.f), found(one), least, carried, one.worst.how)
+        proved = "" if one.promised is None else f"<= {one.promised:.3g}"
+        table.add_row(repr(one.rule), str(one.f), found(one), proved, least, carried, one.worst.how)
     return table
 
 
@@ -75,7 +77,8 @@ def text(certificates: Sequence[Certificate]) -> str:
 def _cell(certificate: Certificate | None) -> str:
     if certificate is None:
         return "-"
-    return "unbounded" if certificate.unbounded else f"{certificate.c:.3g}"
+    worst = "unbounded" if certificate.unbounded else f"{certificate.c:.3g}"
+    return worst if certificate.promised is None else f"{worst} (≤ {certificate.promised:.3g})"
 
 
 def write_json(certificates: Iterable[Certificate], path: Path) -> None:
@@ -109,6 +112,14 @@ def _figure(certificates: Sequence[Certificate]) -> Figure:
             if line:
                 look: dict[str, Any] = {"color": colours[rule], "linewidth": 1.2}
                 axis.plot(*zip(*line, strict=True), marker="o", markersize=3, label=rule, **look)
+            proved = sorted(
+                (o.f / o.n, o.promised)
+                for o in here
+                if labels[o][1] == rule and o.promised is not None
+            )
+            if proved:
+                dots: dict[str, Any] = {"linestyle": ":", "alpha": 0.6}
+                axis.plot(*zip(*proved, strict=True), color=colours[rule], linewidth=0.9, **dots)
         axis.set_yscale("log")
         axis.set_ylim(BOTTOM, 1.25 * TOP)
         axis.set_title(f"behind {mixing}" if mixing else "alone", fontsize=USUAL)
@@ -118,14 +129,14 @@ def _figure(certificates: Sequence[Certificate]) -> Figure:
     axes[0].set_yticks(ticks, names)
     axes[0].minorticks_off()
     axes[0].set_ylabel(f"c, the worst found (n = {n})", fontsize=USUAL)
-    handles = {h.get_label(): h for axis in axes for h in axis.get_lines()}
+    handles = {str(h.get_label()): h for axis in axes for h in axis.get_lines()}
     axes[-1].legend(
         handles=[handles[rule] for rule in rules if rule in handles],
         loc="center left",
         bbox_to_anchor=(1.02, 0.5),
         frameon=False,
         fontsize=SMALL + 0.5,
-        title="grey: no rule gets there",
+        title="dotted: proved\ngrey: no rule gets there",
         title_fontsize=SMALL,
     )
     return figure

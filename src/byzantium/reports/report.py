@@ -24,6 +24,7 @@ from byzantium.core import files, needed, notation
 from byzantium.learning import metrics
 from byzantium.papers import Compared, Comparison, published
 from byzantium.reports import palette, tables
+from byzantium.reports.promises import promises
 from byzantium.runs import Federation, Job, Metrics, Mimicry, Result, Run, Store
 
 # Runs that differ in these alone stand in one matrix.
@@ -270,6 +271,7 @@ def _run(result: Result, setting: int) -> dict[str, Any]:
             },
         },
         "weights": weights,
+        "promises": promises(job, result.metrics) if isinstance(job, Run) else {},
     }
     return {name: _short(value) for name, value in entries.items()}
 

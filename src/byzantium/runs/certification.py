@@ -129,7 +129,7 @@ def certificates(results: Iterable[Result]) -> list[Certificate]:
             found.setdefault(result.job.varied(seed=0), []).append(finding(result))
     return [
         guarantees.Certificate(
-            job.rule,
+            job.aggregator(),
             job.n,
             job.f,
             tuple(findings),

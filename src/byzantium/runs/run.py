@@ -59,7 +59,10 @@ class Run(Job):
     long_tail: Imbalance = option(1.0, "How many times rarer the last class is than the first.")
     model: str = option("mlp", "cnn, cnn(scale=2), mlp, mlp(hidden=64, layers=1), linear.")
     n: Positive = option(25, "Workers.")
-    f: Count = option(5, "How many attackers the server reckons with.")
+    f: Count = option(
+        5,
+        "How many attackers the server reckons with: too few is fatal, one too many costs little.",
+    )
     attackers: Count | None = option(None, "How many there really are, where that is not f.")
     rule: str = option(
         "Bucketing(s=2) >> GeometricMedian()",

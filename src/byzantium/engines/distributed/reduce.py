@@ -15,6 +15,7 @@ from byzantium.aggregation import Aggregator, Matrix, Report, Source, check_size
 from byzantium.core import ByzantiumError, KindError, PositiveMeasure, fitted
 from byzantium.engines.distributed.ranks import TIMEOUT, Ranks
 from byzantium.engines.distributed.shard import Shard
+from byzantium.guarantees import announce
 
 
 def robust_all_reduce(
@@ -104,6 +105,8 @@ def _met(
     if "out" in view:
         raise ByzantiumError(f"out must be like the vector, {_kind(vector)}, got {_kind(out)}")
     check_sizes(rule.stages, ranks.n)
+    if ranks.rank == 0:
+        announce(rule, ranks.n)
     if not replicated:
         yield Shard(vector.detach(), ranks, norms, out), generator
         return

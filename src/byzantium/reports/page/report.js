@@ -736,6 +736,7 @@ function configuration(run) {
     ...(run.reason ? [["reason", run.reason]] : []),
     ["accuracy", run.accuracy === null ? null : `${run.accuracy.toFixed(2)} %`],
     ["took", run.seconds === null ? null : duration(run.seconds)],
+    ...Object.entries(run.promises),
   ];
   return [
     make("p", null, commandOf(run.command)),
