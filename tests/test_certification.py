@@ -21,7 +21,7 @@ from byzantium.guarantees.search import kappas
 from byzantium.runs import Certification, Store, certificates, execute, perform, pipelines
 
 N = 25
-BUDGET = 800
+BUDGET = 600
 
 
 class Subtracting(bz.MatrixRule):
@@ -83,7 +83,7 @@ def test_the_input_is_what_was_measured() -> None:
 
 def test_the_best_of_many_is_measured_on_draws_that_the_search_did_not_know() -> None:
     rule = bz.Bucketing(s=2) >> bz.Median()
-    finding = attack(rule, N, 3, budget=2000, draws=4)
+    finding = attack(rule, N, 3, budget=600, draws=4)
     assert finding is not None
     again = slow_c(rule, finding.rows, 3, draws=1000)
     assert finding.error > 0
@@ -114,9 +114,9 @@ def test_the_budget_is_counted() -> None:
 
     finding = attack(Counting(), 11, 2, budget=1000)
     assert finding is not None
-    assert 1000 <= finding.tried < 1100
+    assert 1000 <= finding.tried < 1050
     # Beside those tried, probes that find out what kind of rule it is.
-    assert finding.tried <= calls < finding.tried + 100
+    assert finding.tried <= calls < finding.tried + 50
 
 
 def test_what_rounding_hides_is_left_out() -> None:
@@ -205,7 +205,7 @@ def test_the_command(tmp_path: Path) -> None:
         ("Bucketing(s=2) >> Krum(f=1)", 1),
     ]
     assert entries[1]["c"] == pytest.approx(entries[1]["lower_bound"], rel=1e-3)
-    assert "| `TrimmedMean()` | 0.55 | 1.57 |" in files["c.md"].read_text()
+    assert "| `TrimmedMean()` | 0.55 (≤ 0.55) | 1.57 (≤ 1.57) |" in files["c.md"].read_text()
     assert files["c.png"].read_bytes().startswith(b"\x89PNG")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
     assert CliRunner().invoke(main, words).exit_code == 0

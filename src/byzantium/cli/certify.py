@@ -64,7 +64,7 @@ class Counts(click.ParamType):
     type=click.IntRange(min=1),
     default=Certification.budget,
     show_default=True,
-    help="How often a search may ask the rule.",
+    help="How many inputs a search tries.",
 )
 @click.option("--json", type=Place(dir_okay=False), help="Also write what was found as JSON.")
 @click.option("--markdown", type=Place(dir_okay=False), help="Also write the table as Markdown.")

@@ -26,8 +26,8 @@ Stop = Callable[[], bool]
 
 # A c above this counts as unbounded: what is bounded for n vectors is at most about n^2.
 UNBOUNDED = 1e6
-# How often the rule is asked in one search, and on how many draws of random mixings it judges.
-BUDGET, DRAWS = 30_000, 16
+# How many inputs one search tries, each on so many draws of random mixings.
+BUDGET, DRAWS = 10_000, 16
 # On how many fresh draws the best inputs of a search meet again, and the winner is measured.
 AGAIN, MEASURED = 128, 1024
 # The shares of the budget that go at most to known inputs, and to these and random beginnings; the
@@ -55,7 +55,7 @@ class Finding:
     error:     the standard error of this mean; 0 where nothing is random.
     rows:      (n, d), the input; its first f rows are bad.
     how:       what made it.
-    tried:     how often the rule was asked.
+    tried:     how many inputs the search tried.
     """
 
     c: float
@@ -100,7 +100,7 @@ def attack(
     """Look for the input that hurts a rule most; None where it was stopped.
 
     First the families of `families`, then clusters in the plane from random beginnings, then all
-    points of the best. It ends when the rule was asked `budget` times, or is found to be unbounded.
+    points of the best. It ends when `budget` inputs were tried, or one shows that c is unbounded.
 
     honest: more families of honest vectors, n or more of each.
     """
@@ -141,7 +141,7 @@ class _Search:
         n, f, rng = self.trial.n, self.trial.f, self.rng
         known = [*families.two_points(n, f), *families.attacked(n, f, rng, honest)]
         # Alike ones side by side can be tried together; which are left out is a matter of chance.
-        some = rng.permutation(len(known))[: int(KNOWN * self.budget / self.trial.draws)]
+        some = rng.permutation(len(known))[: int(KNOWN * self.budget)]
         self.look(known[k] for k in sorted(some))
         for found in list(self.best[:2]):
             made = families.stretched(found.rows, f)
@@ -209,8 +209,9 @@ def breakdown(rule: Aggregator, n: int, draws: int = 64) -> int | None:
     rng = np.random.default_rng(0)
     rows = AWAY + rng.normal(size=(n, 2))
     with _silent():
+        trial = Trial(rule, n, 1, draws)
         for bad in range(1, min(n // 2 + 1, n - 2) + 1):
-            trial, others = Trial(rule, n, bad, draws), rows[bad:]
+            trial.f, others = bad, rows[bad:]
             # Where nobody is bad, a rule with a radius may be as far away.
             usual = max(1.0, float(trial.kappas(rows[None])[0]))
             sent = families.far(others, bad, rng, CARRIED)

@@ -31,6 +31,8 @@ Array = NDArray[np.float64]
 LOST = 1e-10
 # Beyond it a rule may reject a row, so that it has to be asked itself.
 HUGE = 1e100
+# On how many inputs and draws it is found out what kind of rule it is.
+PROBED = 4
 # How many inputs are made from one at a time.
 OFFSPRING = 16
 # Steps, in units of the honest spread, below which a place cannot be improved.
@@ -52,13 +54,19 @@ def kappas(rows: Array, outs: Array, f: int) -> Array:
     return squares / variance
 
 
+def _drawn(draws: int, seed: int) -> list[int]:
+    """The seed of each draw."""
+    seeds: list[int] = np.random.default_rng(seed).integers(2**62, size=draws).tolist()
+    return seeds
+
+
 class Trial:
     """A rule on trial: what it makes of inputs, and how many were tried.
 
     draws: how many draws of random mixings each input is tried on, the same for all inputs, so that
            they can be compared. One that is the best of many may owe it to these draws: `fresh`
            gives a trial with others.
-    tried: how often the rule was asked so far.
+    tried: how many inputs so far.
     """
 
     def __init__(self, rule: Aggregator, n: int, f: int, draws: int = 16, seed: int = 0) -> None:
@@ -70,26 +78,19 @@ class Trial:
             step.needs_origin for step in self._steps
         )
         self._generator = torch.Generator()
-        self._seeds = np.random.default_rng(seed).integers(2**62, size=draws).tolist()
-        probes = np.random.default_rng(0).normal(size=(4, n, 2))
+        self._seeds = _drawn(PROBED, seed)
+        probes = np.random.default_rng(0).normal(size=(PROBED, n, 2))
         for k, probe in enumerate(probes):
             probe[k % n] *= 1e3  # another row sticks out of each
-        self.random = any(
-            not np.array_equal(self._called(probe, self._seeds[0]), self._called(probe, other))
-            for probe in probes
-            for other in self._seeds[1:]
-        )
-        if not self.random:
-            self._seeds = self._seeds[:1]
+        results = np.array([[self._called(p, seed) for p in probes] for seed in self._seeds])
+        self.random = not all(np.array_equal(result, results[0]) for result in results)
         # A rule by coordinate gives many inputs their results in one call, side by side.
         beside = np.concatenate(list(probes), axis=1)
         self.by_column = all(
-            np.allclose(
-                self._called(beside, seed),
-                np.concatenate([self._called(probe, seed) for probe in probes]),
-            )
-            for seed in self._seeds
+            np.allclose(self._called(beside, seed), result.reshape(-1))
+            for seed, result in zip(self._seeds, results, strict=True)
         )
+        self._seeds = _drawn(draws if self.random else 1, seed)
 
     @property
     def draws(self) -> int:
@@ -97,7 +98,9 @@ class Trial:
 
     def fresh(self, draws: int, seed: int) -> Trial:
         """The same with other draws; without random mixings there is nothing to draw."""
-        return Trial(self.rule, self.n, self.f, draws, seed)
+        other = copy.copy(self)
+        other._seeds = _drawn(draws if self.random else 1, seed)
+        return other
 
     def _called(self, rows: Array, seed: int) -> Array:
         self.rule.reset()
@@ -124,7 +127,7 @@ class Trial:
 
         By the shortest way there is. `each` asks the rule as its users do.
         """
-        self.tried += len(inputs) * self.draws
+        self.tried += len(inputs)
         if self.by_column:
             b, n, d = inputs.shape
             beside = np.ascontiguousarray(inputs.transpose(1, 0, 2).reshape(n, b * d))
