@@ -1,3 +1,4 @@
+from . import certificates as certificates
 from . import demo as demo
 from . import figures as figures
 from . import markdown as markdown

@@ -80,6 +80,31 @@ def sheet(
     return figure, [list(row) for row in axes]
 
 
+def row(
+    columns: int, panel: tuple[float, float], *, left: float = 0.75, right: float = 0.2
+) -> tuple[Figure, list[Axes]]:
+    """Panels side by side that share their axes, without a title."""
+    from matplotlib.figure import Figure
+
+    top, bottom, gap = 0.35, 0.5, 0.15
+    width = left + columns * panel[0] + (columns - 1) * gap + right
+    height = top + panel[1] + bottom
+    figure = Figure(figsize=(width, height))
+    sides = {"left": left / width, "right": 1 - right / width}
+    ends = {"bottom": bottom / height, "top": 1 - top / height}
+    axes = figure.subplots(
+        1,
+        columns,
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        gridspec_kw={**sides, **ends, "wspace": gap / panel[0]},
+    )[0]
+    for axis in axes:
+        _plain(axis)
+    return figure, list(axes)
+
+
 def _plain(axis: Axes) -> None:
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color(GREY)

@@ -1,6 +1,9 @@
 from . import job as job
 from . import parts as parts
 from . import records as records
+from .certification import Certification as Certification
+from .certification import certificates as certificates
+from .certification import pipelines as pipelines
 from .federation import Federation as Federation
 from .job import Job as Job
 from .job import Metrics as Metrics

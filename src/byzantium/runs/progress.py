@@ -15,6 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from byzantium.runs.certification import Certification
 from byzantium.runs.federation import Federation
 from byzantium.runs.job import Job
 from byzantium.runs.mimicry import Mimicry
@@ -29,6 +30,8 @@ def described(job: Job) -> str:
         return f"{job.rule} against {job.attack}{momentum}, {job.partition}, seed {job.seed}"
     if isinstance(job, Mimicry):
         return f"{job.rule}, {job.q} of {job.n} copy one, dimension {job.d}"
+    if isinstance(job, Certification):
+        return f"{job.rule} attacked, {job.f} of {job.n} bad, seed {job.seed}"
     if isinstance(job, Federation):
         return f"{job.name}: {job.rule}, f = {job.f}"
     return job.identity
