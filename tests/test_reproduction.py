@@ -21,6 +21,7 @@ from byzantium.cli.paper import report, reproduce
 from byzantium.experiments import MAKERS, Comparison, Store, Version
 from byzantium.papers.requests import Requests
 from byzantium.reports.markdown import markdown, terminal
+from byzantium.reports.palette import short
 
 ONE = Version(seeds=1)
 CHEAP = Version(seeds=1, rounds=60, model="mlp", data="digits")
@@ -69,7 +70,7 @@ def test_a_table_holds_published_ours_difference_and_verdict(tmp_path: Path) -> 
         gap = fmean(ours) - mean
         within = abs(gap) <= 1.5 or abs(gap) <= 2 * deviation
         assert [
-            row["aggregator"],
+            short("aggregator", row["aggregator"]),
             row["split"],
             f"{mean:.2f} ± {deviation:.2f}",
             f"{fmean(ours):.2f} ± {stdev(ours):.2f} (3 seeds)",
@@ -96,9 +97,15 @@ def test_the_main_figure_is_a_table_of_sixteen_rows(tmp_path: Path) -> None:
         entry = f"{fmean(ours):.1f} ± {stdev(ours):.1f} ({mean:.1f})"
         off = abs(fmean(ours) - mean) > max(1.5, 2 * deviation)
         differ += off
-        found = shown[aggregator, momentum, s][attacks.index(attack)]
+        found = shown[short("aggregator", aggregator), momentum, s][1 + attacks.index(attack)]
         assert found == (f"**{entry}**" if off else entry)
     assert 0 < differ < 80
+    for labels, (worst, *entries) in shown.items():
+        values = [float(entry.strip("*").split()[0]) for entry in entries]
+        published = [float(entry.strip("*)").partition("(")[2]) for entry in entries]
+        of_ours, of_theirs = worst.strip(")").split(" (")
+        assert float(of_ours.split()[0]) == min(values), labels
+        assert float(of_theirs) == min(published), labels
     # Those that differ are listed in full, once each.
     assert text.count("**differs**") == differ
     assert f"{80 - differ} of 80 cells agree" in text

@@ -26,6 +26,7 @@ from .sources import Matrix as Matrix
 from .sources import Source as Source
 from .sources import as_source as as_source
 from .sources import middle as middle
+from .trust import CAUTION as CAUTION
 from .trust import Trust as Trust
 from .weightings import CenteredClipping as CenteredClipping
 from .weightings import GeometricMedian as GeometricMedian

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 BLACK, GREY = "#222222", "#777777"
 DASHES: dict[Any, Any] = {0.0: "-", 0.9: (0, (4, 1.5)), 0.5: (0, (6, 1, 1, 1)), 0.99: (0, (1, 1))}
+# For what has no dashes of its own, one after the other.
+CYCLE: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (6, 1, 1, 1)), (0, (2, 1)))
 SMALL, USUAL, LARGE = 6.5, 8.0, 10.5
 
 
@@ -26,14 +28,17 @@ def sheet(
     shape: tuple[int, int],
     panel: tuple[float, float],
     *,
-    share: bool = True,
+    share: Any = True,
     gap: tuple[float, float] = (0.12, 0.14),
     left: float = 0.75,
     right: float = 0.2,
     bottom: float = 0.85,
     titled: bool = True,
 ) -> tuple[Figure, list[list[Axes]]]:
-    """Panels of one size under a title and, in small, in what the version is cheaper."""
+    """Panels of one size under a title and, in small, in what the version is cheaper.
+
+    share: whether panels share their axes; "row", if those of a row alone share what is upwards.
+    """
     from matplotlib.figure import Figure
 
     rows, columns = shape
@@ -48,7 +53,7 @@ def sheet(
     axes = figure.subplots(
         rows,
         columns,
-        sharex=share,
+        sharex=bool(share),
         sharey=share,
         squeeze=False,
         gridspec_kw={
