@@ -164,12 +164,13 @@ def test_a_run_that_diverged_is_the_worst_and_one_attack_has_no_worst(tmp_path: 
 
 
 def test_the_worst_case_of_each_cell(store: Store) -> None:
-    lay(store, BASE.varied(rule="Mean()", attack="Mimic()", partition="iid()"), 30.0)
+    iid = BASE.varied(rule="Mean()", attack=ATTACKS[0], partition="iid()")
+    lay(store, iid, 30.0)
     table = only(pivots(store, rows=["rule"], columns="partition", worst_case=True))
     shown = {row[0].text: [entry.text for entry in row[1:]] for row in tables.table(table).rows}
     assert shown["Mean"] == ["30.0, 1 seed", "21.0 ± 1.0"]
     assert shown["Krum"] == ["", "60.5 ± 0.5"]
-    assert "1 cells of fewer" in table.artifact.notes
+    assert "the worst of 3 attacks; in 1 of 4 cells of fewer" in table.artifact.notes
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from rich.console import Console
 from byzantium.cli.paper import report, reproduce
 from byzantium.experiments import MAKERS, Comparison, Store, Version
 from byzantium.papers.requests import Requests
+from byzantium.reports import own_runs, pivots
 from byzantium.reports.markdown import markdown, terminal
 from byzantium.reports.palette import short
 
@@ -241,10 +242,10 @@ def test_what_is_missing_unfinished_or_diverged_is_said(tmp_path: Path) -> None:
     compared = comparison("table2", store, version)
     text = markdown([compared], store)
     shown = {(row[0], row[1]): row[3:] for row in rows(text, "aggregator")}
-    assert shown["krum", "iid"] == ["missing", "—", "missing"]
-    assert shown["rfa", "iid"] == ["unfinished", "—", "missing"]
-    assert shown["cclip", "iid"] == ["diverged", "—", "**diverged**"]
-    assert shown["mean", "iid"][0] == "90.00 (1 seed, 1 diverged)"
+    assert shown["Krum", "iid"] == ["missing", "—", "missing"]
+    assert shown["RFA", "iid"] == ["unfinished", "—", "missing"]
+    assert shown["CClip", "iid"] == ["diverged", "—", "**diverged**"]
+    assert shown["Mean", "iid"][0] == "90.00 (1 seed, 1 diverged)"
     assert "2 of 10 cells missing" in text
     for compared_cell in compared.cells:
         absent = compared_cell.cell in (cells["krum", "iid"], cells["rfa", "iid"])
@@ -262,8 +263,8 @@ def test_what_failed_is_said_and_why(tmp_path: Path) -> None:
         folders.fail(store, job, "OSError: `no` <b>space</b>")
     text = markdown([comparison("table2", store, version)], store)
     shown = {(row[0], row[1]): row[3:] for row in rows(text, "aggregator")}
-    assert shown["krum", "iid"] == ["failed", "—", "missing"]
-    assert shown["mean", "iid"][0] == "90.00 (1 seed, 1 failed)"
+    assert shown["Krum", "iid"] == ["failed", "—", "missing"]
+    assert shown["Mean", "iid"][0] == "90.00 (1 seed, 1 failed)"
     assert "; 3 runs failed" in text
     assert "\n- `OSError: 'no' <b>space</b>` (3 runs)\n" in text
 
@@ -489,7 +490,9 @@ def test_the_text_in_the_repository_is_what_its_results_say(tmp_path: Path) -> N
         shutil.copyfile(repository / name, tmp_path / name)
     store = Store(tmp_path / "results")
     comparisons = [comparison(name, store, version) for name, version in Requests(store)]
-    stems = [one.artifact.stem for one in comparisons]
+    own = pivots(own_runs(store, comparisons))
+    stems = [one.artifact.stem for one in [*comparisons, *own]]
     pictures = {stem: f"results/figures/{stem}.png" for stem in stems}
     assert set(pictures.values()) == {name for name in listed if name.endswith(".png")}
-    assert (repository / "REPRODUCTION.md").read_text() == markdown(comparisons, store, pictures)
+    text = markdown(comparisons, store, pictures, own)
+    assert (repository / "REPRODUCTION.md").read_text() == text

@@ -228,15 +228,14 @@ def written(
 
     The latter need not be asked for: where there is no matplotlib, they are left out.
     """
-    from byzantium.reports import figures
+    from byzantium.reports import figures, own_runs
     from byzantium.reports import markdown as reproduction
     from byzantium.reports import report as page
 
     found, names = list(store), list(MAKERS)
     comparisons = [compare(artifact(name, version), store) for name, version in Requests(store)]
     comparisons.sort(key=lambda comparison: names.index(comparison.artifact.name))
-    shown = {job for comparison in comparisons for job in comparison.artifact.jobs}
-    own = wanted.tables(result for result in found if result.job not in shown)
+    own = wanted.tables(own_runs(found, comparisons))
     drawn = drawn and find_spec("matplotlib") is not None
     with err.status("drawing"):
         pictures = {

@@ -17,7 +17,10 @@ from byzantium.runs import Result, Store
 
 # A cell agrees within two published standard deviations, or so many points.
 POINTS = 1.5
-CRITERION = f"within two published standard deviations, or {POINTS} points, whichever is more"
+CRITERION = (
+    "within two published standard deviations of the published mean, "
+    f"or within {POINTS} points of it, whichever is more"
+)
 # Student's t by degrees of freedom, 1 to 10: a larger one is beyond chance, with 95 % (two-sided).
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 

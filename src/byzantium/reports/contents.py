@@ -23,7 +23,7 @@ from byzantium.reports.headline import headline
 from byzantium.reports.pivot import described, order, pivots, setting, varying, without_f
 from byzantium.runs import Federation, Job, Metrics, Mimicry, Result, Run, Store
 
-DIGITS = 3
+DIGITS = 4
 # A heat map with more columns than this shows nothing more.
 COLUMNS = 20
 
@@ -56,6 +56,7 @@ def contents(
         "settings": list(settings.values()),
         "zoom": _short(_zooms(trained, places)),
         "labels": _labels(jobs),
+        "words": {term.short: term.words for term in palette.TERMS},
         "rules": {k: _summary(k) for k in {_kind(j.rule) for j in jobs if isinstance(j, Run)}},
         # What may be drawn over rounds, in the order it is offered.
         "metrics": {m.name: {"title": m.title, "scale": m.scale} for m in metrics.numbers()},
@@ -157,7 +158,7 @@ def _settings(jobs: Sequence[Job]) -> dict[tuple[Any, ...], str]:
     real = [job for job in jobs if isinstance(job, Federation)]
     words = {_setting(job): f"federation {job.name}, f = {job.f}" for job in real}
     runs = {_setting(job): described(job) for job in jobs if isinstance(job, Run)}
-    told = varying(list(runs.values()))
+    told = [name for name in varying(list(runs.values())) if name not in ("rule", "attack")]
     return words | {place: setting(values, told) for place, values in runs.items()}
 
 
@@ -293,7 +294,7 @@ def _place_in_table(
         "text": job.rule if isinstance(job, Run) else "",
         "row": ", ".join(called(name, labels[name]) for name in names),
         "column": called(across, labels[across]),
-        "long": palette.words(across, labels[across]),
+        "notation": labels[across] if isinstance(labels[across], str) else "",
         "value": compared.value,
         "deviation": compared.deviation,
         "seeds": len(compared.values) + compared.diverged,

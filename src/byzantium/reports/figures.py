@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
@@ -88,11 +89,12 @@ def _curves(comparison: Comparison) -> Figure:
     shared = all(look == looks[0] for look in looks)
     ranges = [measured.zoom(comparison, [c for panel in row for c in panel]) for row in cells]
     keys = [_keys(comparison, look) for look in looks]
-    across = _across(len(keys[0]), len(columns))
+    panel = (1.95, 1.45) if len(columns) > 2 else (3.0, 2.0)
+    across = _across(keys[0], 0.85 + len(columns) * (panel[0] + 0.12))
     figure, axes = sheet(
         comparison.artifact,
         (len(rows), len(columns)),
-        (1.95, 1.45) if len(columns) > 2 else (3.0, 2.0),
+        panel,
         share="row",
         left=0.85 if len(rows) > 1 else 0.65,
         right=0.2 if shared else 1.2,
@@ -127,9 +129,11 @@ def _captioned(called: Callable[[str, Any], str], name: str, value: Any) -> str:
     return words(name, value) if value in palette.BY_NAME else called(name, value)
 
 
-def _across(entries: int, columns: int) -> int:
-    """How many entries of a legend stand side by side: all, or two even lines."""
-    return entries if entries <= max(3, columns + 1) else math.ceil(entries / 2)
+def _across(keys: Sequence[Artist], width: float) -> int:
+    """How many entries of a legend stand side by side on so many inches, in even lines."""
+    longest = max(len(str(key.get_label())) for key in keys)
+    fit = max(1, int(width / (0.065 * longest + 0.6)))
+    return math.ceil(len(keys) / math.ceil(len(keys) / fit))
 
 
 def _at(comparison: Comparison, row: Any, column: Any) -> list[Compared]:
@@ -255,8 +259,10 @@ def _table(comparison: Comparison) -> Figure:
     """Ours in the cells, the published numbers small below; colours as on the page."""
     picture, called = comparison.artifact.picture, namer(comparison)
     rows, columns = _values(comparison, picture.rows), _values(comparison, picture.columns)
-    size = (1.9 * len(columns), 0.48 * len(rows))
-    figure, axes = sheet(comparison.artifact, (1, 1), size, left=1.35, bottom=0.2)
+    size = (2.2 * len(columns), 0.48 * len(rows))
+    said = comparison.is_published and comparison.comparable
+    bottom = 0.5 if said else 0.2
+    figure, axes = sheet(comparison.artifact, (1, 1), size, left=1.95, bottom=bottom)
     axis = axes[0][0]
     for compared in comparison.cells:
         row = rows.index(compared.cell.labels[picture.rows])
@@ -278,9 +284,9 @@ def _table(comparison: Comparison) -> Figure:
     ):
         places = [k + 0.5 for k in range(len(values))]
         ticks(places, [_captioned(called, name, value) for value in values], fontsize=USUAL)
-    if comparison.is_published and comparison.comparable:
-        x, y = inches(figure, 0.1, 0.08)
-        figure.text(x, y, f"agrees: {CRITERION}", fontsize=SMALL, color=GREY)
+    if said:
+        text = "\n".join(textwrap.wrap(f"agrees: {CRITERION}", 15 * int(size[0] + 1.9)))
+        figure.text(0.5, inches(figure, 0, 0.25)[1], text, ha="center", va="center", fontsize=SMALL)
     axis.tick_params(length=0)
     axis.grid(visible=False)
     axis.spines[:].set_visible(False)

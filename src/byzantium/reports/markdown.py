@@ -31,7 +31,7 @@ generated from the results of runs; nothing is written by hand.
 NAMES = ", ".join(f"{t.short} is `{t.kind}`" for t in TERMS if t.kind not in ("", t.short))
 RULE = f"""\
 An accuracy is the mean of the last five evaluations of a run, in percent, on the test set. A cell
-**agrees** if our mean over seeds is near the published mean: {CRITERION}.
+**agrees** if our mean over seeds is {CRITERION}.
 The order of two rules is looked at where they were published farther apart than that, in the same
 setting. Names are the paper's: {NAMES}.
 """

@@ -48,12 +48,18 @@ def pivots(
     for result, values in found:
         setting = tuple(v for name, v in values.items() if name not in hidden)
         tables.setdefault(setting, []).append((result, values))
-    ordered = sorted(tables.values(), key=lambda own: -len(own))
+    ordered = sorted(tables.values(), key=lambda some: -len(some))
     told = [name for name in varies if name not in hidden]
     return [
-        _table(own, rows, columns, told, k if len(ordered) > 1 else 0, worst_case)
-        for k, own in enumerate(ordered, 1)
+        _table(some, rows, columns, told, k if len(ordered) > 1 else 0, worst_case)
+        for k, some in enumerate(ordered, 1)
     ]
+
+
+def own(results: Iterable[Result], comparisons: Sequence[Comparison]) -> list[Result]:
+    """The results that are of none of some artifacts."""
+    shown = {job for comparison in comparisons for job in comparison.artifact.jobs}
+    return [result for result in results if result.job not in shown]
 
 
 def described(run: Run) -> Values:
@@ -97,17 +103,17 @@ def _chosen(varies: Sequence[str], rows: Sequence[str], columns: str) -> tuple[l
 
 
 def _table(
-    own: Sequence[tuple[Result, Values]],
+    found: Sequence[tuple[Result, Values]],
     rows: Sequence[str],
     columns: str,
     told: Sequence[str],
     number: int,
     worst_case: bool,
 ) -> Comparison:
-    names, values = [*rows, columns], own[0][1]
-    attacks = {result_values["attack"] for _, result_values in own}
+    names, values = [*rows, columns], found[0][1]
+    attacks = {result_values["attack"] for _, result_values in found}
     keys = [*names, "attack"] if worst_case else names
-    cells = _cells(own, keys)
+    cells = _cells(found, keys)
     notes = ""
     if worst_case:
         cells, notes = _worst(cells, names, len(attacks))
@@ -129,18 +135,23 @@ def _table(
     return Comparison(made, tuple(cells))
 
 
-def _cells(own: Sequence[tuple[Result, Values]], names: Sequence[str]) -> list[Compared]:
+def _cells(found: Sequence[tuple[Result, Values]], names: Sequence[str]) -> list[Compared]:
     """A cell for all runs with the same values of these names."""
-    found: dict[tuple[Any, ...], list[Result]] = {}
-    for result, values in own:
-        found.setdefault(tuple(values[name] for name in names), []).append(result)
+    cells: dict[tuple[Any, ...], dict[int, Result]] = {}
+    for result, values in found:
+        seeds = cells.setdefault(tuple(values[name] for name in names), {})
+        assert isinstance(result.job, Run)
+        # Runs with one seed that record different things are one training; what is done counts.
+        if result.job.seed not in seeds or result.done:
+            seeds[result.job.seed] = result
     return [
         Compared(
             Cell(dict(zip(names, key, strict=True)), tuple(result.job for result in results)),
             None,
-            tuple(results),
+            results,
         )
-        for key, results in sorted(found.items(), key=lambda item: [order(v) for v in item[0]])
+        for key, seeds in sorted(cells.items(), key=lambda item: [order(v) for v in item[0]])
+        for results in [tuple(seeds[seed] for seed in sorted(seeds))]
     ]
 
 
@@ -159,7 +170,10 @@ def _worst(
         found.append(dataclasses.replace(one, cell=Cell(labels, one.cell.jobs)))
         fewer += sum(bool(c.values or c.diverged) for c in group) < attacks
     notes = f"In each cell the worst of {attacks} attack{'s' * (attacks > 1)}"
-    return found, notes + (f"; {fewer} cells of fewer, which are not done." if fewer else ".")
+    some = (
+        f"; in {fewer} of {len(found)} cells of fewer: the others are not done." if fewer else "."
+    )
+    return found, notes + some
 
 
 def order(value: Any) -> tuple[Any, ...]:

@@ -45,8 +45,10 @@ def sheet(
     inner = columns * panel[0] + (columns - 1) * gap[0]
     width = left + inner + right
     titles = textwrap.wrap(artifact.title, int(width * 12))
-    cheaper = f"cheaper version: {', '.join(artifact.cheaper)}" if artifact.cheaper else ""
-    notes = textwrap.wrap(cheaper, int(width * 15))
+    below = f"cheaper version: {', '.join(artifact.cheaper)}" if artifact.cheaper else ""
+    if not artifact.maker:  # runs of one's own: the title alone does not say what they are
+        below = artifact.fixed
+    notes = textwrap.wrap(below, int(width * 15))
     top = (0.4 if titled else 0.2) + 0.19 * len(titles) + 0.14 * len(notes)
     height = top + rows * panel[1] + (rows - 1) * gap[1] + bottom
     figure = Figure(figsize=(width, height))

@@ -1,11 +1,16 @@
-"use strict";
-
 // -- the data, and small tools --------------------------------------------------------------------
 
 const $ = (id) => document.getElementById(id);
 const root = document.documentElement;
-const report = JSON.parse($("data").textContent);
+const report = JSON.parse(await unpacked($("data").textContent));
 const labels = new Map(Object.entries(report.labels));
+
+/** The text in what was compressed and written in base64. */
+async function unpacked(text) {
+  const bytes = Uint8Array.from(atob(text), (sign) => sign.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+}
+
 const label = (text) => labels.get(text) ?? text;
 
 /** An element. Texts among the children become text; nothing is ever read as HTML. */
@@ -241,8 +246,8 @@ function matrix(table, cells, open) {
   const judged = table.judged && columns.length > 1;
   const byRule = table.rows.length === 1 && table.rows[0] === "rule";
   const heads = columns.map((text) => {
-    const { long } = cells.find((cell) => cell.column === text);
-    return make("th", { scope: "col", title: long }, twoLines(text));
+    const { notation } = cells.find((cell) => cell.column === text);
+    return make("th", { scope: "col", title: notation }, twoLines(text, notation));
   });
   const head = make("tr", null, byRule ? make("th", { class: "beside-rows" }) : null, make("th"),
     judged ? [make("th", { scope: "col", class: "worst" }, "worst"), make("th")] : null, heads);
@@ -252,7 +257,7 @@ function matrix(table, cells, open) {
     const rows = [...grouped(own, (cell) => (byRule ? cell.mixing : cell.row))];
     const { kind } = own[0];
     const beside = () => make("th", { class: "beside-rows", rowspan: rows.length, title: rule },
-      dot(kind), twoLines(label(rule)));
+      dot(kind), twoLines(label(rule), rule));
     const above = make("th", { colspan: columns.length + 3, title: rule }, dot(kind), label(rule));
     return make("tbody", null, byRule ? make("tr", { class: "above-rows" }, above) : null,
       rows.map(([row, same], k) => make("tr", null, byRule && !k ? beside() : null,
@@ -273,10 +278,12 @@ function matrix(table, cells, open) {
     : make("details", { class: "fold" }, make("summary", null, said), notes, box);
 }
 
-/** A name, and under it the parameters, where they must be said. */
-function twoLines(text) {
+/** The paper’s name, and under it the parameters where they must be said, else our name if it is another. */
+function twoLines(text, notation) {
   const [, name, parameters] = text.match(/^(\w+)\((.*)\)$/s) ?? [null, text, ""];
-  return [name, parameters ? make("small", null, parameters) : null];
+  const [ours] = notation.split("(");
+  const under = parameters || (ours !== name ? ours : "");
+  return [name, under ? make("small", null, under) : null];
 }
 
 function dot(kind) {
@@ -705,7 +712,9 @@ function trust() {
     document.querySelector("#trust .beside").hidden = !run;
     document.querySelector("#trust details").hidden = !run;
     if (run) {
-      $("about").textContent = `${pipeline(run)}${run.attack ? ` under ${label(run.attack)}` : ""}`;
+      const words = (text) => report.words[label(text)] ?? label(text);
+      const rule = [run.mixing && label(run.mixing), words(run.rule)].filter((part) => part).join(" >> ");
+      $("about").textContent = run.attack ? `${rule} under ${words(run.attack)}` : rule;
       $("share").textContent = listened(run);
       $("does").textContent = report.rules[run.kind] ? `${label(run.rule)}: ${report.rules[run.kind]}` : "";
       $("suspicion").textContent = suspected(run);
@@ -752,7 +761,7 @@ function listened({ trust: { weight, share }, n, q }) {
 
 /** Who went unheard, and whether those were the attackers, which a simulation knows. */
 function suspected({ trust: { unheard }, n, q, attack }) {
-  if (!unheard.length) return "No worker went unheard: all had half an equal share, or too little time to tell.";
+  if (!unheard.length) return "No worker can be called unheard: none had less than half an equal share beyond chance.";
   const bad = unheard.filter((worker) => worker >= n - q).length;
   const who = `Unheard, with less than half an equal share beyond chance: ${unheard.join(", ")}.`;
   if (!attack) return who;
@@ -900,7 +909,7 @@ filters();
 refreshers.push(worstCase);
 if (report.artifacts.length) {
   $("artifacts").append(make("h2", null, "The paper’s tables and figures"),
-    note(`“Agrees” means: our mean over seeds is ${report.criterion} from the published mean.`));
+    note(`A cell agrees if our mean over seeds is ${report.criterion}.`));
 }
 $("artifacts").append(...report.artifacts.map(artifactSection));
 explorer();
@@ -908,3 +917,4 @@ trust();
 resizing();
 printing();
 refresh();
+root.dataset.ready = "";
