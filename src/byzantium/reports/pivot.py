@@ -56,7 +56,7 @@ def pivots(
     ]
 
 
-def own(results: Iterable[Result], comparisons: Sequence[Comparison]) -> list[Result]:
+def own_runs(results: Iterable[Result], comparisons: Sequence[Comparison]) -> list[Result]:
     """The results that are of none of some artifacts."""
     shown = {job for comparison in comparisons for job in comparison.artifact.jobs}
     return [result for result in results if result.job not in shown]
