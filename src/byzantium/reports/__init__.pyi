@@ -5,5 +5,6 @@ from . import markdown as markdown
 from . import report as report
 from .headline import headline as headline
 from .markdown import terminal as terminal
+from .pivot import own_runs as own_runs
 from .pivot import pivots as pivots
 from .tables import duration as duration
