@@ -12,14 +12,14 @@ from byzantium.cli.options import (
     Place,
     carry_out,
     complete,
+    engine_options,
     err,
-    jobs_option,
     members,
     out,
     results_option,
 )
 from byzantium.core import ByzantiumError, needed
-from byzantium.runs import Certification, Store, certificates, pipelines
+from byzantium.runs import Certification, Engine, Store, certificates, pipelines
 
 
 class Counts(click.ParamType):
@@ -70,7 +70,7 @@ class Counts(click.ParamType):
 @click.option("--markdown", type=Place(dir_okay=False), help="Also write the table as Markdown.")
 @click.option("--figure", type=Place(dir_okay=False), help="Also draw c against delta, as a PNG.")
 @results_option
-@jobs_option
+@engine_options
 def certify(
     rules: tuple[str, ...],
     all_rules: bool,
@@ -82,7 +82,7 @@ def certify(
     markdown: Path | None,
     figure: Path | None,
     results: Path,
-    jobs: int,
+    engine: Engine,
 ) -> None:
     """Attack pipelines, and say how far they can be led astray.
 
@@ -106,7 +106,7 @@ def certify(
     if all_rules:
         texts = [(text, f) for f in counts for text in pipelines(n, f)]
         todo += [one for text, f in texts for one in _searches(text, n, (f,), seeds, budget)]
-    found = certificates(carry_out(todo, Store(results), jobs))
+    found = certificates(carry_out(todo, Store(results), engine))
     out.print(reports.certificates.terminal(found))
     out.print(f"the inputs are in {results}", soft_wrap=True, highlight=False)
     if json:

@@ -14,6 +14,7 @@ import byzantium as bz
 from byzantium import learning
 from byzantium.cli.main import main
 from byzantium.cli.options import (
+    FAILED,
     MOST_JOBS,
     Place,
     carry_out,
@@ -25,10 +26,11 @@ from byzantium.cli.options import (
     results_option,
     run_options,
 )
-from byzantium.cli.paper import check_libraries, written
+from byzantium.cli.paper import check_libraries, tell, written
+from byzantium.cli.tables import shape, show, table_options, write_tables
 from byzantium.papers import MAKERS
 from byzantium.reports import demo as demonstration
-from byzantium.runs import Engine, Processes, Run, Store, described, load, read
+from byzantium.runs import Engine, Processes, Run, Store, load, read
 
 
 @main.command()
@@ -70,8 +72,9 @@ def run(config: Path | None, results: Path, **options: Any) -> None:
 @results_option
 @engine_options
 @data_option
-def sweep(file: Path, results: Path, engine: Engine) -> None:
-    """Carry out all combinations that a file describes.
+@table_options
+def sweep(file: Path, results: Path, engine: Engine, **options: Any) -> None:
+    """Carry out all combinations that a file describes; the end is a table over seeds.
 
     \b
     [fixed]
@@ -80,14 +83,23 @@ def sweep(file: Path, results: Path, engine: Engine) -> None:
     rule = ["Krum()", "Bucketing(s=2) >> Krum()"]
     attack = ["Mimic()", "InnerProduct()"]
     seed = [0, 1, 2]
+
+    \b
+    byzantium sweep mine.toml --rows rule --columns attack --table mine.tex
     """  # noqa: D301
-    store, runs = Store(results), load(file)
+    store, runs, wanted = Store(results), load(file), shape(**options)
+    wanted.tables(store.results(runs))  # a sentence, before anything is begun
     check(runs, store)
-    table = Table("run", "status", "accuracy (%)")
-    for result in carry_out(runs, store, engine):
-        accuracy = "" if result.accuracy is None else f"{result.accuracy:.2f}"
-        table.add_row(described(result.job), result.ending, accuracy)
-    out.print(table)
+    try:
+        carry_out(runs, store, engine)
+    except SystemExit as end:
+        if end.code == FAILED:  # the others are done
+            show(wanted.tables(store.results(runs)))
+        raise
+    tables = wanted.tables(store.results(runs))
+    show(tables)
+    write_tables(tables, wanted.files)
+    tell(written(store, wanted))
 
 
 @main.command(name="list")
@@ -143,5 +155,4 @@ def demo(results: Path, rounds: int, jobs: int) -> None:
     carry_out(list(runs.values()), store, Processes(jobs))
     for part in demonstration.conclusion(runs, store):
         out.print(part)
-    page, _ = written(store, None)
-    out.print(f"look at it all: {page}", soft_wrap=True)
+    out.print(f"look at it all: {written(store, drawn=False).page}", soft_wrap=True)
