@@ -68,6 +68,7 @@ RULES = [
         lambda X: reference.centered_clipping(X, 8.0, 3, np.zeros(X.shape[1])),
         laws("translation", "scale", "unanimity"),
     ),
+    Rule(bz.AgnosticClipping(f=F), lambda X: reference.agnostic_clipping(X, F)),
     Rule(bz.Median(), reference.median, laws("rotation")),
     Rule(bz.TrimmedMean(f=F), lambda X: reference.trimmed_mean(X, F), laws("rotation")),
     Rule(bz.MeaMed(f=F), lambda X: reference.meamed(X, F), laws("rotation")),

@@ -287,6 +287,40 @@ def centered_clipping(X: Array, radius: float, steps: int, centre: Array) -> Res
     return v, math.inf
 
 
+def agnostic_clipping(X: Array, f: int, b: float = 1.25) -> Result:
+    """The rest point of v <- v + (1/n) sum_i clip(x_i - v), by those steps and then Newton's.
+
+    The radius is b (n-f) s / (2 sqrt(f (n-2f))), where s^2 is the smallest mean of the n-f smallest
+    squared distances of a row. It is continuous in the rows: nothing is decided.
+    """
+    n, h = len(X), len(X) - f
+    if f == 0:
+        return mean(X)
+    s2 = min(sum(sorted(squared_distance(x, y) for y in X)[:h]) / h for x in X)
+    radius = b * h / (2 * math.sqrt(f * (n - 2 * f))) * math.sqrt(s2)
+    v = min(X, key=lambda x: sum(sorted(distance(x, y) for y in X)[:h]))
+    if s2 == 0:
+        return v, math.inf
+    for _ in range(100):
+        v, _ = centered_clipping(X, radius, 30, v)
+        step, _ = centered_clipping(X, radius, 1, v)
+        if distance(step, v) <= 1e-14 * radius:
+            return v, math.inf
+        # The derivative of the sum of clipped differences: -I within the radius, beyond it
+        # -(radius/d)(I - u u^T), u the unit vector.
+        slope = np.zeros((len(v), len(v)))
+        for x in X:
+            length = distance(x, v)
+            unit = (x - v) / length if length > radius else np.zeros_like(v)
+            slope = slope + min(1.0, radius / max(length, radius)) * (
+                np.eye(len(v)) - np.outer(unit, unit)
+            )
+        newton_step = np.asarray(np.linalg.lstsq(slope, n * (step - v), rcond=None)[0], np.float64)
+        if norm(newton_step) < radius:
+            v = v + newton_step
+    raise ArithmeticError("centred clipping has not come to rest")
+
+
 # Minimum diameter
 
 

@@ -24,8 +24,8 @@ ROOMS: dict[str, set[str]] = {
     "core": set(),
     "aggregation": {"core"},
     "threats": {"core", "aggregation"},
-    "learning": {"core", "aggregation", "threats"},
     "guarantees": {"core", "aggregation", "threats"},
+    "learning": {"core", "aggregation", "threats", "guarantees"},
     "runs": {"core", "aggregation", "threats", "guarantees", "learning"},
     "engines": {"core", "aggregation", "threats", "guarantees", "learning", "runs"},
     "papers": {"core", "learning", "runs"},
@@ -110,7 +110,10 @@ DOORS = {"aggregation/__init__.pyi", "__init__.pyi"}
 # Of each kind one that is there, and the files in which it is named: where a new one goes.
 PLACES: dict[str, tuple[str, set[str]]] = {
     "rule": ("SpectralFilter", {"aggregation/weightings.py", *DOORS}),
-    "rule by coordinate": ("MeaMed", {"aggregation/coordinatewise.py", *DOORS}),
+    "rule by coordinate": (
+        "MeaMed",
+        {"aggregation/coordinatewise.py", "guarantees/bounds.py", *DOORS},
+    ),
     "mixing": ("AdaptiveClipping", {"aggregation/mixing.py", *DOORS}),
     "attack": ("MinSum", {"threats/attacks.py", "threats/__init__.pyi", "__init__.pyi"}),
     "data set": ("cifar10", {"learning/data.py"}),
@@ -165,7 +168,7 @@ except SystemExit as done:
     assert done.code == 0
 """
 COMMANDS = ["", "run", "sweep", "demo", "list", "plan", "reproduce", "report", "data", "data fetch"]
-COMMANDS += ["aggregate"]
+COMMANDS += ["aggregate", "check", "certify"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -37,6 +37,7 @@ def test_every_rule_on_a_random_case(seed: int) -> None:
             reference.weiszfeld(A, 8, 0.1, zero),
         ),
         (bz.CenteredClipping(2.0, 3), reference.centered_clipping(A, 2.0, 3, zero)),
+        (bz.AgnosticClipping(f), reference.agnostic_clipping(A, f)),
         (bz.SpectralFilter(f), reference.spectral_filter(A, f)),
     ]
     if n <= 13:

@@ -77,7 +77,7 @@ def mixed(
     """The mixed rows, and how clear the decisions were."""
     n = len(X)
     if isinstance(mixing, bz.Bucketing):
-        return times(averages(n, permuted(n, mixing.s, generator)), X, twice), np.inf
+        return times(averages(n, permuted(n, mixing.size, generator)), X, twice), np.inf
     if isinstance(mixing, bz.Resampling):
         copies = permuted(n, mixing.s, generator, mixing.s)
         return times(averages(n, copies), X, twice), np.inf

@@ -49,8 +49,8 @@ def test_positional_values_spaces_and_brackets_are_fine() -> None:
 
 REFUSED = {
     "Krun(f=5)": "names 'Krun', which does not exist; did you mean 'Krum'?",
-    "zzz()": "names 'zzz', which does not exist; there are AdaptiveClipping, Bucketing",
-    "Bucketing(t=2)": "gives Bucketing the argument 't', which it does not have; there are s",
+    "zzz()": "names 'zzz', which does not exist; there are AdaptiveClipping, AgnosticClipping",
+    "Bucketing(t=2)": "gives Bucketing the argument 't', which it does not have; there are b",
     "Krum(f=5, powr=4)": "gives Krum the argument 'powr', which it does not have; did you mean 'po",
     "Krum()": "lacks the argument 'f' of Krum",
     "Krum(1, 2, 3, 4)": "gives Krum 4 values, it takes 3",

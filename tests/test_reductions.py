@@ -17,6 +17,8 @@ PAIRS = [
     (bz.Bulyan(f=0), bz.Mean()),
     (bz.MinimumDiameter(f=0), bz.Mean()),
     (bz.SpectralFilter(f=0), bz.Mean()),
+    (bz.AgnosticClipping(f=0), bz.Mean()),
+    (bz.AgnosticClipping(f=F, b=1e9), bz.Mean()),
     (bz.Krum(f=0, m=N), bz.Mean()),
     (bz.CenteredClipping(radius=math.inf), bz.Mean()),
     (bz.CenteredClipping(radius=math.inf, steps=3), bz.Mean()),
@@ -32,6 +34,8 @@ PAIRS = [
     (bz.Resampling(s=1) >> bz.GeometricMedian(), bz.GeometricMedian()),
     *((bz.Bucketing(s=1) >> rule, rule) for rule in (bz.Krum(f=F), bz.Median(), bz.MeaMed(f=F))),
     *((bz.Bucketing(s=s) >> bz.Mean(), bz.Mean()) for s in (1, N)),
+    (bz.Bucketing(s=1, balanced=True) >> bz.Krum(f=F), bz.Krum(f=F)),
+    (bz.Bucketing(s=N, balanced=True) >> bz.Median(), bz.Mean()),
 ]
 
 

@@ -7,6 +7,7 @@ from . import testing as testing
 from . import threats as threats
 from .aggregation import AdaptiveClipping as AdaptiveClipping
 from .aggregation import Aggregator as Aggregator
+from .aggregation import AgnosticClipping as AgnosticClipping
 from .aggregation import Bucketing as Bucketing
 from .aggregation import Bulyan as Bulyan
 from .aggregation import CenteredClipping as CenteredClipping
@@ -25,6 +26,7 @@ from .aggregation import NearestNeighborMixing as NearestNeighborMixing
 from .aggregation import Report as Report
 from .aggregation import Resampling as Resampling
 from .aggregation import SpectralFilter as SpectralFilter
+from .aggregation import Stage as Stage
 from .aggregation import TrimmedMean as TrimmedMean
 from .aggregation import Trust as Trust
 from .aggregation import Weighting as Weighting

@@ -28,7 +28,10 @@ from .sources import Matrix as Matrix
 from .sources import Source as Source
 from .sources import as_source as as_source
 from .sources import middle as middle
+from .stage import Stage as Stage
+from .trust import CAUTION as CAUTION
 from .trust import Trust as Trust
+from .weightings import AgnosticClipping as AgnosticClipping
 from .weightings import CenteredClipping as CenteredClipping
 from .weightings import GeometricMedian as GeometricMedian
 from .weightings import Krum as Krum

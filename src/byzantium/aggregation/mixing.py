@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from byzantium.aggregation.geometry import Geometry
-from byzantium.aggregation.pipeline import Mixing
+from byzantium.aggregation.pipeline import Mixing, withstand
 from byzantium.aggregation.points import Array
-from byzantium.core import Bounds, Count, Positive
+from byzantium.aggregation.stage import Stage
+from byzantium.core import Bounds, ByzantiumError, Count, Positive
 
 
 def _permutation(n: int, generator: torch.Generator | None) -> NDArray[np.int64]:
@@ -29,9 +30,11 @@ def _groups(items: NDArray[np.int64], s: int) -> list[NDArray[np.int64]]:
     return [items[start : start + s] for start in range(0, len(items), s)]
 
 
-def _averages(groups: Iterable[NDArray[np.int64]], n: int) -> Array:
+def _averages(groups: Sequence[NDArray[np.int64]], n: int) -> Array:
     """The matrix whose rows average groups of rows, repetitions counted."""
-    return np.array([np.bincount(group, minlength=n) / len(group) for group in groups])
+    sizes, matrix = np.array([len(group) for group in groups]), np.zeros((len(groups), n))
+    np.add.at(matrix, (np.arange(len(groups)).repeat(sizes), np.concatenate(groups)), 1)
+    return matrix / sizes[:, None]
 
 
 def _by_distance(geometry: Geometry) -> NDArray[np.int64]:
@@ -51,6 +54,11 @@ class Bucketing(Mixing):
     for a fresh random permutation :math:`\pi` in each call: ceil(n/s) vectors, s times less spread
     out, of which still at most f are bad. (The paper's Algorithm 1 divides by s; its proof, and
     we, by the real size of a group, which differs for the last one when s does not divide n.)
+    A last group of one is no less spread out than the vectors were: `balanced` makes as many
+    groups, of sizes that differ by at most one. 25 vectors and s = 12: 12, 12, 1 or 9, 8, 8.
+
+    `s="auto"` takes balanced groups, and the largest s for which the rule behind them stands f bad
+    ones among ceil(n/s): the paper's floor(delta_max / delta), where that leaves a majority.
 
     Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, 2022.
 
@@ -59,17 +67,52 @@ class Bucketing(Mixing):
     tensor([[2.5000]])
     """
 
-    s: Positive
+    s: Positive | Literal["auto"]
+    balanced: bool = False
+    f: Count | None = None
+
+    @classmethod
+    def wanted(cls, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("f",) if arguments.get("s") == "auto" else ()
+
+    def check_parameters(self) -> None:
+        if self.s == "auto" and self.f is None:
+            raise ByzantiumError(f"{self!r} needs f, the number of vectors that may be bad")
+
+    def settled(self, n: int, behind: Sequence[Stage]) -> Stage:
+        if self.s != "auto":
+            return self
+        if not behind or isinstance(behind[-1], Mixing):
+            raise ByzantiumError(f"{self!r} chooses s for the rule behind it, and there is none")
+        largest = {-(-n // s): s for s in range(1, n + 1)}  # for each number of groups
+        for groups, s in sorted(largest.items()):
+            if withstand(behind, groups, self.f or 0):
+                return replace(self, s=s, balanced=True)
+        rule = " >> ".join(map(repr, behind))
+        raise ByzantiumError(f"{self!r} finds no s with which {rule} stands f bad ones of {n}")
+
+    @property
+    def size(self) -> int:
+        """s, once it is a number."""
+        if self.s == "auto":
+            raise ByzantiumError(f"{self!r} has no s until it is known what stands behind it")
+        return self.s
 
     def least(self) -> tuple[int, str]:
-        return self.s, "s"
+        return self.size, "s"
 
     def rows(self, n: int) -> int:
-        return -(-n // self.s)
+        return -(-n // self.size)
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         permutation = _permutation(geometry.n, generator)
-        return _averages(_groups(permutation, self.s), geometry.n)
+        return _averages(self.groups(permutation), geometry.n)
+
+    def groups(self, items: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Consecutive ones of n items."""
+        if self.balanced:
+            return np.array_split(items, self.rows(len(items)))
+        return _groups(items, self.size)
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,6 +133,9 @@ class Resampling(Mixing):
 
     def least(self) -> tuple[int, str]:
         return self.s, "s"
+
+    def spoiled(self, f: int) -> int:
+        return self.s * f
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         n = geometry.n
@@ -114,7 +160,7 @@ class NearestNeighborMixing(Mixing):
     f: Count
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
-        return _averages(_by_distance(geometry)[:, : geometry.n - self.f], geometry.n)
+        return _averages([*_by_distance(geometry)[:, : geometry.n - self.f]], geometry.n)
 
 
 @dataclass(frozen=True, repr=False)

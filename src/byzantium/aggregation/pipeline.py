@@ -72,8 +72,8 @@ def admit(
     being rejected, within f. bound: what no norm is above, where that is known already.
     """
     n = source.n
-    check_sizes(stages, n)
     given, readable = stages, source.readable
+    stages = check_sizes(stages, n)
     largest = LARGEST_NORM.get(source.dtype, LARGEST_NORM_NARROW)
     norms = None if bound <= largest else row_norms(source, readable)  # a bound may be NaN
     usable = np.full(len(readable), True) if norms is None else norms <= largest  # false for NaN
@@ -91,7 +91,7 @@ def admit(
                 reasons,
             )
         logger.warning("rejected %d of %d vectors: %s", len(reasons), n, told)
-        stages = [stage.with_fewer_bad(len(reasons)) for stage in stages]
+        stages = tuple(stage.with_fewer_bad(len(reasons)) for stage in stages)
     steps = tuple(step for stage in stages for step in stage.expansion)
 
     anchors: dict[str, Tensor | None] = {}
@@ -108,13 +108,29 @@ def admit(
     return GivenPoints(source, readable[usable], norms, anchors), steps, reasons
 
 
-def check_sizes(stages: Sequence[Stage], n: int) -> None:
-    """Raise a sentence unless every step is defined for what n vectors leave it."""
-    left = n
+def check_sizes(stages: Sequence[Stage], n: int) -> tuple[Stage, ...]:
+    """The steps as they are for n vectors; a sentence unless each is defined for what it gets."""
+    left, steps = n, []
     for k, stage in enumerate(stages):
         history = f" ({_named(stages[:k])} left {left} of {n})" if left != n else ""
-        stage.check(left, history)
-        left = stage.rows(left) if isinstance(stage, Mixing) else 1
+        step = stage.settled(left, stages[k + 1 :])
+        step.check(left, history)
+        left = step.rows(left) if isinstance(step, Mixing) else 1
+        steps.append(step)
+    return tuple(steps)
+
+
+def withstand(stages: Sequence[Stage], n: int, f: int) -> bool:
+    """Whether steps that end in a rule are defined for n vectors, and stand f bad ones of them."""
+    try:
+        *mixings, rule = check_sizes(stages, n)
+    except ByzantiumError:
+        return False
+    for mixing in mixings:
+        assert isinstance(mixing, Mixing)
+        n, f = mixing.rows(n), mixing.spoiled(f)
+    assert isinstance(rule, Aggregator)
+    return f <= (f if rule.bad is None else rule.bad) and (not f or f < rule.delta_max * n)
 
 
 def _named(stages: Sequence[Stage]) -> str:
@@ -145,6 +161,10 @@ class Mixing(Stage, ABC):
     def rows(self, n: int) -> int:
         """m, for n vectors."""
         return n
+
+    def spoiled(self, f: int) -> int:
+        """How many of the m vectors are bad, at most, where f of the n are."""
+        return f
 
     @fork_safe
     def __call__(self, updates: Any, generator: torch.Generator | None = None) -> Tensor:
@@ -190,6 +210,12 @@ class Chain(_Composed, Mixing):
             n = part.rows(n)
         return n
 
+    def spoiled(self, f: int) -> int:
+        for part in self.parts:
+            assert isinstance(part, Mixing)
+            f = part.spoiled(f)
+        return f
+
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         mixed = _through(self.parts, geometry.rebased(), generator)
         return mixed.mixing[: mixed.n]
@@ -222,7 +248,13 @@ def _through(
 
 
 class Aggregator(Stage, Stateful):
-    """(n, d) -> (d,): a rule, or a pipeline that ends in one."""
+    """(n, d) -> (d,): a rule, or a pipeline that ends in one.
+
+    delta_max: the share of bad vectors below which its error stays bounded. (Whoever has one half
+    of them can play the other half: no rule goes beyond it.)
+    """
+
+    delta_max: ClassVar[float] = 1 / 2
 
     @overload
     def __call__(
@@ -305,7 +337,7 @@ class Aggregator(Stage, Stateful):
     def knows_weights(self) -> Literal["always", "asked", "never"]:
         """Whether the rule at its end knows how much each vector counted.
 
-        A weighting always does; a rule by coordinate when it is asked, and sorts once more.
+        A weighting always does; a rule by coordinate when it is asked, and looks once more.
         """
         return _rule_of(self.stages[-1].expansion).weights_known
 
@@ -329,22 +361,22 @@ class Aggregator(Stage, Stateful):
     def _run(
         self, source: Source, generator: torch.Generator | None, explain: bool
     ) -> tuple[Tensor, Array | None, GivenPoints, Geometry, dict[int, str]]:
-        hasty, bound = (None, math.inf) if explain else self.one_pass(source)
+        hasty, shares, bound = self.one_pass(source, explain)
         points, steps, reasons = admit(self.stages, source, self.centre, bound)
         geometry = _through(steps, Geometry.of(points), generator)
         if hasty is not None and not reasons:
-            return source.whole(hasty), None, points, geometry, reasons
+            return source.whole(hasty), shares, points, geometry, reasons
         aggregate, weights = _rule_of(steps).finish(geometry, explain)
         aggregate = source.whole(aggregate)
         self.remember(aggregate)
         return aggregate, weights, points, geometry, reasons
 
-    def one_pass(self, source: Source) -> tuple[Tensor | None, float]:
-        """The aggregate, and what no row's norm is above, in one reading, where that is possible.
+    def one_pass(self, source: Source, explain: bool) -> tuple[Tensor | None, Array | None, float]:
+        """What `Rule.finish` gives, and what no norm is above, in one reading, if that can be.
 
-        The aggregate counts only if all rows were readable and the norms allow each to take part.
+        It counts only if all rows were readable and the norms allow each to take part.
         """
-        return None, math.inf
+        return None, None, math.inf
 
     @property
     def centre(self) -> Tensor | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Self
 
 from byzantium.core import ByzantiumError, Formula
@@ -44,6 +45,10 @@ class Stage(Formula):
         if n < least:
             bound = formula if formula == str(least) else f"{formula} = {least}"
             raise ByzantiumError(f"{self!r} needs at least {bound} vectors, got {n}{history}")
+
+    def settled(self, n: int, behind: Sequence[Stage]) -> Stage:
+        """This step for n vectors, where it depends on them or on the steps behind it."""
+        return self
 
     def with_fewer_bad(self, rejected: int) -> Self:
         """The same step when so many of the f bad vectors are gone already."""

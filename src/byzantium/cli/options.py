@@ -18,11 +18,14 @@ import click
 from rich.console import Console
 
 import byzantium as bz
+from byzantium import engines
 from byzantium.runs import (
     INTERRUPTS,
     PLUGIN_HELP,
     Board,
+    Engine,
     Job,
+    Processes,
     Result,
     Run,
     Store,
@@ -98,6 +101,45 @@ data_option = click.option(
     callback=_set_data_folder,
     help="Where the files of data sets are (or set BYZANTIUM_DATA).",
 )
+
+
+def engine_options(command: Command) -> Command:
+    """Where jobs are carried out: the command is given an `engine`."""
+
+    @functools.wraps(command)
+    def given(*, kind: str, address: str | None, jobs: int | None, **options: Any) -> Any:
+        return command(engine=_engine(kind, address, jobs), **options)
+
+    for option in (
+        click.option(
+            "--jobs",
+            type=click.IntRange(min=1, max=MOST_JOBS),
+            help="Processes at a time, among which the cores are divided: 1, unless said. On Ray "
+            "each has a core, and there are as many as the cluster has cores.",
+        ),
+        click.option(
+            "--address", help="Of the head of the Ray cluster, host:port.  [default: auto]"
+        ),
+        click.option(
+            "--engine",
+            "kind",
+            type=click.Choice(["processes", "ray"]),
+            default="processes",
+            show_default=True,
+            help="Where the jobs run: on this machine, or on a cluster whose nodes share the "
+            "folder of results.",
+        ),
+    ):
+        option(given)
+    return given
+
+
+def _engine(kind: str, address: str | None, jobs: int | None) -> Engine:
+    if kind == "ray":
+        return engines.Ray(address or "auto", jobs)
+    if address is not None:
+        raise click.UsageError("--address is for --engine ray")
+    return Processes(jobs or 1)
 
 
 def version_options(command: Command) -> Command:
@@ -212,12 +254,12 @@ def check(jobs: Sequence[Job], store: Store) -> None:
     check_ready(result.job for result in store.results(dict.fromkeys(jobs)) if not result.done)
 
 
-def carry_out(jobs: Sequence[Job], store: Store, processes: int) -> list[Result]:
+def carry_out(jobs: Sequence[Job], store: Store, engine: Engine) -> list[Result]:
     """Carry out what is not done; exits with 1 where something failed, 130 where it was stopped."""
     jobs = list(dict.fromkeys(jobs))
     done = sum(result.done for result in store.results(jobs))
     with interruptible() as stopped, Board(len(jobs), done, err) as board:
-        results = execute(jobs, store, processes, board.show, stopped.is_set)
+        results = execute(jobs, store, engine, board.show, stopped.is_set)
     if stopped.is_set():
         err.print(f"Stopped with {board.done} of {len(jobs)} done; the same command goes on.")
         raise SystemExit(INTERRUPTED)

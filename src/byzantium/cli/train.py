@@ -13,23 +13,25 @@ from rich.table import Table
 import byzantium as bz
 from byzantium.cli.main import main
 from byzantium.cli.options import (
+    FAILED,
     MOST_JOBS,
     Place,
     carry_out,
     check,
     data_option,
-    jobs_option,
+    engine_options,
     members,
     out,
     plugin_option,
     results_option,
     run_options,
 )
-from byzantium.cli.paper import check_libraries, written
+from byzantium.cli.paper import check_libraries, tell, written
+from byzantium.cli.tables import shape, show, table_options, write_tables
 from byzantium.learning import Metric
 from byzantium.papers import MAKERS
 from byzantium.reports import demo as demonstration
-from byzantium.runs import Run, Store, described, load, plugins, read
+from byzantium.runs import Engine, Processes, Run, Store, load, plugins, read
 
 LISTED = ["artifacts", "rules", "attacks", "data", "partitions", "models", "losses", "metrics"]
 
@@ -60,7 +62,7 @@ def run(config: Path | None, results: Path, **options: Any) -> None:
     job, store = Run.of({**values, **given}), Store(results)
     already = store.results([job])[0].done
     check([job], store)
-    (result,) = carry_out([job], store, 1)
+    (result,) = carry_out([job], store, Processes(1))
     said = f"done before: {result.ending}" if already else result.ending
     if result.accuracy is not None:
         said += f", accuracy {result.accuracy:.2f} % (mean of the last five evaluations)"
@@ -71,11 +73,12 @@ def run(config: Path | None, results: Path, **options: Any) -> None:
 @main.command()
 @click.argument("file", type=Place(exists=True, dir_okay=False))
 @results_option
-@jobs_option
+@engine_options
 @data_option
 @plugin_option
-def sweep(file: Path, results: Path, jobs: int) -> None:
-    """Carry out all combinations that a file describes.
+@table_options
+def sweep(file: Path, results: Path, engine: Engine, **options: Any) -> None:
+    """Carry out all combinations that a file describes; the end is a table over seeds.
 
     \b
     [fixed]
@@ -86,14 +89,23 @@ def sweep(file: Path, results: Path, jobs: int) -> None:
     seed = [0, 1, 2]
 
     Above [fixed], `plugin = ["my_rules.py"]` names files of your own; their code is run.
+
+    \b
+    byzantium sweep mine.toml --rows rule --columns attack --table mine.tex
     """  # noqa: D301
-    store, runs = Store(results), load(file)
+    store, runs, wanted = Store(results), load(file), shape(**options)
+    wanted.tables(store.results(runs))  # a sentence, before anything is begun
     check(runs, store)
-    table = Table("run", "status", "accuracy (%)")
-    for result in carry_out(runs, store, jobs):
-        accuracy = "" if result.accuracy is None else f"{result.accuracy:.2f}"
-        table.add_row(described(result.job), result.ending, accuracy)
-    out.print(table)
+    try:
+        carry_out(runs, store, engine)
+    except SystemExit as end:
+        if end.code == FAILED:  # the others are done
+            show(wanted.tables(store.results(runs)))
+        raise
+    tables = wanted.tables(store.results(runs))
+    show(tables)
+    write_tables(tables, wanted.files)
+    tell(written(store, wanted))
 
 
 @main.command(name="list")
@@ -161,8 +173,7 @@ def demo(results: Path, rounds: int, jobs: int) -> None:
     """
     store, runs = Store(results), demonstration.runs(rounds)
     check_libraries(store)
-    carry_out(list(runs.values()), store, jobs)
+    carry_out(list(runs.values()), store, Processes(jobs))
     for part in demonstration.conclusion(runs, store):
         out.print(part)
-    page, _ = written(store, None)
-    out.print(f"look at it all: {page}", soft_wrap=True)
+    out.print(f"look at it all: {written(store, drawn=False).page}", soft_wrap=True)

@@ -112,7 +112,10 @@ def fitted(owner: str, name: str, value: Any, hint: Any) -> Any:
         options = typing.get_args(hint)
         if value is None and types.NoneType in options:
             return None
-        hint = next(option for option in options if option is not types.NoneType)
+        words = [option for option in options if typing.get_origin(option) is Literal]
+        hint = next(option for option in options if option not in (types.NoneType, *words))
+        if isinstance(value, str):  # a word that it takes instead, such as "auto" for a number
+            hint = next((word for word in words if value in typing.get_args(word)), hint)
     bounds = Bounds()
     if typing.get_origin(hint) is Annotated:
         hint, *marks = typing.get_args(hint)

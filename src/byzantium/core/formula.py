@@ -48,6 +48,11 @@ class Formula:
     def check_parameters(self) -> None:
         """Raise a sentence about parameters that fit their fields but not each other."""
 
+    @classmethod
+    def wanted(cls, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        """The parameters that these arguments make necessary, though they have a default."""
+        return ()
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "__post_init__" in vars(cls):

@@ -12,6 +12,7 @@ from typing import Any
 
 from byzantium.core.errors import ByzantiumError, KindError
 from byzantium.core.fields import fitted_arguments
+from byzantium.core.formula import Formula
 
 # Longer than any pipeline, and short enough for any text to be read at once.
 LONGEST = 2000
@@ -29,7 +30,7 @@ def read(
 ) -> Any:
     """Build `Name(argument=value, ...)` from what is known; of a pipeline several, joined by `>>`.
 
-    An argument without a default that the text leaves out may be found among the known ones. A
+    An argument that is needed and that the text leaves out may be found among the known ones. A
     text that says something wrong is a ValueError, whatever is wrong with it.
     """
     if not isinstance(text, str):
@@ -74,23 +75,6 @@ def names(text: str) -> set[str]:
         return {node.id for node in ast.walk(_tree(text)) if isinstance(node, ast.Name)}
     except (SyntaxError, RecursionError, MemoryError):
         return set()
-
-
-def steps(text: str) -> list[str]:
-    """The steps of a pipeline as they are written, whether they are known or not.
-
-    >>> steps("Bucketing(s=2) >> Mine(f=5)")
-    ['Bucketing(s=2)', 'Mine(f=5)']
-    """
-    try:
-        parts, node = [], _tree(text)
-        while isinstance(node, ast.BinOp) and isinstance(node.op, ast.RShift):
-            parts.append(node.right)
-            node = node.left
-        found = [ast.get_source_segment(text.strip(), part) for part in (*parts, node)]
-    except (SyntaxError, RecursionError, MemoryError):
-        found = [text]
-    return [part or "" for part in reversed(found)]
 
 
 def called(text: str) -> str:
@@ -139,8 +123,7 @@ def _build(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str
                 raise ByzantiumError(
                     f"{text!r} names {name!r}, which does not exist{hint(name, known)}"
                 )
-            signature = _parameters(known[name])
-            parameters = list(signature)
+            parameters = list(_parameters(known[name]))
             if len(positional) > len(parameters):
                 raise ByzantiumError(
                     f"{text!r} gives {name} {len(positional)} values, it takes {len(parameters)}"
@@ -161,13 +144,10 @@ def _build(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str
                         f"{text!r} gives {name} the argument {keyword.arg!r} twice"
                     )
                 arguments[keyword.arg] = _argument(keyword.value, text, known, known_arguments)
-            for parameter in signature.values():
-                if parameter.default is parameter.empty and parameter.name not in arguments:
-                    if parameter.name not in known_arguments:
-                        raise ByzantiumError(
-                            f"{text!r} lacks the argument {parameter.name!r} of {name}"
-                        )
-                    arguments[parameter.name] = known_arguments[parameter.name]
+            for parameter in _needed(known[name], arguments):
+                if parameter not in known_arguments:
+                    raise ByzantiumError(f"{text!r} lacks the argument {parameter!r} of {name}")
+                arguments[parameter] = known_arguments[parameter]
             return known[name](**arguments)
     raise ByzantiumError(
         f"{text!r} has {ast.unparse(node)!r} where 'Name(argument=value)' is expected"
@@ -179,6 +159,15 @@ def _parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     found = inspect.signature(make).parameters
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {name: one for name, one in found.items() if one.kind not in several}
+
+
+def _needed(known: Callable[..., Any], arguments: Mapping[str, Any]) -> list[str]:
+    """What must be given beside these arguments: what has no default, and what they make needed."""
+    parameters = _parameters(known).values()
+    needed = [one.name for one in parameters if one.default is one.empty]
+    if inspect.isclass(known) and issubclass(known, Formula):
+        needed += known.wanted(arguments)
+    return [name for name in needed if name not in arguments]
 
 
 def _argument(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str, Any]) -> Any:

@@ -18,6 +18,7 @@ from byzantium.aggregation import Aggregator, column_blocks
 from byzantium.core import files, spread
 from byzantium.engines.checkpoints import Checkpoint
 from byzantium.engines.files import Files, check_output
+from byzantium.guarantees import announce
 from byzantium.runs import plugins
 
 # Of each array, for a first look at which checkpoints could be equal.
@@ -48,6 +49,7 @@ def merge(
     if watch is not None:
         source.watch = lambda done: watch(done, source.d)
     generator = None if seed is None else torch.Generator().manual_seed(seed)
+    announce(rule, source.n)
     report = rule.explain(source, generator)
     alike = equals(source)
     readable = {row: source.checkpoint(row) for row in source.readable.tolist()}

@@ -6,7 +6,8 @@ records it, the file of metrics has it, and tables, figures and the page show it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -236,6 +237,20 @@ def line(evaluation: dict[str, Any], rounds: Sequence[dict[str, Any]]) -> dict[s
         if metric.reduce is not None and values:
             reduced[metric.name] = metric.reduce(values)
     return {**evaluation, **reduced}
+
+
+def heterogeneity(lines: Sequence[Mapping[str, Any]]) -> tuple[float, float, float] | None:
+    """zeta^2, B^2 and ||grad f||^2 = zeta^2 / B^2: means over the lines where they were recorded.
+
+    B^2 is the mean of zeta^2 over that of the squared gradient, so that a line where the gradient
+    vanishes does not decide alone. None where nothing was recorded, or is not finite.
+    """
+    found = [(line["zeta2"], line["zeta2"] / line["b2"]) for line in lines if line.get("b2")]
+    if not found:
+        return None
+    zeta2, gradient = (sum(column) / len(found) for column in zip(*found, strict=True))
+    usable = math.isfinite(zeta2) and math.isfinite(gradient) and gradient > 0
+    return (zeta2, zeta2 / gradient, gradient) if usable else None
 
 
 def scale(name: str) -> str:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from byzantium.aggregation import Aggregator
 from byzantium.core import TooManyRejected
+from byzantium.guarantees import announce
 from byzantium.learning import checkpoint, evaluation, losses, metrics
 from byzantium.learning.batches import Batches
 from byzantium.learning.dataset import Dataset
@@ -85,6 +86,7 @@ class Simulation:
         self.rule = self.server.rule
         if "weights" in settings.record and rule.knows_weights == "never":
             logger.warning("%r does not know how much each worker counted: no weights", rule)
+        announce(rule, settings.participants or settings.n, settings.q or None)
         self.history = History()
 
         # Independent streams of random numbers: what one part draws never shifts another.

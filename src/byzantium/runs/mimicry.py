@@ -38,24 +38,21 @@ class Mimicry(Job):
     plugin: tuple[str, ...] = option((), "Whose the rule is, where it does not ship.", later=True)
 
     def check(self) -> None:
-        plugins.check_recorded(self.plugin, self.called)
         if self.q >= self.n:
             raise ByzantiumError(f"a demonstration needs q < n, got q={self.q} of {self.n}")
-        if plugins.missing(self.plugin):
-            plugins.check_unread({"rule": self.rule}, self.called)
+        if plugins.unread(self, ["rule"]):
             return
         rule = self.aggregator()
         aggregation.check_sizes(rule.stages, self.n)
         object.__setattr__(self, "rule", repr(rule))
-        object.__setattr__(self, "plugin", plugins.used({"rule": self.rule}))
-        object.__setattr__(self, "_places", plugins.places(self.plugin))
+        plugins.settle(self, ["rule"])
 
     @property
     def workers(self) -> int:
         return self.n
 
     def aggregator(self) -> Aggregator:
-        plugins.need(self.plugin, getattr(self, "_places", {}))
+        plugins.need(self)
         return runs.parts.rule_of(self.rule, self.q)
 
     def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:

@@ -232,7 +232,7 @@ def _check_metric(plugin: Plugin, metric: learning.Metric) -> None:
         )
 
 
-# -- of a run -----------------------------------------------------------------------------------
+# -- of a job -----------------------------------------------------------------------------------
 
 
 def used(texts: Mapping[str, str | Iterable[str]]) -> tuple[str, ...]:
@@ -250,22 +250,35 @@ def used(texts: Mapping[str, str | Iterable[str]]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def check_recorded(texts: Iterable[str], owner: str) -> None:
-    """Raise a sentence unless plugins are written as `used` writes them."""
-    for text in texts:
+def unread(job: Any, names: Iterable[str]) -> bool:
+    """Whether a plugin of a job is not loaded, as it was then; its texts cannot be read here.
+
+    They are its fields of these names, and must at least be fit to be shown. How plugins are
+    written down is checked, too.
+    """
+    for text in job.plugin:
         if not RECORDED.fullmatch(text):
             raise ByzantiumError(
-                f"{owner} says which plugin it uses as 'name sha256:...', which it finds out by "
-                f"itself, got {text[:80]!r}; --plugin, or load_plugin, loads one"
+                f"{job.called} says which plugin it uses as 'name sha256:...', which it finds out "
+                f"by itself, got {text[:80]!r}; --plugin, or load_plugin, loads one"
             )
-
-
-def check_unread(texts: Mapping[str, str | Iterable[str]], owner: str) -> None:
-    """Raise a sentence about what nobody can read here, unless it can at least be shown."""
-    for name, found in texts.items():
+    if not missing(job.plugin):
+        return False
+    for name in names:
+        found = getattr(job, name)
         for text in (found,) if isinstance(found, str) else found:
             if not text.isprintable() or not 0 < len(text) <= notation.LONGEST:
-                raise ByzantiumError(f"{owner} needs a printable text for {name}")
+                raise ByzantiumError(f"{job.called} needs a printable text for {name}")
+    return True
+
+
+def settle(job: Any, names: Iterable[str]) -> None:
+    """Write down which plugins a job uses, and, for other processes, where they are.
+
+    The places travel with the job and are no part of what it is.
+    """
+    object.__setattr__(job, "plugin", used({name: getattr(job, name) for name in names}))
+    object.__setattr__(job, "_places", {text: _loaded[text].place for text in job.plugin})
 
 
 def missing(texts: Iterable[str]) -> list[str]:
@@ -273,24 +286,19 @@ def missing(texts: Iterable[str]) -> list[str]:
     return [text for text in texts if text not in _loaded]
 
 
-def places(texts: Iterable[str]) -> dict[str, str]:
-    """Where those that are loaded are, for another process to load them, too."""
-    return {text: _loaded[text].place for text in texts if text in _loaded}
+def need(job: Any) -> None:
+    """Have the plugins of a job loaded; a sentence about one that is not here, or was changed.
 
-
-def need(texts: Iterable[str], known: Mapping[str, str]) -> None:
-    """Have them loaded; a sentence about one that is not here, or that was changed.
-
-    known: from `places`, in the process that this job comes from, whose user chose to run them.
+    Where they are is known of a job that comes from a process whose user chose to run them.
     """
-    for text in missing(texts):
-        name = text.rpartition(" ")[0]
-        if text in known:
-            load_plugin(known[text]) if known[text] else load_installed()
-            if text in _loaded:
-                continue
+    known: Mapping[str, str] = getattr(job, "_places", {})
+    for text in missing(job.plugin):
+        name, _, digest = text.rpartition(" ")
+        if text not in known:
+            raise ByzantiumError(
+                f"this needs the plugin {name} ({digest[:19]}...), which is not loaded: "
+                "--plugin FILE, or byzantium.load_plugin(file)"
+            )
+        load_plugin(known[text]) if known[text] else load_installed()
+        if text not in _loaded:
             raise ByzantiumError(f"the plugin {name} has changed since this job was planned")
-        raise ByzantiumError(
-            f"this needs the plugin {name} ({text.rpartition(' ')[2][:19]}...), which is not "
-            "loaded: --plugin FILE, or byzantium.load_plugin(file)"
-        )

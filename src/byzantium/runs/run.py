@@ -64,7 +64,10 @@ class Run(Job):
     long_tail: Imbalance = option(1.0, "How many times rarer the last class is than the first.")
     model: str = option("mlp", "cnn, cnn(scale=2), mlp, mlp(hidden=64, layers=1), linear.")
     n: Positive = option(25, "Workers.")
-    f: Count = option(5, "How many attackers the server reckons with.")
+    f: Count = option(
+        5,
+        "How many attackers the server reckons with: too few is fatal, one too many costs little.",
+    )
     attackers: Count | None = option(None, "How many there really are, where that is not f.")
     rule: str = option(
         "Bucketing(s=2) >> GeometricMedian()",
@@ -98,9 +101,8 @@ class Run(Job):
     plugin: tuple[str, ...] = option((), PLUGIN_HELP, later=True)
 
     def check(self) -> None:
-        plugins.check_recorded(self.plugin, self.called)
-        if plugins.missing(self.plugin):
-            self._check_unloaded()
+        if plugins.unread(self, (*plugins.tables(), "optimiser")):
+            learning.Settings(**{**self._settings(), "record": (), "loss": "cross_entropy"})
             return
         settings, rule = self.settings(), self.aggregator()
         for stage in rule.stages:
@@ -121,15 +123,8 @@ class Run(Job):
         }
         for name, text in normal.items():
             object.__setattr__(self, name, text)
-        texts = {name: getattr(self, name) for name in plugins.tables()}
-        object.__setattr__(self, "plugin", plugins.used(texts))
-        object.__setattr__(self, "_places", self._known_places())
-
-    def _check_unloaded(self) -> None:
-        """Of a run whose plugin is not here, all that can be said without it."""
-        learning.Settings(**{**self._settings(), "record": (), "loss": "cross_entropy"})
-        names = (*plugins.tables(), "optimiser")
-        plugins.check_unread({name: getattr(self, name) for name in names}, self.called)
+        plugins.settle(self, plugins.tables())
+        object.__setattr__(self, "_data", learning.own.place(self.data))
 
     @classmethod
     def recorded(cls, values: Mapping[str, Any]) -> Self:
@@ -138,18 +133,14 @@ class Run(Job):
             raise ByzantiumError(f"its data, {data[:80]!r}, are a path without a digest")
         return cls.of(values)
 
-    def _known_places(self) -> dict[str, str]:
-        """Where the files are that another process needs to carry it out; they travel with it."""
-        places = plugins.places(self.plugin)
-        data = learning.own.place(self.data)
-        return places if data is None else {**places, self.data: data}
-
     def _prepare(self) -> None:
-        """Have at hand what it was planned with; a sentence about what is missing."""
-        places = getattr(self, "_places", {})
-        plugins.need(self.plugin, places)
-        if self.data in places:
-            learning.own.know(self.data, places[self.data])
+        """Have at hand what it was planned with; a sentence about what is missing.
+
+        Where a file of data is, travels with it into other processes, as the places of plugins do.
+        """
+        plugins.need(self)
+        if place := getattr(self, "_data", None):
+            learning.own.know(self.data, place)
 
     # -- parts -----------------------------------------------------------------------------------
 

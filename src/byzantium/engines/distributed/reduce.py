@@ -15,6 +15,7 @@ from byzantium.aggregation import Aggregator, Matrix, Report, Source, check_size
 from byzantium.core import ByzantiumError, KindError, PositiveMeasure, fitted
 from byzantium.engines.distributed.ranks import TIMEOUT, Ranks
 from byzantium.engines.distributed.shard import Shard
+from byzantium.guarantees import announce
 
 
 def robust_all_reduce(
@@ -33,6 +34,7 @@ def robust_all_reduce(
     and take part as the workers 0 to n - 1. It works like a fast all-reduce: each rank gets some of
     the columns of all vectors, their n x n sums are added up, the rule decides, each rank combines
     its columns, and these are brought together. The vector itself is not changed, unless it is out.
+    There is no base: where models are to be aggregated, bring what they differ by from the last.
 
     out:        where to write the aggregate, of the vector's shape and dtype. In the vector itself
                 it takes no new memory, as with `torch.distributed.all_reduce`.
@@ -104,6 +106,8 @@ def _met(
     if "out" in view:
         raise ByzantiumError(f"out must be like the vector, {_kind(vector)}, got {_kind(out)}")
     check_sizes(rule.stages, ranks.n)
+    if ranks.rank == 0:
+        announce(rule, ranks.n)
     if not replicated:
         yield Shard(vector.detach(), ranks, norms, out), generator
         return

@@ -55,6 +55,7 @@ from byzantium.engines.flower.rounds import (
 )
 from byzantium.engines.flower.step import MakeOptimiser, Step
 from byzantium.engines.flower.vectors import distance, unusable
+from byzantium.guarantees import announce
 from byzantium.runs import Federation
 from byzantium.threats import Attack
 
@@ -70,7 +71,7 @@ class RobustStrategy(FedAvg):
     rule:         a rule or pipeline, or its notation, in which f may be left out; or a function of
                   the number of nodes sampled that gives one.
     f:            how many of the nodes sampled may be bad: a whole number, or a fraction below one
-                  half, which is rounded up.
+                  half, which is rounded up. Too few is fatal, one too many costs little.
     patience:     after so many rounds in a row in which the model had to be kept, the run fails.
     node_timeout: seconds to wait for the least number of nodes; then the run fails.
     optimiser:    a function that makes an optimiser of torch for the parameters it is given. The
@@ -234,6 +235,7 @@ class RobustStrategy(FedAvg):
         nodes, connected = self._sampled(grid, self.fraction_train, self.min_train_nodes)
         f = bad_among(self.f, len(nodes))
         self.rule = self._rule_for(len(nodes), f)
+        announce(self.rule, len(nodes), f)
         if isinstance(self.f, float):
             logger.info(
                 "configure_train: f = %d, %g of %d nodes sampled; if %g of the %d connected ones "

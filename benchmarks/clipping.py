@@ -1,0 +1,45 @@
+"""The table of a sweep: for each rule and attack the mean accuracy over seeds, momentum 0 / 0.9.
+
+byzantium sweep benchmarks/clipping.toml --out clipping
+python benchmarks/clipping.py clipping
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from statistics import mean
+
+from byzantium.runs import Run, Store
+
+NAMES = {
+    "BitFlip()": "bit flip",
+    "LabelFlip()": "label flip",
+    "Mimic(warmup=1)": "mimic",
+    "InnerProduct()": "IPM",
+    "ALittleIsEnough()": "ALIE",
+    "ALittleIsEnough(z=100)": "far away",
+}
+
+
+def table(folder: str) -> str:
+    """Markdown; a run that diverged counts as 10 %, which is guessing."""
+    found: dict[tuple[str, str, float], list[float]] = defaultdict(list)
+    for result in Store(folder):
+        run = result.job
+        if isinstance(run, Run) and result.done:
+            found[run.rule, run.attack, run.momentum].append(result.accuracy or 10.0)
+    rules = list(dict.fromkeys(rule for rule, _, _ in found))
+    momenta = sorted({momentum for _, _, momentum in found})
+    lines = [f"| | {' | '.join(NAMES.values())} | worst |", "| --- " * (len(NAMES) + 2) + "|"]
+    rows = []
+    for rule in rules:
+        cells = [[mean(found[rule, attack, m]) for m in momenta] for attack in NAMES]
+        worst = min(value for cell in cells for value in cell)
+        shown = [" / ".join(f"{value:.1f}" for value in cell) for cell in cells]
+        rows.append((-worst, f"| `{rule}` | {' | '.join(shown)} | {worst:.1f} |"))
+    return "\n".join([*lines, *(row for _, row in sorted(rows))])
+
+
+if __name__ == "__main__":
+    print(table(sys.argv[1]))

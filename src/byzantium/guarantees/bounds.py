@@ -1,0 +1,204 @@
+"""What is proved of each rule and mixing. docs/guarantees.md has the propositions and their proofs.
+
+A bound on a rule is a kappa: of n vectors, choose any n - f, with mean mu and variance sigma^2;
+whatever the other f are, |out - mu|^2 <= kappa sigma^2. For a class that is not listed we know of
+no bound; one's own rule is registered as ours are:
+
+    @bound.register
+    def _(rule: MyRule, n: int, f: int) -> Bound: ...
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+
+import numpy as np
+
+from byzantium.aggregation import (
+    AgnosticClipping,
+    Bucketing,
+    Bulyan,
+    GeometricMedian,
+    Krum,
+    MeaMed,
+    Mean,
+    Median,
+    MinimumDiameter,
+    NearestNeighborMixing,
+    Resampling,
+    TrimmedMean,
+)
+from byzantium.guarantees.measure import lower_bound
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A kappa, and the propositions it follows from; infinite where there is none at all."""
+
+    kappa: float
+    propositions: tuple[int, ...]
+
+
+@singledispatch
+def bound(rule: object, n: int, f: int) -> Bound | None:
+    """Of a rule that is built for f bad ones of n; None where none is known."""
+    return None
+
+
+@singledispatch
+def mixed(mixing: object, n: int, f: int, behind: float) -> Bound | None:
+    """Of a mixing of n vectors, f of them bad, before what has the kappa `behind`."""
+    return None
+
+
+# -- rules -------------------------------------------------------------------------------------
+
+
+@bound.register
+def _(rule: Mean, n: int, f: int) -> Bound:
+    return Bound(math.inf if f else 0, ())
+
+
+@bound.register
+def _(rule: TrimmedMean, n: int, f: int) -> Bound:
+    return Bound(lower_bound(n, f), (3,))
+
+
+@bound.register
+def _(rule: Median, n: int, f: int) -> Bound:
+    return Bound(_of_median(n, f), (4,))
+
+
+@bound.register
+def _(rule: GeometricMedian, n: int, f: int) -> Bound | None:
+    exact = rule.steps is None and not rule.smoothing
+    return Bound(_of_median(n, f), (5,)) if exact else None
+
+
+@bound.register
+def _(rule: Krum, n: int, f: int) -> Bound | None:
+    h, g = n - f, n - 2 * f - 1
+    scores = 2 * h * (h - 2) / ((h - 1) * g)
+    return Bound(_squared_sum(scores, (f + 1) / g), (6,)) if rule.power == 2 else None
+
+
+@bound.register
+def _(rule: MeaMed, n: int, f: int) -> Bound:
+    return Bound(4 * f / (n - f) * (1 + _of_median(n, f)), (7,))
+
+
+@bound.register
+def _(rule: MinimumDiameter, n: int, f: int) -> Bound:
+    return Bound(_squared_sum(2 * f**2 / (n - f), lower_bound(n, f)), (8,))
+
+
+@bound.register
+def _(rule: Bulyan, n: int, f: int) -> Bound:
+    if not f:
+        return Bound(0, (9,))
+    h, inside = n - f, -(-(n - 2 * f) // 2) - f
+    median = (h - inside) / inside
+    return Bound(_squared_sum(h / (n - 3 * f) * (1 + median), median), (9,))
+
+
+@bound.register
+def _(rule: AgnosticClipping, n: int, f: int) -> Bound | None:
+    kappa = agnostic(n, f, rule.b)
+    return Bound(kappa, (2,)) if kappa < math.inf else None
+
+
+def _of_median(n: int, f: int) -> float:
+    return (n // 2) / (-(-n // 2) - f)
+
+
+def _squared_sum(a: float, b: float) -> float:
+    return (math.sqrt(a) + math.sqrt(b)) ** 2
+
+
+# -- mixings -----------------------------------------------------------------------------------
+
+
+@mixed.register
+def _(mixing: Bucketing, n: int, f: int, behind: float) -> Bound | None:
+    sizes = [len(group) for group in mixing.groups(np.arange(n))]
+    return drawn(n - f, sorted(sizes)[: len(sizes) - f], behind)
+
+
+@mixed.register
+def _(mixing: Resampling, n: int, f: int, behind: float) -> Bound | None:
+    s = mixing.s
+    return drawn(s * (n - f), [s] * (n - s * f), behind)
+
+
+@mixed.register
+def _(mixing: NearestNeighborMixing, n: int, f: int, behind: float) -> Bound:
+    return Bound(8 * f / (n - f) * (behind + 1), (11,))
+
+
+def drawn(population: int, sizes: Sequence[int], behind: float) -> Bound | None:
+    """Where what follows is good for means of groups that are drawn from the honest (Prop. 10).
+
+    population: how many there are to draw from; sizes: those of the groups that are surely good.
+    """
+    if not sizes:
+        return None
+    good, share = len(sizes), sum(1 / size for size in sizes) / len(sizes)
+    variance = population / (population - 1) if population > 1 else 0
+    spread = variance * share * (good - 1) / good
+    shift = variance * max(0.0, share / good - 1 / population)
+    return Bound(_squared_sum(behind * spread, shift), (10,))
+
+
+# -- clipping without a radius -----------------------------------------------------------------
+
+
+def agnostic(n: int, f: int, b: float) -> float:
+    """Kappa of `AgnosticClipping(f, b)` (Prop. 2); infinite where the proof says nothing.
+
+    With r = s / sigma in (0, sqrt 2], three bounds hold for the error. The first falls with r and
+    then rises, the other two rise: so the largest of their smallest is at the end, or where the
+    first, falling, meets the others. Nothing is left to a grid.
+
+    >>> [round(agnostic(25, f, 1.25) / lower_bound(25, f), 2) for f in (1, 5, 8, 10, 12)]
+    [1.41, 1.6, 2.17, 4.23, 6.89]
+    """
+    h, majority = n - f, n - 2 * f
+    if not f:
+        return 0.0
+    if majority < 1 or b * b <= f / h:
+        return math.inf
+    radius = b * h / (2 * math.sqrt(f * majority))  # in units of s
+
+    def with_sigma(r: float) -> float:
+        """From Proposition 1, for the honest vectors."""
+        inside = majority / h - 1 / (2 * radius * r) ** 2
+        return 2 * radius * r * (1 - math.sqrt(inside)) if inside >= 0 else math.inf
+
+    # From Proposition 1, for the n - f vectors whose spread is s; in units of s.
+    around = 2 * radius * (1 - math.sqrt(majority / h * (1 - f / (b * b * h))))
+    cut = (1 + around**2) / (4 * radius)
+
+    def without(r: float) -> float:
+        near = around * r + math.sqrt(f / majority) * (r + 1)
+        far = max(_rest(j / h, (f - j) / h * radius * r + cut * r) for j in range(f + 1))
+        return min(near, far)
+
+    end = math.sqrt(2)
+    low, high = 0.0, min(1 / b, end)  # where the first bound falls
+    if with_sigma(high) > without(high):  # it is the larger one all the way, until it rises
+        low = high
+    while high - low > 1e-12:
+        middle = (low + high) / 2
+        low, high = (middle, high) if with_sigma(middle) > without(middle) else (low, middle)
+    # Up to `high` the second bound is at most what it is there, and beyond it the first one, but
+    # at the end.
+    worst = max(without(high), min(with_sigma(end), without(end)))
+    return worst**2
+
+
+def _rest(share: float, pushed: float) -> float:
+    """The largest e with e <= pushed + sqrt(share) sqrt(1 + e^2)."""
+    return (pushed + math.sqrt(share * (pushed**2 + 1 - share))) / (1 - share)

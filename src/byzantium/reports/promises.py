@@ -1,0 +1,47 @@
+"""What theory promised a run, beside what was measured: Theorems 2 and 4 as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+from byzantium.aggregation import parse_rule
+from byzantium.core import ByzantiumError
+from byzantium.guarantees import Guarantee, guarantee
+from byzantium.learning import metrics
+from byzantium.runs import LAST, Metrics, Run, plugins
+
+
+def promises(run: Run, lines: Sequence[Metrics]) -> dict[str, str]:
+    """By title, a sentence each. The theorems need a run whose heterogeneity was recorded.
+
+    Theorem 2 leaves a constant factor out; the condition of Theorem 4 is as printed.
+    """
+    if plugins.missing(run.plugin):
+        return {}
+    found = _guarantee(run.rule, run.participants or run.n, run.q or run.f)
+    if not isinstance(found, Guarantee):
+        return {"promise": f"not covered: {found}"}
+    said = {"promise": str(found).splitlines()[-1]}
+    measured = metrics.heterogeneity(lines[-LAST:])
+    plateau, most = found.plateau(measured[0] if measured else 0), found.most_relative
+    if measured is None or plateau is None or most is None:
+        return said
+    zeta2, relative, gradient = measured
+    said["Theorem 2"] = (
+        f"‖∇f‖² falls to the order of c δ ζ² = {plateau:.3g} (ζ² = {zeta2:.3g}); "
+        f"measured {gradient:.3g}"
+    )
+    said["Theorem 4"] = (
+        f"‖∇f‖² goes to 0 if B² < 1/(60 c δ) = {most:.3g}; measured B² = {relative:.3g}, "
+        f"so it {'does' if relative < most else 'says nothing'}"
+    )
+    return said
+
+
+@cache
+def _guarantee(rule: str, n: int, f: int) -> Guarantee | str:
+    try:
+        return guarantee(parse_rule(rule), n, f)
+    except ByzantiumError as error:
+        return str(error)
