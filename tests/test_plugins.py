@@ -24,8 +24,9 @@ import byzantium as bz
 from byzantium.cli import main
 from byzantium.experiments import Mimicry, Run, Store, execute, load, perform
 from byzantium.learning import metrics
-from byzantium.reports import report
+from byzantium.reports import pivots, report
 from byzantium.runs import Processes, plugins
+from byzantium.runs import store as results
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
 SMALL: dict[str, Any] = {"n": 7, "f": 1, "rounds": 4, "evaluate_every": 2, "batch": 8}
@@ -222,6 +223,23 @@ def test_a_configuration_that_claims_a_plugin_must_still_be_printable() -> None:
             Run.recorded({field: text, **claimed})
     with pytest.raises(bz.ByzantiumError, match="q < n"):
         Run.recorded({**claimed, "attackers": 9})
+
+
+def test_a_table_has_own_rules_beside_others_and_never_two_versions_in_a_cell() -> None:
+    path = written(RULE)
+
+    def result(rule: str) -> results.Result:
+        run = Run(rule=rule, **SMALL)
+        return results.Result(run, Path(), "completed", [], {"accuracy": 50.0})
+
+    bz.load_plugin(path)
+    first, shipped = result("First()"), result("Median()")
+    (table,) = pivots([first, shipped])
+    assert [len(cell.results) for cell in table.cells] == [1, 1]
+    written(RULE + "\n# changed\n")
+    bz.load_plugin(path)
+    tables = pivots([first, shipped, result("First()")])
+    assert [len(cell.results) for table in tables for cell in table.cells] == [1, 1, 1]
 
 
 # -- where it goes --------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ WITHIN = ("seed", "record", "evaluate_every")
 NAMES = tuple(field.name for field in dataclasses.fields(Run) if field.name not in WITHIN)
 # What is always said of a setting; the rest only where settings differ in it.
 SAID = ("data", "model", "partition", "n", "f", "momentum", "rounds")
+# How much of a digest tells versions of a plugin apart.
+DIGEST = len("sha256:") + 8
 Values = dict[str, Any]
 
 
@@ -70,8 +72,9 @@ def described(run: Run, several: Collection[str] = ()) -> Values:
     several: plugins of which there are several versions. Of others, what is named tells them.
     """
     values = {name: getattr(run, name) for name in NAMES}
-    versions = tuple(text for text in run.plugin if text.rpartition(" ")[0] in several)
-    return {**values, "rule": without_f(run.rule), "plugin": versions}
+    split = (text.rpartition(" ") for text in run.plugin)
+    versions = [f"{name} {digest[:DIGEST]}" for name, _, digest in split if name in several]
+    return {**values, "rule": without_f(run.rule), "plugin": ", ".join(versions)}
 
 
 def _versions(runs: Iterable[Run]) -> set[str]:
