@@ -255,10 +255,9 @@ class SpectralFilter(Weighting):
     where :math:`\mu_c` is the weighted mean and v the top eigenvector of the weighted covariance.
     The result is the weighted mean whose covariance had the smallest top eigenvalue.
 
-    The maximum is over the vectors that still have weight, as in the filters it descends from
-    (Diakonikolas et al. 2017): each step then takes all weight from one of them, and there are at
-    most 2f steps. Over all vectors, as byzfl has it, one without weight that sticks out more than
-    the others would leave them nearly as they are, step after step.
+    The maximum is over the vectors that still have weight: each step then takes what is left of one
+    of them, so that there are at most n steps. Over all vectors, as byzfl has it, one that sticks
+    out and has no weight any more would leave the others nearly as they are, step after step.
 
     Allouah, Guerraoui, Stephan: Towards Trustworthy Federated Learning with Untrusted
     Participants, ICML 2025.
