@@ -14,7 +14,7 @@ import torch
 from jail import jailed, needs_jail
 
 from byzantium.engines import Ray
-from byzantium.runs import Store, execute, load
+from byzantium.runs import Run, Store, execute, load
 
 TESTS = Path(__file__).parent
 
@@ -94,7 +94,7 @@ def test_a_sweep_that_is_interrupted_saves_itself_and_goes_on(tmp_path: Path) ->
         assert "Stopped with 0 of 2 done; the same command goes on." in said
     assert killed[0] == -9
     assert last[0] == again[0] == 0, last[1]
-    assert 0 < interrupted[2] < terminated[2] < killed[2] < last[2] == again[2] == 60
+    assert 0 < interrupted[2] < terminated[2] < killed[2] < last[2] == again[2] == 120
     assert_as_undisturbed(tmp_path)
 
 
@@ -111,6 +111,13 @@ def test_nodes_that_do_not_share_the_results_are_refused_at_the_start(tmp_path: 
         )
         assert why in said
     assert found["left"] == []
+
+
+def test_where_there_is_no_cluster_that_is_said_at_once(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="NOT TESTED: Ray is not installed")
+    with pytest.raises(ValueError, match=r"no Ray cluster at 127\.0\.0\.1:1 .*refused"):
+        execute([Run()], Store(tmp_path), Ray("127.0.0.1:1"))
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
