@@ -10,9 +10,12 @@ from typing import Any
 
 import cluster
 import pytest
+import test_data
 import torch
+from click.testing import CliRunner
 from jail import jailed, needs_jail
 
+from byzantium.cli import main
 from byzantium.engines import Ray
 from byzantium.runs import Run, Store, execute, load
 
@@ -53,9 +56,13 @@ def assert_as_undisturbed(folder: Path) -> None:
 @needs_jail
 @pytest.mark.usefixtures("one_thread")
 def test_a_worker_that_is_killed_costs_what_it_did_since_its_last_checkpoint(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where the data are is told to the nodes."""
+    monkeypatch.delenv("BYZANTIUM_DATA", raising=False)
+    data = test_data.write(tmp_path / "data", test_data.idx_files())
     found = witness("worker_killed", tmp_path)
+    monkeypatch.setenv("BYZANTIUM_DATA", str(data))
     assert found["code"] == 0, found["said"]
     assert "its worker process has died; another process goes on with it" in found["said"]
     assert "2/2 done" in found["said"]
@@ -131,3 +138,19 @@ def test_addresses_that_are_of_no_use_are_refused(address: str, sentence: str) -
     with pytest.raises(ValueError, match="Ray") as caught:
         Ray(address)
     assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("command", [["sweep", "sweep.toml"], ["reproduce", "table2"]])
+def test_the_engine_is_looked_at_before_anything_else(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An address without it, and Ray where it is not installed."""
+    (tmp_path / "sweep.toml").write_text("[fixed]\nrounds = 1\n")
+    monkeypatch.chdir(tmp_path)
+    told = CliRunner().invoke(main, [*command, "--address", "host:1"])
+    assert (told.exit_code, "--address is for --engine ray" in told.output) == (2, True)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    told = CliRunner().invoke(main, [*command, "--engine", "ray"])
+    assert told.exit_code == 1
+    assert "a sweep on Ray needs ray: pip install 'byzantium[ray]'" in told.output
+    assert not (tmp_path / "results").exists()
