@@ -40,10 +40,6 @@ SAME = 1e-6
 # How many inputs are tried side by side.
 TOGETHER = 32
 IMPROVED = ", improved"
-# The distances at which a rule that can be carried away is far away itself.
-CARRIED = (1e8, 1e20, 1e40)
-# How far the honest vectors are from the origin then: a rule that loses them is found out.
-AWAY = 1e4
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +135,7 @@ class _Search:
     def run(self, honest: Mapping[str, Array]) -> bool:
         """Whether it came to its end."""
         n, f, rng = self.trial.n, self.trial.f, self.rng
+        self.look(families.carrying(n, f))
         known = [*families.two_points(n, f), *families.attacked(n, f, rng, honest)]
         # Alike ones side by side can be tried together; which are left out is a matter of chance.
         some = rng.permutation(len(known))[: int(KNOWN * self.budget)]
@@ -206,17 +203,13 @@ def breakdown(rule: Aggregator, n: int, draws: int = 64) -> int | None:
     >>> [breakdown(rule, 25) for rule in (Mean(), TrimmedMean(f=5), GeometricMedian())]
     [1, 6, 13]
     """
-    rng = np.random.default_rng(0)
-    rows = AWAY + rng.normal(size=(n, 2))
     with _silent():
         trial = Trial(rule, n, 1, draws)
         for bad in range(1, min(n // 2 + 1, n - 2) + 1):
-            trial.f, others = bad, rows[bad:]
+            trial.f = bad
+            kappas = trial.kappas(np.array([rows for _, rows in families.carrying(n, bad)]))
             # Where nobody is bad, a rule with a radius may be as far away.
-            usual = max(1.0, float(trial.kappas(rows[None])[0]))
-            sent = families.far(others, bad, rng, CARRIED)
-            inputs = np.array([np.concatenate([some, others]) for _, some in sent])
-            if trial.kappas(inputs).max() > UNBOUNDED * usual:
+            if kappas.max() > UNBOUNDED * max(1.0, kappas[0]):
                 return bad
     return None
 

@@ -20,6 +20,8 @@ D = 10
 # How far away attackers go, in units of the honest spread: beyond 1e16 sums in float64 forget the
 # honest vectors, and a rule that subtracts what it does not want is left with nothing.
 FAR = (3.0, 1e2, 1e8, 1e20)
+# How far the honest vectors are from the origin where this matters.
+AWAY = 1e4
 # How hard an attack pushes that can push less or more.
 STRENGTHS = (0.3, 1.0, 3.0, 10.0, 100.0)
 # What whole inputs are multiplied by, for rules that know a length: those with a radius.
@@ -40,7 +42,7 @@ def honest(m: int, rng: np.random.Generator) -> dict[str, Array]:
         "two clusters": (rng.random(m) < 0.3)[:, None] * rng.normal(size=D) + 0.01 * gaussian,
         "long tail": np.eye(D)[classes] + 0.01 * gaussian,
         "collinear": rng.normal(size=(m, 1)) * rng.normal(size=D),
-        "common offset": gaussian + 1e4 * rng.normal(size=D) / np.sqrt(D),
+        "common offset": gaussian + AWAY * rng.normal(size=D) / np.sqrt(D),
     }
 
 
@@ -99,6 +101,18 @@ def far(
         if f > 1:
             yield f"{distance:g} away on two sides", mean + away * sides * directions[:1]
             yield f"{distance:g} away in all directions", mean + away * directions
+
+
+def carrying(n: int, bad: int) -> Iterator[tuple[str, Array]]:
+    """Inputs that show whether bad vectors can carry a rule away; in the first nobody is bad.
+
+    The honest ones are far from the origin: a rule that loses them is found out, too.
+    """
+    rng = np.random.default_rng(0)
+    rows = AWAY + rng.normal(size=(n, 2))
+    yield "Gaussian, nobody bad", rows
+    for name, sent in far(rows[bad:], bad, rng, (1e8, 1e20, 1e40)):
+        yield f"Gaussian, {name}", np.concatenate([sent, rows[bad:]])
 
 
 def two_points(n: int, f: int) -> Iterator[tuple[str, Array]]:
