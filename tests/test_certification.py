@@ -166,7 +166,7 @@ SMALL = {"n": 11, "f": 2, "budget": 600}
 
 
 def test_a_search_is_a_job(tmp_path: Path) -> None:
-    job, store = Certification(rule="Krum", seed=3, **SMALL), Store(tmp_path)  # type: ignore[arg-type]
+    job, store = Certification(rule="Krum", seed=3, **SMALL), Store(tmp_path)
     assert job.rule == "Krum(f=2)"
     assert perform(job, store.folder(job), stop=lambda: True) is None
     assert store.result(job).status == "unfinished"
@@ -220,7 +220,7 @@ def test_the_command(tmp_path: Path) -> None:
         (["Krun()"], "did you mean 'Krum'?"),
         (["Krum()", "--f", "11"], "needs at least 2f + 3 = 25 vectors, got 22"),
         (["Krum()", "--f", "0"], "f >= 1, got f=0"),
-        (["Krum()", "--f", "one"], "'one' is not numbers with commas between them"),
+        (["Krum()", "--f", "one"], "'one' is not whole numbers with commas between them"),
     ],
 )
 def test_wrong_words(words: list[str], said: str, tmp_path: Path) -> None:

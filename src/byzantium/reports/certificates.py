@@ -106,7 +106,8 @@ def _figure(certificates: Sequence[Certificate]) -> Figure:
     for axis, mixing in zip(axes, mixings, strict=True):
         here = [one for one in certificates if labels[one][0] == mixing]
         least = sorted({(one.f / one.n, one.least) for one in here})
-        axis.fill_between(*zip(*least, strict=True), BOTTOM, color="#E4E4E4", linewidth=0)
+        deltas, bounds = [delta for delta, _ in least], [bound for _, bound in least]
+        axis.fill_between(deltas, bounds, BOTTOM, color="#E4E4E4", linewidth=0)
         for rule in rules:
             line = sorted((o.f / o.n, min(o.c, TOP)) for o in here if labels[o][1] == rule)
             if line:
