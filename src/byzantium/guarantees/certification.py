@@ -27,12 +27,12 @@ Stop = Callable[[], bool]
 # A c above this counts as unbounded: what is bounded for n vectors is at most about n^2.
 UNBOUNDED = 1e6
 # How many inputs one search tries, each on so many draws of random mixings.
-BUDGET, DRAWS = 10_000, 16
+BUDGET, DRAWS = 10_000, 8
 # On how many fresh draws the best inputs of a search meet again, and the winner is measured.
 AGAIN, MEASURED = 128, 1024
 # The shares of the budget that go at most to known inputs, and to these and random beginnings; the
 # rest is for improving the best. And the share of each hill that is climbed.
-KNOWN, BEGUN, CLIMBS = 0.3, 0.65, 20
+KNOWN, BEGUN, CLIMBS = 0.4, 0.7, 20
 # How many inputs are kept; from how many random beginnings each hill is chosen.
 KEPT, BEGINNINGS = 8, 24
 # The difference of two kappas, beside one of them, that is none.

@@ -69,7 +69,7 @@ class Trial:
     tried: how many inputs so far.
     """
 
-    def __init__(self, rule: Aggregator, n: int, f: int, draws: int = 16, seed: int = 0) -> None:
+    def __init__(self, rule: Aggregator, n: int, f: int, draws: int = 8, seed: int = 0) -> None:
         self.rule = copy.deepcopy(rule)
         self.n, self.f = n, f
         self.tried = 0
