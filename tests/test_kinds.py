@@ -41,7 +41,8 @@ INFINITE = {"CenteredClipping.radius"}  # it clips nothing: the mean
 
 def wrong(kind: Any, name: str) -> Iterator[Any]:
     optional = types.NoneType in typing.get_args(kind)
-    kind = typing.get_args(kind)[0] if optional else kind
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):  # a number, or else a word
+        kind = typing.get_args(kind)[0]
     for value in WRONG[Literal if typing.get_origin(kind) is Literal else kind]:
         if optional and value is None:
             continue

@@ -68,7 +68,7 @@ def test_one_bad_number_rejects_its_row_in_half_precision_too(member: members.Ru
 @pytest.mark.parametrize("member", EVERYTHING, ids=members.name)
 def test_more_than_f_raises_and_names_them(member: members.Rule) -> None:
     stages = member.rule.stages
-    allowed = min((stage.f for stage in stages if hasattr(stage, "f")), default=N // 2)
+    allowed = min((stage.bad for stage in stages if stage.bad is not None), default=N // 2)
     bad = list(range(allowed + 1))
     with pytest.raises(ValueError, match=f"but {allowed + 1} are unusable") as error:
         member.fresh()(spoiled(bad, "nan"))

@@ -34,7 +34,7 @@ COUNTS = {
     "figure-main": (80, 240),
     "figure-hyperparameters": (12, 36),
     "figure-gradient-norms": (20, 60),
-    "figure-clipping-radius": (120, 300),
+    "figure-clipping-radius": (160, 420),
     "figure-krum-selections": (3, 9),
     "figure-overparameterization": (60, 180),
     "figure-b2": (60, 180),

@@ -421,6 +421,7 @@ def test_a_chosen_run_shows_weights_and_its_command(desktop: Opened) -> None:
     ticks = page.evaluate("document.querySelector('#heat').layout.yaxis.ticktext")
     assert ["attacker" in tick for tick in ticks] == [False] * 13 + [True] * 2
     assert "The 2 attackers had" in page.inner_text("#share")
+    assert "covered: squared error <=" in " ".join(page.locator("#run tr.result").all_inner_texts())
 
 
 def test_what_comes_from_files_is_text_and_never_runs(desktop: Opened) -> None:

@@ -307,7 +307,7 @@ RUNS = {
     "figure-main": 4 * 5 * 2 * 2 * 3,
     "figure-hyperparameters": 6 * 2 * 3,
     "figure-gradient-norms": 5 * 4 * 3,
-    "figure-clipping-radius": 5 * 2 * (3 * 3 + 1) * 3,  # without momentum, all radii are one
+    "figure-clipping-radius": 5 * 2 * (3 * 3 + 1 + 4) * 3,  # without momentum, three are one
     "figure-krum-selections": 3 * 3,
     "figure-overparameterization": 5 * 3 * 4 * 3,
     "figure-b2": 5 * 3 * 4 * 3,

@@ -12,5 +12,7 @@ from .guarantee import announce as announce
 from .guarantee import guarantee as guarantee
 from .measure import c_of as c_of
 from .measure import lower_bound as lower_bound
+from .recommendation import Recommendation as Recommendation
+from .recommendation import recommend as recommend
 
 __all__: list[str]

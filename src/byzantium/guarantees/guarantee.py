@@ -72,7 +72,7 @@ class Guarantee:
         return c_of(self.kappa, self.n, self.f) if self.kappa is not None and self.f else None
 
     def plateau(self, heterogeneity: float) -> float | None:
-        """C delta zeta^2: by Theorem 2, what the squared gradient falls to, up to a factor."""
+        """By Theorem 2, what the squared gradient falls to, up to a factor: c delta zeta^2."""
         return None if self.kappa is None else (self.c or 0) * self.delta * heterogeneity
 
     @property
@@ -220,12 +220,10 @@ def announce(rule: Aggregator, n: int, f: int | None = None) -> None:
     _SAID.add((repr(rule), n, f))
     try:
         promise = guarantee(rule, n, f)
+        gap = promise.gap
     except ByzantiumError as error:
-        logger.warning("%r for %d vectors, %d of them bad: not covered: %s", rule, n, f, error)
-        return
-    if promise.covered:
-        logger.info("%s", promise)
+        gap = str(error)
+    if gap:
+        logger.warning("%r for %d vectors, %d of them bad: not covered: %s", rule, n, f, gap)
     else:
-        logger.warning(
-            "%r for %d vectors, %d of them bad: not covered: %s", rule, n, f, promise.gap
-        )
+        logger.info("%s", promise)

@@ -90,6 +90,7 @@ NAMES = {
     "fixed": "radius 10",
     "linear": "radius 10 / (1 - β)",
     "sqrt": "radius 10 / √(1 - β)",
+    "auto": "no radius to tune",
 }
 
 
