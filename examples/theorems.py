@@ -237,20 +237,24 @@ def draw(
     axes = figure.subplots(1, 4)
     deltas = [f / N for f in counts]
     axes[0].fill_between([0, *deltas], [0, *(d / 4 for d in deltas)], color="#DDDDDD")
+    alike: dict[tuple[float, ...], list[str]] = {}
     for rule, values in worlds.items():
-        axes[0].plot(deltas, values, marker="o", markersize=3, label=rule.removesuffix("()"))
+        alike.setdefault(tuple(round(v, 6) for v in values), []).append(rule.removesuffix("()"))
+    for same, rules in alike.items():
+        label = "\n".join(rules)
+        axes[0].plot(deltas, same, marker="o", markersize=3, label=label)
     axes[0].set(title="the worse of two worlds", xlabel="δ", ylabel="‖∇f‖² (ζ = 1)")
     axes[0].legend(fontsize=6, title="grey: impossible", title_fontsize=6)
     for f in counts:
         zetas = sorted(z for g, z in plateaus if g == f)
         axes[1].plot(
-            [f / N * z for z in zetas],
+            [f / (N - 2 * f) * z for z in zetas],
             [plateaus[f, z] for z in zetas],
             marker="o",
             markersize=3,
             label=f"δ = {f / N:g}",
         )
-    axes[1].set(title="a plateau linear in δζ²", xlabel="δζ²", ylabel="‖∇f‖²")
+    axes[1].set(title="a plateau linear in δζ²", xlabel="δζ² / (1 - 2δ)", ylabel="‖∇f‖²")
     axes[1].legend(fontsize=6)
     for beta, values in noise.items():
         axes[2].plot(sigmas, values, marker="o", markersize=3, label=f"momentum {beta:g}")
