@@ -18,6 +18,7 @@ from byzantium.core import ByzantiumError
 from byzantium.guarantees import attack, breakdown, c_of, certify, lower_bound
 from byzantium.guarantees.families import attacks
 from byzantium.guarantees.search import kappas
+from byzantium.reports import report
 from byzantium.runs import Certification, Store, certificates, execute, perform, pipelines
 
 N = 25
@@ -175,6 +176,8 @@ def test_a_search_is_a_job(tmp_path: Path) -> None:
     (certificate,) = certificates([result])
     assert slow_c(bz.Krum(f=2), certificate.worst.rows, 2) == pytest.approx(certificate.c)
     assert execute([job], store)[0].summary == result.summary
+    assert store.table()["rule"].tolist() == ["Krum(f=2)"]
+    assert report.contents(store, [])["runs"] == []  # nothing was trained
     (result.folder / "input.npy").write_bytes(b"\x93NUMPY nonsense")
     with pytest.raises(ByzantiumError, match=r"input\.npy cannot be read"):
         certificates([result])

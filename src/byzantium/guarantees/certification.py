@@ -316,7 +316,7 @@ def certify(
     >>> from byzantium import TrimmedMean
     >>> print(certify(TrimmedMean(f=1), 5, 1, seeds=1, budget=500))
     TrimmedMean(f=1), 1 of 5 bad: c >= 0.625, c <= 0.625 is proved; no rule is below 0.625
-    the worst of 508 tries: 1 of 4 honest at 1, bad at 0 and 0
+    the worst of 512 tries: 1 of 4 honest at 1, bad at 0 and 0
     2 of 5 carry it away
     """
     findings = []
