@@ -115,6 +115,16 @@ def carrying(n: int, bad: int) -> Iterator[tuple[str, Array]]:
         yield f"Gaussian, {name}", np.concatenate([sent, rows[bad:]])
 
 
+def indistinct(n: int, f: int) -> tuple[str, Array]:
+    """On which whoever is right wherever n - f vectors are one errs by as much as any rule must.
+
+    f of the honest stand at 1, the others and the bad at 0: the f at 1 might be the bad ones.
+    """
+    rows = np.zeros((n, 1))
+    rows[n - f :] = 1
+    return f"{f} of {n - f} honest at 1, bad at 0", rows
+
+
 def two_points(n: int, f: int) -> Iterator[tuple[str, Array]]:
     """Honest vectors at 0 and at 1 on a line, for all divisions, and attackers at some points."""
     for ones in range(1, n - f):
@@ -122,7 +132,8 @@ def two_points(n: int, f: int) -> Iterator[tuple[str, Array]]:
         for place in (0.0, 1.0, 0.5, 2.0, -1.0, 1e3, -1e3):
             for rest in dict.fromkeys((place, 0.0)):  # all of them there, or half
                 sent = np.where(np.arange(f) % 2, rest, place)[:, None]
-                name = f"{ones} of {n - f} honest at 1, bad at {place:g} and {rest:g}"
+                where = f"{place:g}" if rest == place else f"{place:g} and {rest:g}"
+                name = f"{ones} of {n - f} honest at 1, bad at {where}"
                 yield name, np.concatenate([sent, others])
 
 
