@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import logging
 import math
@@ -194,24 +195,28 @@ class _Search:
         return Finding(self.c(float(each.mean())), self.c(error), worst.rows, worst.how, tried)
 
 
-def breakdown(rule: Aggregator, n: int, draws: int = 64) -> int | None:
+def breakdown(rule: Aggregator, n: int, draws: int = 32) -> int | None:
     """The smallest number of bad vectors among n that carries a rule away, as far as far points do.
 
-    None where no minority does. (The breakdown point of Donoho and Huber is this over n.)
+    None where not even a majority does. (The breakdown point of Donoho and Huber is this over n.)
 
     >>> from byzantium import GeometricMedian, Mean, TrimmedMean
     >>> [breakdown(rule, 25) for rule in (Mean(), TrimmedMean(f=5), GeometricMedian())]
     [1, 6, 13]
     """
+    trial = Trial(rule, n, 1, draws)
+
+    def carried(bad: int) -> bool:
+        trial.f = bad
+        kappas = trial.kappas(np.array([rows for _, rows in families.carrying(n, bad)]))
+        # Where nobody is bad, a rule with a radius may be as far away.
+        return bool(kappas.max() > UNBOUNDED * max(1.0, kappas[0]))
+
+    counts = range(1, min(n // 2 + 1, n - 2) + 1)
     with _silent():
-        trial = Trial(rule, n, 1, draws)
-        for bad in range(1, min(n // 2 + 1, n - 2) + 1):
-            trial.f = bad
-            kappas = trial.kappas(np.array([rows for _, rows in families.carrying(n, bad)]))
-            # Where nobody is bad, a rule with a radius may be as far away.
-            if kappas.max() > UNBOUNDED * max(1.0, kappas[0]):
-                return bad
-    return None
+        # One more bad vector can do all that it would do if it were honest.
+        place = bisect.bisect_left(counts, True, key=carried)
+    return counts[place] if place < len(counts) else None
 
 
 @dataclass(frozen=True)
@@ -219,7 +224,7 @@ class Certificate:
     """What attacking a pipeline for n vectors of which f are bad has brought to light.
 
     findings:  the worst input of each search.
-    breakdown: the number of bad vectors that is enough to carry it away; None if no minority is.
+    breakdown: the number of bad vectors that is enough to carry it away; None if none is.
     """
 
     rule: Aggregator
@@ -279,7 +284,7 @@ class Certificate:
             found += f" (+- {self.worst.error:.1g})"
         tried = sum(finding.tried for finding in self.findings)
         carried = (
-            "no minority carries it away"
+            "not even a majority carries it away"
             if self.breakdown is None
             else f"{self.breakdown} of {self.n} carry it away"
         )

@@ -44,7 +44,7 @@ def terminal(certificates: Iterable[Certificate]) -> Table:
         "rule", "f", "c, worst found", "proved", "any rule", "carried away by", "found by"
     )
     for one in certificates:
-        carried = "no minority" if one.breakdown is None else f"{one.breakdown} of {one.n}"
+        carried = "nobody" if one.breakdown is None else f"{one.breakdown} of {one.n}"
         least = f">= {one.least:.3g}"
         proved = "" if one.promised is None else f"<= {one.promised:.3g}"
         table.add_row(repr(one.rule), str(one.f), found(one), proved, least, carried, one.worst.how)
