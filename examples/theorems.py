@@ -244,6 +244,7 @@ def draw(
         label = "\n".join(rules)
         axes[0].plot(deltas, same, marker="o", markersize=3, label=label)
     axes[0].set(title="the worse of two worlds", xlabel="δ", ylabel="‖∇f‖² (ζ = 1)")
+    axes[0].set_ylim(0, 2 * max(map(max, worlds.values())))  # room for the legend
     axes[0].legend(fontsize=6, title="grey: impossible", title_fontsize=6)
     for f in counts:
         zetas = sorted(z for g, z in plateaus if g == f)

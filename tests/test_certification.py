@@ -17,7 +17,7 @@ from byzantium.cli import main
 from byzantium.core import ByzantiumError
 from byzantium.guarantees import attack, breakdown, c_of, certify, guarantee, lower_bound
 from byzantium.guarantees.families import attacks
-from byzantium.guarantees.search import kappas
+from byzantium.guarantees.search import Trial, kappas
 from byzantium.reports import report
 from byzantium.runs import Certification, Store, certificates, execute, perform, pipelines
 
@@ -127,6 +127,18 @@ def test_what_rounding_hides_is_left_out() -> None:
     assert kappas(rows, np.array([[1e4 + 1.5]]), 1) == 0
     rows[1:, 0] = 1e4 + np.array([0, 1, 2, 3]) * 1e-2
     assert math.isnan(kappas(rows, np.array([[1e4]]), 1)[0])
+
+
+@pytest.mark.parametrize("text", ["TrimmedMean()", "Krum()", "Bucketing(s=2) >> Median()"])
+def test_inputs_that_are_tried_together_do_not_disturb_each_other(text: str) -> None:
+    """Whichever way is the shortest, it leads where a call of the rule does."""
+    trial = Trial(bz.parse_rule(text, f=2), 11, 2)
+    inputs = np.random.default_rng(0).normal(size=(5, 11, 2))
+    inputs[1, :2] = np.nan  # two are rejected
+    inputs[2, 0] = 1e140
+    inputs[3, :2] = inputs[3, 4]
+    together = trial.kappas(inputs)
+    assert together == pytest.approx([trial.each(rows).mean() for rows in inputs])
 
 
 def test_every_attack_takes_part() -> None:
