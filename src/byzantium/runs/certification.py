@@ -41,7 +41,7 @@ class Certification(Job):
     n: Positive = option(25, "Vectors.")
     f: Positive = option(5, "How many of them are bad.")
     budget: Positive = option(10_000, "How many inputs are tried.")
-    draws: Positive = option(16, "Of random mixings, for each input.")
+    draws: Positive = option(8, "Of random mixings, for each input.")
     seed: Seed = option(0, "Of the search.")
 
     def check(self) -> None:
