@@ -154,9 +154,10 @@ def benchmark_(results: Path, jobs: int, **options: Any) -> None:
     wanted, store = shape(**shaped), Store(results)
     if not (wanted.rows or wanted.columns):
         wanted = Shape(("rule",), "partition", True, wanted.files)
-    made = benchmark(Version(**options))
-    wanted.tables(store.results(made.jobs))  # a sentence, before anything is begun
-    check(made.jobs, store)
+    with err.status("preparing"):
+        made = benchmark(Version(**options))
+        wanted.tables(store.results(made.jobs))  # a sentence, before anything is begun
+        check(made.jobs, store)
     _header(made)
     done = carry_out(made.jobs, store, jobs)
     tables = wanted.tables(done)
@@ -232,8 +233,10 @@ def written(
     from byzantium.reports import markdown as reproduction
     from byzantium.reports import report as page
 
-    found, names = list(store), list(MAKERS)
-    comparisons = [compare(artifact(name, version), store) for name, version in Requests(store)]
+    names = list(MAKERS)
+    with err.status("reading"):
+        found = list(store)
+        comparisons = [compare(artifact(name, version), store) for name, version in Requests(store)]
     comparisons.sort(key=lambda comparison: names.index(comparison.artifact.name))
     own = wanted.tables(own_runs(found, comparisons))
     drawn = drawn and find_spec("matplotlib") is not None

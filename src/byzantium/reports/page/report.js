@@ -282,8 +282,8 @@ function matrix(table, cells, open) {
 function twoLines(text, notation) {
   const [, name, parameters] = text.match(/^(\w+)\((.*)\)$/s) ?? [null, text, ""];
   const [ours] = notation.split("(");
-  const under = parameters || (ours !== name ? ours : "");
-  return [name, under ? make("small", null, under) : null];
+  if (parameters) return [name, make("small", null, parameters)];
+  return [name, ours && ours !== name ? make("small", { class: "ours" }, ours) : null];
 }
 
 function dot(kind) {
