@@ -24,7 +24,7 @@ from byzantium.cli.options import (
     results_option,
     version_options,
 )
-from byzantium.cli.tables import PLAIN, Shape, shape, show, table_options, write_tables
+from byzantium.cli.tables import PLAIN, Shape, shape, show, table_options, tabulated, write_tables
 from byzantium.core import needed
 from byzantium.papers import (
     MAKERS,
@@ -128,7 +128,9 @@ def reproduce(names: tuple[str, ...], results: Path, jobs: int, **version: Any) 
 
 
 @main.command(name="benchmark")
-@version_options
+@click.option("--seeds", type=click.IntRange(min=1), help="Fewer (or more) than 3.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Instead of 200.")
+@click.option("--only", help="Only runs with all of these words: 'bucketing-rfa mimic noniid f=5'.")
 @table_options
 @click.option(
     "--out",
@@ -159,10 +161,7 @@ def benchmark_(results: Path, jobs: int, **options: Any) -> None:
         wanted.tables(store.results(made.jobs))  # a sentence, before anything is begun
         check(made.jobs, store)
     _header(made)
-    done = carry_out(made.jobs, store, jobs)
-    tables = wanted.tables(done)
-    show(tables)
-    write_tables(tables, wanted.files, made)
+    write_tables(tabulated(made.jobs, store, jobs, wanted), wanted.files, made)
     out.print(f"look at it all: {written(store, drawn=False).page}", soft_wrap=True)
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from byzantium.cli.options import Command, Place, out
-from byzantium.runs import Result
+from byzantium.cli.options import FAILED, Command, Place, carry_out, out
+from byzantium.runs import Job, Result, Store
 
 if TYPE_CHECKING:
     from byzantium.papers import Artifact, Comparison
@@ -75,6 +75,19 @@ def shape(
 ) -> Shape:
     names = tuple(name.strip() for name in (rows or "").split(",") if name.strip())
     return Shape(names, (columns or "").strip(), worst_case, files)
+
+
+def tabulated(jobs: Sequence[Job], store: Store, processes: int, wanted: Shape) -> list[Comparison]:
+    """Carry out jobs and print their tables; where some failed, those of the others."""
+    try:
+        carry_out(jobs, store, processes)
+    except SystemExit as end:
+        if end.code == FAILED:
+            show(wanted.tables(store.results(jobs)))
+        raise
+    tables = wanted.tables(store.results(jobs))
+    show(tables)
+    return tables
 
 
 def show(tables: Sequence[Comparison]) -> None:
