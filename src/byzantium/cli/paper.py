@@ -161,7 +161,8 @@ def benchmark_(results: Path, jobs: int, **options: Any) -> None:
         wanted.tables(store.results(made.jobs))  # a sentence, before anything is begun
         check(made.jobs, store)
     _header(made)
-    write_tables(tabulated(made.jobs, store, jobs, wanted), wanted.files, made)
+    tables = tabulated(made.jobs, store, jobs, wanted)
+    write_tables(tables, wanted.files, compare(made, store))
     out.print(f"look at it all: {written(store, drawn=False).page}", soft_wrap=True)
 
 

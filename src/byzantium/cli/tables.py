@@ -13,7 +13,7 @@ from byzantium.cli.options import FAILED, Command, Place, carry_out, out
 from byzantium.runs import Job, Result, Store
 
 if TYPE_CHECKING:
-    from byzantium.papers import Artifact, Comparison
+    from byzantium.papers import Comparison
 
 # More tables than this are not printed; the page and the files have them all.
 PRINTED = 6
@@ -101,7 +101,7 @@ def show(tables: Sequence[Comparison]) -> None:
 
 
 def write_tables(
-    tables: Sequence[Comparison], files: Sequence[Path], made: Artifact | None = None
+    tables: Sequence[Comparison], files: Sequence[Path], made: Comparison | None = None
 ) -> None:
     """Write tables into files; `made` is what all of them are of, where one command makes them."""
     from byzantium.reports import formats
