@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -14,7 +14,7 @@ from byzantium.core import ByzantiumError, files
 from byzantium.papers import Compared, Comparison, worst
 from byzantium.reports import measured, tables
 from byzantium.reports.tables import Entry, Table
-from byzantium.runs import Run
+from byzantium.runs import Result, Run
 
 
 def write(path: Path, comparisons: Sequence[Comparison], made: Comparison | None = None) -> None:
@@ -52,7 +52,7 @@ def _introduction(whole: Comparison, comparisons: Sequence[Comparison]) -> Itera
     if made.cheaper:
         yield f"Cheaper version: {', '.join(made.cheaper)}.\n"
     yield "\n".join(["```", whole.command(), "```\n"])
-    yield surroundings([whole])
+    yield surroundings(tables.results([whole]))
     yield "The best of each column, and what these seeds cannot tell from it:\n"
     yield from (f"- {each.artifact.title}. {tables.advice(each)}" for each in comparisons)
     yield ""
@@ -78,9 +78,9 @@ def _bold(entry: Entry) -> str:
     return f"**{entry.text}**" if entry.tone in ("bad", "best") else entry.text
 
 
-def surroundings(shown: Sequence[Comparison]) -> str:
+def surroundings(results: Iterable[Result]) -> str:
     """What the numbers were made with, and how long it took."""
-    done = [result.summary for result in tables.results(shown) if result.done]
+    done = [result.summary for result in results if result.done]
     if not done:
         return "No run is finished yet.\n"
     kinds: dict[str, list[float]] = {}

@@ -61,14 +61,13 @@ def markdown(
     own:         tables of runs that are of no artifact; where there are no others, these are all.
     """
     if own and not any(comparison.begun for comparison in comparisons):
-        return "\n".join(
-            [OWN, _fenced([_command(store, "RESULTS.md")]), surroundings(own), *_own(own, pictures)]
-        )
+        made = _fenced([_command(store, "RESULTS.md")])
+        return "\n".join([OWN, made, surroundings(store), *_own(own, pictures)])
     names = list(MAKERS)
     shown = [comparison for comparison in comparisons if comparison.begun]
     shown.sort(key=lambda comparison: names.index(comparison.artifact.name))
     shown_names = {comparison.artifact.name for comparison in shown}
-    parts = [INTRODUCTION, _fenced([_command(store)]), RULE, surroundings(shown)]
+    parts = [INTRODUCTION, _fenced([_command(store)]), RULE, surroundings(tables.results(shown))]
     parts += _overview(shown, store)
     for comparison in shown:
         parts += _section(comparison, (pictures or {}).get(comparison.artifact.stem))
