@@ -246,6 +246,28 @@ def not_shared(folder: Path) -> None:
     tell(folder, said=said, left=sorted(path.name for path in (folder / "results").iterdir()))
 
 
+PLUGIN = """
+import numpy as np
+import byzantium as bz
+
+class First(bz.Weighting):
+    def weights(self, geometry):
+        return np.eye(geometry.n)[0]
+"""
+
+
+def own_rule(folder: Path) -> None:
+    """A sweep whose file names a plugin, which the nodes know nothing of."""
+    (folder / "mine.py").write_text(PLUGIN)
+    (folder / "sweep.toml").write_text(
+        'plugin = ["mine.py"]\n[fixed]\nrounds = 20\nn = 7\nf = 1\nbatch = 8\n'
+        'rule = "First()"\n[varies]\nseed = [0, 1]\n'
+    )
+    with cluster():
+        code, said = Sweep(folder).ended()
+    tell(folder, code=code, said=said)
+
+
 def tell(folder: Path, **found: object) -> None:
     (folder / "found.json").write_text(json.dumps(found))
 
@@ -253,6 +275,13 @@ def tell(folder: Path, **found: object) -> None:
 if __name__ == "__main__":
     happenings = {
         function.__name__: function
-        for function in (worker_killed, lock_kept, node_killed, driver_interrupted, not_shared)
+        for function in (
+            worker_killed,
+            lock_kept,
+            node_killed,
+            driver_interrupted,
+            not_shared,
+            own_rule,
+        )
     }
     happenings[sys.argv[1]](Path(sys.argv[2]))

@@ -20,7 +20,7 @@ from click.testing import CliRunner, Result
 import byzantium as bz
 from byzantium.cli import main
 from byzantium.experiments import MAKERS, Run, Store, Version, load
-from byzantium.learning.data import NAMES
+from byzantium.learning.data import DATA
 from byzantium.papers.bucketing import artifact
 from byzantium.papers.requests import Requests
 from byzantium.runs.job import lines
@@ -297,7 +297,17 @@ def test_a_sweep_runs_all_and_plan_knows_what_is_done() -> None:
 
 def test_everything_there_is_can_be_listed() -> None:
     listed = byzantium("list").output
-    for name in (*MAKERS, *NAMES, "Krum", "Bucketing", "Mimic", "Tuned"):
+    for name in (
+        *MAKERS,
+        *DATA,
+        "Krum",
+        "Bucketing",
+        "Mimic",
+        "Tuned",
+        "resnet20",
+        "by_user",
+        "zeta2",
+    ):
         assert name in listed
     assert ":math:" not in listed
     assert "table1" not in byzantium("list", "rules").output
@@ -336,7 +346,7 @@ def test_an_artifact_is_reproduced_reported_and_compared() -> None:
 
 
 def test_data_sets_are_found_verified_and_pictured() -> None:
-    assert "1442 images to learn from" in byzantium("data", "fetch", "digits").output
+    assert "1442 samples to learn from" in byzantium("data", "fetch", "digits").output
     assert "digits is part of the package" in byzantium("data", "verify", "digits").output
     byzantium("data", "picture", "digits", "--partition", "dirichlet(0.1)", "--out", "who.png")
     assert Path("who.png").read_bytes().startswith(b"\x89PNG")

@@ -49,7 +49,7 @@ def assert_as_undisturbed(folder: Path) -> None:
         assert there.result(run).done
         assert there.result(run).metrics == alone.result(run).metrics
         assert there.result(run).summary["threads"] == 1
-    left = {path.name for path in there.root.iterdir()}
+    left = {path.name for path in there.root.iterdir()} - {"report.html", "figures"}
     assert left == {run.identity for run in runs}
 
 
@@ -103,6 +103,16 @@ def test_a_sweep_that_is_interrupted_saves_itself_and_goes_on(tmp_path: Path) ->
     assert last[0] == again[0] == 0, last[1]
     assert 0 < interrupted[2] < terminated[2] < killed[2] < last[2] == again[2] == 120
     assert_as_undisturbed(tmp_path)
+
+
+@needs_jail
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
+def test_a_plugin_goes_with_its_jobs(tmp_path: Path) -> None:
+    found = witness("own_rule", tmp_path)
+    assert found["code"] == 0, found["said"]
+    assert_as_undisturbed(tmp_path)
+    assert [bool(run.plugin) for run in load(tmp_path / "sweep.toml")] == [True, True]
 
 
 @needs_jail

@@ -5,8 +5,10 @@ from .coordinatewise import TrimmedMean as TrimmedMean
 from .geometry import Geometry as Geometry
 from .mixing import AdaptiveClipping as AdaptiveClipping
 from .mixing import Bucketing as Bucketing
+from .mixing import Clipping as Clipping
 from .mixing import NearestNeighborMixing as NearestNeighborMixing
 from .mixing import Resampling as Resampling
+from .notation import members as members
 from .notation import parse as parse
 from .notation import parse_mixing as parse_mixing
 from .notation import parse_rule as parse_rule

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from byzantium.aggregation.geometry import Geometry
 from byzantium.aggregation.pipeline import Mixing, withstand
 from byzantium.aggregation.points import Array
 from byzantium.aggregation.stage import Stage
-from byzantium.core import ByzantiumError, Count, Positive
+from byzantium.core import Bounds, ByzantiumError, Count, Positive
 
 
 def _permutation(n: int, generator: torch.Generator | None) -> NDArray[np.int64]:
@@ -187,13 +187,41 @@ class AdaptiveClipping(Mixing):
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         n = geometry.n
-        norms = geometry.norms
-        bound = np.sort(norms)[n - 1 - 2 * self.f * (n - self.f) // n]
-        scale = np.divide(bound, norms, out=np.ones(n), where=norms > bound)
-        matrix = np.zeros((n, geometry.points))
-        matrix[:, :n] = np.diag(scale)
-        matrix[:, geometry.origin] = 1 - scale
-        return matrix
+        return _clipped(geometry, np.sort(geometry.norms)[n - 1 - 2 * self.f * (n - self.f) // n])
+
+
+@dataclass(frozen=True, repr=False)
+class Clipping(Mixing):
+    r"""Clips every norm to a radius that is known beforehand.
+
+    .. math:: y_i = x_i \min(1, \mathrm{radius} / \|x_i\|)
+
+    Where what honest workers send has no known size, `AdaptiveClipping` finds a bound.
+
+    >>> Clipping(radius=2)(torch.tensor([[1.0], [3.0], [-30.0]]))
+    tensor([[ 1.],
+            [ 2.],
+            [-2.]])
+    """
+
+    radius: Annotated[float, Bounds(above=0, infinite=True)]
+
+    @property
+    def needs_origin(self) -> bool:
+        return True
+
+    def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
+        return _clipped(geometry, self.radius)
+
+
+def _clipped(geometry: Geometry, bound: float) -> Array:
+    """The matrix that shortens each vector to a norm, by mixing in the origin."""
+    n, norms = geometry.n, geometry.norms
+    scale = np.divide(bound, norms, out=np.ones(n), where=norms > bound)
+    matrix = np.zeros((n, geometry.points))
+    matrix[:, :n] = np.diag(scale)
+    matrix[:, geometry.origin] = 1 - scale
+    return matrix
 
 
 @dataclass(frozen=True, repr=False)

@@ -231,10 +231,16 @@ def _through(
     for step in steps:
         if isinstance(step, Mixing):
             matrix = geometry.basis.source.agreed(step.matrix(geometry, generator))
+            wanted = step.rows(geometry.n)
             try:
                 geometry = geometry.mixed(matrix)
             except ByzantiumError as error:
                 raise ByzantiumError(f"{step!r}: {error}") from error
+            if geometry.n != wanted:
+                raise ByzantiumError(
+                    f"{step!r}: its rows() says that {wanted} vectors come out, its matrix makes "
+                    f"{geometry.n}"
+                )
     return geometry
 
 
@@ -333,9 +339,7 @@ class Aggregator(Stage, Stateful):
 
         A weighting always does; a rule by coordinate when it is asked, and looks once more.
         """
-        rule = self.stages[-1].expansion[-1]
-        assert isinstance(rule, Rule)
-        return rule.weights_known
+        return _rule_of(self.stages[-1].expansion).weights_known
 
     def weigh(self, gram: Any, generator: torch.Generator | None = None) -> Tensor:
         """(n,): how much each of n vectors counts, from their inner products alone.
@@ -362,9 +366,7 @@ class Aggregator(Stage, Stateful):
         geometry = _through(steps, Geometry.of(points), generator)
         if hasty is not None and not reasons:
             return source.whole(hasty), shares, points, geometry, reasons
-        rule = steps[-1]
-        assert isinstance(rule, Rule)
-        aggregate, weights = rule.finish(geometry, explain)
+        aggregate, weights = _rule_of(steps).finish(geometry, explain)
         aggregate = source.whole(aggregate)
         self.remember(aggregate)
         return aggregate, weights, points, geometry, reasons
@@ -386,6 +388,17 @@ class Aggregator(Stage, Stateful):
 
     def __rshift__(self, other: object) -> Any:
         raise KindError(f"{self!r} is a rule and ends a pipeline; mixings come before it")
+
+
+def _rule_of(steps: Sequence[Stage]) -> Rule:
+    """The step that aggregates."""
+    rule = steps[-1]
+    if not isinstance(rule, Rule):
+        raise ByzantiumError(
+            f"{type(rule).__name__} says nothing of how it aggregates; a rule derives from "
+            "Weighting, CoordinateWise or MatrixRule"
+        )
+    return rule
 
 
 @dataclass(frozen=True, repr=False)

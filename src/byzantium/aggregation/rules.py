@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from byzantium.aggregation.geometry import Geometry
+from byzantium.aggregation.geometry import SUMS_TO_ONE, Geometry
 from byzantium.aggregation.pipeline import Rule
 from byzantium.aggregation.points import Array, backend
 from byzantium.aggregation.sources import Source
@@ -24,11 +24,26 @@ class Weighting(Rule):
 
     @abstractmethod
     def weights(self, geometry: Geometry) -> Array:
-        """(points,), summing to one."""
+        """(n,), or (points,) with the anchors; they sum to one."""
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
-        weights = geometry.basis.source.agreed(self.weights(geometry))
+        weights = geometry.basis.source.agreed(self._checked(geometry))
         return geometry.combine(weights), weights
+
+    def _checked(self, geometry: Geometry) -> Array:
+        weights = np.asarray(self.weights(geometry), dtype=np.float64)
+        if weights.shape == (geometry.n,):  # of the rows alone: nothing lies on an anchor
+            weights = np.pad(weights, (0, geometry.anchors))
+        if weights.shape != (geometry.points,):
+            raise ByzantiumError(
+                f"{self!r} must give a weight for each of {geometry.n} vectors, got the shape "
+                f"{weights.shape}"
+            )
+        if not abs(weights.sum() - 1) <= SUMS_TO_ONE * max(1, abs(weights).sum()):
+            raise ByzantiumError(
+                f"the weights of {self!r} must sum to one, they sum to {weights.sum():.6g}"
+            )
+        return weights
 
 
 class MatrixRule(Rule):
@@ -101,14 +116,21 @@ class CoordinateWise(Rule):
 
     @abstractmethod
     def averaged(self, n: int) -> int:
-        """How many of n values are averaged."""
+        """How many of n values are averaged; of the middle ones, as many as n - 2k for some k."""
+
+    def _kept(self, n: int) -> int:
+        kept = self.averaged(n)
+        if not 1 <= kept <= n or ((n - kept) % 2 and not self.nearest):
+            whole = "from 1 to n" if self.nearest else "n, n - 2, n - 4, ..., at least 1,"
+            raise ByzantiumError(f"{self!r} must average {whole} of n = {n} values, got {kept}")
+        return kept
 
     def one_pass(self, source: Source, explain: bool) -> tuple[Tensor | None, Array | None, float]:
         self.check(source.n)
-        return central_mean(source, self.averaged(source.n), explain, self.nearest)
+        return central_mean(source, self._kept(source.n), explain, self.nearest)
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
-        points, kept, mixing = geometry.basis, self.averaged(geometry.n), geometry.matrix()
+        points, kept, mixing = geometry.basis, self._kept(geometry.n), geometry.matrix()
         aggregate = torch.empty(points.d, dtype=points.dtype, device=points.device)
         share = np.zeros(geometry.n) if explain else None
         for columns, matrix, rows in points.pieces():

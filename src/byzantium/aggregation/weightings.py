@@ -249,11 +249,16 @@ class SpectralFilter(Weighting):
 
     From :math:`c_i = 1`, while :math:`\sum c_i > n - 2f`:
 
-    .. math:: c_i \leftarrow c_i (1 - t_i / \max_j t_j), \quad
+    .. math:: c_i \leftarrow c_i (1 - t_i / \max_{j: c_j > 0} t_j), \quad
         t_i = \langle v, x_i - \mu_c \rangle^2
 
     where :math:`\mu_c` is the weighted mean and v the top eigenvector of the weighted covariance.
     The result is the weighted mean whose covariance had the smallest top eigenvalue.
+
+    The maximum is over the vectors that still have weight, as in the filters it descends from
+    (Diakonikolas et al. 2017): each step then takes all weight from one of them, and there are at
+    most 2f steps. Over all vectors, as byzfl has it, one without weight that sticks out more than
+    the others would leave them nearly as they are, step after step.
 
     Allouah, Guerraoui, Stephan: Towards Trustworthy Federated Learning with Untrusted
     Participants, ICML 2025.

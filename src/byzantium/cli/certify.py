@@ -16,6 +16,7 @@ from byzantium.cli.options import (
     err,
     members,
     out,
+    plugin_option,
     results_option,
 )
 from byzantium.core import ByzantiumError, needed
@@ -36,8 +37,9 @@ def _counts(_: click.Context, parameter: click.Parameter, text: str) -> tuple[in
     "rules",
     metavar="RULE...",
     nargs=-1,
-    shell_complete=complete(lambda: [f"{name}()" for name in members(bz.Aggregator)]),
+    shell_complete=complete(lambda: [f"{name}()" for name in members("rule", bz.Aggregator)]),
 )
+@plugin_option
 @click.option("--all", "all_rules", is_flag=True, help="All rules, alone and behind mixings.")
 @click.option("--n", type=click.IntRange(min=3), default=25, show_default=True, help="Vectors.")
 @click.option(

@@ -22,6 +22,7 @@ from byzantium.cli.options import (
     err,
     jobs_option,
     out,
+    plugin_option,
     results_option,
     version_options,
 )
@@ -54,6 +55,7 @@ DRAWN = 12
 @results_option
 @jobs_option
 @data_option
+@plugin_option
 @click.option("--probe/--no-probe", default=True, help="Try a few rounds to tell the time.")
 def plan(target: str, results: Path, jobs: int, probe: bool, **version: Any) -> None:
     """What would run, what is done, and how long the rest takes."""

@@ -62,7 +62,7 @@ def contents(
         "words": {term.short: term.words for term in palette.TERMS},
         "rules": {k: _summary(k) for k in {_kind(j.rule) for j in jobs if isinstance(j, Run)}},
         # What may be drawn over rounds, in the order it is offered.
-        "metrics": {m.name: {"title": m.title, "scale": m.scale} for m in metrics.numbers()},
+        "metrics": _quantities(trained),
         "defaults": {field.name: _plain(field.default) for field in dataclasses.fields(Run)},
         "caution": CAUTION,
         "criterion": CRITERION,
@@ -90,6 +90,7 @@ def _surroundings(results: Iterable[Result]) -> list[str]:
             get = result.summary.get
             text = f"byzantium {get('byzantium')}, torch {get('torch')}, Python {get('python')}"
             text += f", {get('machine')}"
+            text += "".join(f", plugin {one}" for one in getattr(result.job, "plugin", ()))
             counts[text] = counts.get(text, 0) + 1
     return [f"{text} ({n} jobs)" for text, n in counts.items()] if len(counts) > 1 else [*counts]
 
@@ -185,6 +186,12 @@ def command(run: Run | Federation) -> str:
     words = ["byzantium", "run"]
     for name in _changed(run):
         value = getattr(run, name)
+        if name == "plugin":  # what is installed is found by itself
+            named = (text.partition(" sha256:")[0] for text in value)
+            words += [word for file in named if file.endswith(".py") for word in ("--plugin", file)]
+            continue
+        if name == "data":
+            value = value.partition(" sha256:")[0]
         words.append("--" + name.replace("_", "-"))
         if value is not True:
             words.append(",".join(value) if isinstance(value, tuple) else str(value))
@@ -220,7 +227,7 @@ def _run(result: Result, setting: int) -> dict[str, Any]:
             "round": [line["round"] for line in result.metrics],
             **{
                 name: [line.get(name) for line in result.metrics]
-                for name in (metric.name for metric in metrics.numbers())
+                for name in _quantities([result])
                 if any(name in line for line in result.metrics)
             },
         },
@@ -229,6 +236,19 @@ def _run(result: Result, setting: int) -> dict[str, Any]:
         "promises": promises(job, result.metrics) if isinstance(job, Run) else {},
     }
     return {name: _short(value) for name, value in entries.items()}
+
+
+def _quantities(results: Iterable[Result]) -> dict[str, dict[str, str]]:
+    """What may be drawn over rounds; a metric that nobody knows here has its name as title."""
+    known = {m.name: {"title": m.title, "scale": m.scale} for m in metrics.numbers()}
+    others = {
+        name: {"title": name, "scale": "linear"}
+        for result in results
+        for line in result.metrics
+        for name, value in line.items()
+        if name not in metrics.TABLE and name != "round" and isinstance(value, (int, float))
+    }
+    return known | others
 
 
 def _plain(value: Any) -> Any:

@@ -118,6 +118,8 @@ BY_NAME = {term.label: term for term in TERMS}
 
 # The f of a rule, where it is written.
 F = re.compile(r"(?<=\()f=\d+(, )?|, f=\d+")
+# What is written for the record and need not be read.
+UNSAID = re.compile(r"(?<=Tuned\()attack=|, both=True")
 
 # For a label of cells and a value of it, the colour of the line.
 LINES: dict[str, dict[Any, Colour]] = {
@@ -168,8 +170,10 @@ def called(text: str) -> str:
 
     >>> called("Bucketing(s=2) >> GeometricMedian()"), called("Krum(f=5, power=4)")
     ('Bucketing(s=2) >> RFA', 'Krum(power=4)')
+    >>> called("Tuned(attack=InnerProduct(), both=True)")
+    'Tuned(IPM)'
     """
-    text = F.sub("", text).replace("()", "").replace("(attack=", "(")
+    text = UNSAID.sub("", F.sub("", text)).replace("()", "")
     kinds = {term.kind: term.short for term in TERMS if term.kind}
     return re.sub(r"\w+", lambda word: kinds.get(word[0], word[0]), text)
 

@@ -7,7 +7,7 @@ terminal, Markdown, LaTeX, CSV, figures and the page draw it as they draw them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from byzantium.core import ByzantiumError, notation
@@ -21,6 +21,8 @@ WITHIN = ("seed", "record", "evaluate_every")
 NAMES = tuple(field.name for field in dataclasses.fields(Run) if field.name not in WITHIN)
 # What is always said of a setting; the rest only where settings differ in it.
 SAID = ("data", "model", "partition", "n", "f", "momentum", "rounds")
+# How much of a digest tells versions of a plugin apart.
+DIGEST = len("sha256:") + 8
 Values = dict[str, Any]
 
 
@@ -37,7 +39,9 @@ def pivots(
                    first: nothing but seeds is ever averaged over.
     worst_case:    in each cell the worst of all attacks.
     """
-    found = [(result, described(result.job)) for result in results if isinstance(result.job, Run)]
+    trained = [(result, result.job) for result in results if isinstance(result.job, Run)]
+    several = _versions([run for _, run in trained])
+    found = [(result, described(run, several)) for result, run in trained]
     varies = varying([values for _, values in found])
     over = ("attack",) if worst_case else ()
     rows, columns = _chosen([name for name in varies if name not in over], rows, columns)
@@ -62,9 +66,22 @@ def own_runs(results: Iterable[Result], comparisons: Sequence[Comparison]) -> li
     return [result for result in results if result.job not in shown]
 
 
-def described(run: Run) -> Values:
-    """What tells a run from others; its rule without the f, which is that of the run."""
-    return {name: without_f(run.rule) if name == "rule" else getattr(run, name) for name in NAMES}
+def described(run: Run, several: Collection[str] = ()) -> Values:
+    """What tells a run from others; its rule without the f, which is that of the run.
+
+    several: plugins of which there are several versions. Of others, what is named tells them.
+    """
+    values = {name: getattr(run, name) for name in NAMES}
+    split = (text.rpartition(" ") for text in run.plugin)
+    versions = [f"{name} {digest[:DIGEST]}" for name, _, digest in split if name in several]
+    return {**values, "rule": without_f(run.rule), "plugin": ", ".join(versions)}
+
+
+def _versions(runs: Iterable[Run]) -> set[str]:
+    """The names of plugins that some runs used in different versions."""
+    used = {text for run in runs for text in run.plugin}
+    names = [text.rpartition(" ")[0] for text in used]
+    return {name for name in names if names.count(name) > 1}
 
 
 def without_f(rule: str) -> str:

@@ -1,5 +1,6 @@
 from . import job as job
 from . import parts as parts
+from . import plugins as plugins
 from . import records as records
 from .certification import Certification as Certification
 from .certification import certificates as certificates
@@ -12,6 +13,7 @@ from .job import check_names as check_names
 from .job import perform as perform
 from .job import read as read
 from .mimicry import Mimicry as Mimicry
+from .plugins import load_plugin as load_plugin
 from .pool import Engine as Engine
 from .pool import Event as Event
 from .pool import Gone as Gone
@@ -26,6 +28,7 @@ from .progress import Board as Board
 from .progress import described as described
 from .records import LARGEST as LARGEST
 from .run import LAST as LAST
+from .run import PLUGIN_HELP as PLUGIN_HELP
 from .run import Run as Run
 from .run import check_ready as check_ready
 from .store import Result as Result

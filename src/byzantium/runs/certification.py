@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from byzantium import aggregation, guarantees, runs
 from byzantium.core import ByzantiumError, Positive, Seed, files
+from byzantium.runs import plugins
 from byzantium.runs.job import METRICS, Job, Stop, Watch, append, option
 from byzantium.runs.run import Run
 
@@ -43,17 +44,22 @@ class Certification(Job):
     budget: Positive = option(10_000, "How many inputs are tried.")
     draws: Positive = option(8, "Of random mixings, for each input.")
     seed: Seed = option(0, "Of the search.")
+    plugin: tuple[str, ...] = option((), "Whose the rule is, where it does not ship.", later=True)
 
     def check(self) -> None:
+        if plugins.unread(self, ["rule"]):
+            return
         rule = self.aggregator()
         guarantees.certification.check(rule, self.n, self.f)
         object.__setattr__(self, "rule", repr(rule))
+        plugins.settle(self, ["rule"])
 
     @property
     def workers(self) -> int:
         return self.n
 
     def aggregator(self) -> Aggregator:
+        plugins.need(self)
         return runs.parts.rule_of(self.rule, self.f)
 
     def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:

@@ -164,7 +164,7 @@ def job_of(values: dict[str, Any]) -> Job:
     kind = values.pop("kind", "Run")
     if kind not in KINDS:
         raise ByzantiumError(f"there is no kind of job {kind!r}; there are {', '.join(KINDS)}")
-    return KINDS[kind].of(values)
+    return KINDS[kind].recorded(values)
 
 
 def _row(result: Result) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from byzantium.core import ByzantiumError
+from byzantium.runs import plugins
 from byzantium.runs.job import Job, Stop, read
 from byzantium.runs.pool import Engine, Event, Listen
 from byzantium.runs.processes import Processes
@@ -35,8 +36,12 @@ def product(fixed: Mapping[str, Any], varies: Mapping[str, Sequence[Any]]) -> li
 
 
 def load(path: Path) -> list[Run]:
-    """The runs of a sweep file, which has two parts, [fixed] and [varies]."""
+    """The runs of a sweep file, which has two parts, [fixed] and [varies].
+
+    Above them it may name plugins, Python files whose code is run: plugin = ["my_rules.py"].
+    """
     values = read(path)
+    _load_plugins(path, values.pop("plugin", []))
     if unknown := set(values) - {"fixed", "varies"}:
         raise ByzantiumError(
             f"{path} has a part {sorted(unknown)[0]!r}; a sweep has [fixed] and [varies]"
@@ -49,6 +54,15 @@ def load(path: Path) -> list[Run]:
         return product(fixed, varies)
     except ValueError as error:
         raise ByzantiumError(f"{path}: {error}") from error
+
+
+def _load_plugins(path: Path, names: Any) -> None:
+    """Load the files that a sweep names; their paths are relative to it."""
+    names = [names] if isinstance(names, str) else names
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ByzantiumError(f"{path}: plugin must be a list of files, got {names!r}")
+    for name in names:
+        plugins.load_plugin(path.parent / Path(name).expanduser())
 
 
 # -- carrying them out --------------------------------------------------------------------------
