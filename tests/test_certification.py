@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -175,7 +176,7 @@ def test_what_cannot_be_attacked_is_said() -> None:
 
 # -- as jobs --------------------------------------------------------------------------------------
 
-SMALL = {"n": 11, "f": 2, "budget": 600}
+SMALL: dict[str, Any] = {"n": 11, "f": 2, "budget": 600}
 
 
 def test_a_search_is_a_job(tmp_path: Path) -> None:
