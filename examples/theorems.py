@@ -29,7 +29,16 @@ from byzantium.learning import Momentum, Server
 N, MU = 25, 0.5
 # Of those with noise: the second half is averaged over.
 ROUNDS = 1000
-RULES = ("Mean()", "Median()", "GeometricMedian()", "TrimmedMean()", "Krum()", "SpectralFilter()")
+RULES = (
+    "Mean()",
+    "Median()",
+    "GeometricMedian()",
+    "TrimmedMean()",
+    "Krum()",
+    "AgnosticClipping()",
+    "CenteredClipping(radius=1)",
+    "Bucketing(s=2) >> TrimmedMean()",
+)
 
 
 @dataclass(frozen=True)
@@ -178,7 +187,7 @@ def named(text: str, f: int) -> bz.Aggregator:
 
 def main(out: Path | None) -> None:
     console = Console()
-    counts, zetas = (1, 3, 5, 8), (0.5, 1.0, 2.0, 4.0)
+    counts, zetas = (1, 2, 4, 6), (0.5, 1.0, 2.0, 4.0)
     worlds = {rule: [two_worlds(named(rule, f), f)[0] for f in counts] for rule in RULES}
     table = Table("||grad f||^2, the worse of two worlds", *(f"f = {f}" for f in counts))
     table.add_row("no algorithm below delta zeta^2 / 4", *(f"{f / N / 4:.3f}" for f in counts))
@@ -194,7 +203,7 @@ def main(out: Path | None) -> None:
         table.add_row(f"zeta^2 = {z:g}", *(f"{plateaus[f, z] / z:.4f}" for f in counts))
     console.print(table)
 
-    betas, sigmas = (0.0, 0.9, 0.99), (0.0, 1.0, 2.0, 4.0)
+    betas, sigmas = (0.0, 0.5, 0.9), (0.0, 1.0, 2.0, 4.0)
     noise = {b: [noisy(named(steady, 5), 5, s, b) for s in sigmas] for b in betas}
     table = Table(f"{steady}: plateau", *(f"sigma^2 = {s:g}" for s in sigmas))
     for b in betas:
@@ -228,20 +237,25 @@ def draw(
     axes = figure.subplots(1, 4)
     deltas = [f / N for f in counts]
     axes[0].fill_between([0, *deltas], [0, *(d / 4 for d in deltas)], color="#DDDDDD")
+    alike: dict[tuple[float, ...], list[str]] = {}
     for rule, values in worlds.items():
-        axes[0].plot(deltas, values, marker="o", markersize=3, label=rule.removesuffix("()"))
+        alike.setdefault(tuple(round(v, 6) for v in values), []).append(rule.removesuffix("()"))
+    for same, rules in alike.items():
+        label = "\n".join(rules)
+        axes[0].plot(deltas, same, marker="o", markersize=3, label=label)
     axes[0].set(title="the worse of two worlds", xlabel="δ", ylabel="‖∇f‖² (ζ = 1)")
+    axes[0].set_ylim(0, 2 * max(map(max, worlds.values())))  # room for the legend
     axes[0].legend(fontsize=6, title="grey: impossible", title_fontsize=6)
     for f in counts:
         zetas = sorted(z for g, z in plateaus if g == f)
         axes[1].plot(
-            [f / N * z for z in zetas],
+            [f / (N - 2 * f) * z for z in zetas],
             [plateaus[f, z] for z in zetas],
             marker="o",
             markersize=3,
             label=f"δ = {f / N:g}",
         )
-    axes[1].set(title="a plateau linear in δζ²", xlabel="δζ²", ylabel="‖∇f‖²")
+    axes[1].set(title="a plateau linear in δζ²", xlabel="δζ² / (1 - 2δ)", ylabel="‖∇f‖²")
     axes[1].legend(fontsize=6)
     for beta, values in noise.items():
         axes[2].plot(sigmas, values, marker="o", markersize=3, label=f"momentum {beta:g}")

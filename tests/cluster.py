@@ -24,14 +24,13 @@ ADDRESS = "127.0.0.1:6399"
 BESIDE = Path(sys.executable).parent
 
 
-def sweep_file(folder: Path, evaluations: int = 30) -> Path:
+def sweep_file(folder: Path, evaluations: int = 30, data: str = "digits") -> Path:
     """Two runs, long enough that something can happen to them; what is there stays."""
     path = folder / "sweep.toml"
     if not path.exists():
-        path.write_text(
-            f"[fixed]\nrounds = {100 * evaluations}\nevaluate_every = 100\nn = 7\nf = 1\nbatch = 8\n"
-            'rule = "Median()"\n[varies]\nseed = [0, 1]\n'
-        )
+        size = f"rounds = {100 * evaluations}\nevaluate_every = 100\nn = 7\nf = 1\nbatch = 8"
+        words = f'data = "{data}"\nrule = "Median()"'
+        path.write_text(f"[fixed]\n{size}\n{words}\n[varies]\nseed = [0, 1]\n")
     return path
 
 
@@ -174,9 +173,10 @@ def free(lock: Path) -> bool:
 
 
 def worker_killed(folder: Path) -> None:
-    sweep_file(folder, evaluations=10)
+    """The data are in a folder that only the command knows."""
+    sweep_file(folder, evaluations=10, data="mnist")
     with cluster():
-        sweep = Sweep(folder)
+        sweep = Sweep(folder, "--data-dir", "data")
         victim, process = sweep.under_way(runs=1)[0]
         before, heard = sweep.lines()[victim], listeners()
         os.kill(process, signal.SIGKILL)
@@ -215,10 +215,11 @@ def node_killed(folder: Path) -> None:
 def driver_interrupted(folder: Path) -> None:
     """Ctrl-C, `kill`, `kill -9`, and each time the same command again."""
     told = []
+    sweep_file(folder, evaluations=60)
     with cluster():
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
             sweep = Sweep(folder)
-            sweep.under_way(evaluations=2 + max(sweep.lines().values(), default=0))
+            sweep.under_way(evaluations=1 + max(sweep.lines().values(), default=0))
             sweep.process.send_signal(number)
             told.append((*sweep.ended(), sum(sweep.lines().values())))
             wait_for(lambda: all(map(free, (folder / "results").glob("*/.lock"))))

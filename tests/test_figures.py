@@ -139,9 +139,9 @@ def test_colours_and_names_are_named_in_one_place_alone() -> None:
             found = [text for text in own if text.lower() in path.read_text().lower()]
             assert found == [], path
     page = palette.for_page()
-    named = {*page["rules"].values(), *page["other_rules"], *page["other_lines"]}
-    named |= {name for values in page["lines"].values() for name in values.values()}
-    assert named | {page["honest"], page["attacker"]} == set(page["colours"])
+    named = {*page["rules"].values(), *page["other_rules"], page["honest"], page["attacker"]}
+    named |= {c.name for values in palette.LINES.values() for c in values.values()}
+    assert named | {c.name for c in palette.OTHER_LINES} == set(page["colours"])
 
 
 @pytest.mark.parametrize("name", CURVES)

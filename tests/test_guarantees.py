@@ -222,6 +222,15 @@ def test_overstating_f_is_mild() -> None:
     assert exact < more < 2 * exact
 
 
+def test_understating_f_is_fatal() -> None:
+    X = inputs.gaussian(25, 3)
+    X[20:] = 1e6
+    for rule in (bz.TrimmedMean(f=4), bz.AgnosticClipping(f=4), bz.MinimumDiameter(f=4)):
+        assert kappa_of(rule, X, 5) > 1e8
+    for rule in (bz.TrimmedMean(f=6), bz.AgnosticClipping(f=6), bz.MinimumDiameter(f=6)):
+        assert kappa_of(rule, X, 5) < 1
+
+
 def test_with_nobody_bad_the_mean_is_promised() -> None:
     promise = guarantee(bz.Mean(), 25, 0)
     assert promise.covered

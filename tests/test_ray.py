@@ -10,11 +10,14 @@ from typing import Any
 
 import cluster
 import pytest
+import test_data
 import torch
+from click.testing import CliRunner
 from jail import jailed, needs_jail
 
+from byzantium.cli import main
 from byzantium.engines import Ray
-from byzantium.runs import Store, execute, load
+from byzantium.runs import Run, Store, execute, load
 
 TESTS = Path(__file__).parent
 
@@ -53,9 +56,13 @@ def assert_as_undisturbed(folder: Path) -> None:
 @needs_jail
 @pytest.mark.usefixtures("one_thread")
 def test_a_worker_that_is_killed_costs_what_it_did_since_its_last_checkpoint(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where the data are is told to the nodes."""
+    monkeypatch.delenv("BYZANTIUM_DATA", raising=False)
+    data = test_data.write(tmp_path / "data", test_data.idx_files())
     found = witness("worker_killed", tmp_path)
+    monkeypatch.setenv("BYZANTIUM_DATA", str(data))
     assert found["code"] == 0, found["said"]
     assert "its worker process has died; another process goes on with it" in found["said"]
     assert "2/2 done" in found["said"]
@@ -94,7 +101,7 @@ def test_a_sweep_that_is_interrupted_saves_itself_and_goes_on(tmp_path: Path) ->
         assert "Stopped with 0 of 2 done; the same command goes on." in said
     assert killed[0] == -9
     assert last[0] == again[0] == 0, last[1]
-    assert 0 < interrupted[2] < terminated[2] < killed[2] < last[2] == again[2] == 60
+    assert 0 < interrupted[2] < terminated[2] < killed[2] < last[2] == again[2] == 120
     assert_as_undisturbed(tmp_path)
 
 
@@ -123,6 +130,13 @@ def test_nodes_that_do_not_share_the_results_are_refused_at_the_start(tmp_path: 
     assert found["left"] == []
 
 
+def test_where_there_is_no_cluster_that_is_said_at_once(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="NOT TESTED: Ray is not installed")
+    with pytest.raises(ValueError, match=r"no Ray cluster at 127\.0\.0\.1:1 .*refused"):
+        execute([Run()], Store(tmp_path), Ray("127.0.0.1:1"))
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("address", "sentence"),
     [
@@ -134,3 +148,19 @@ def test_addresses_that_are_of_no_use_are_refused(address: str, sentence: str) -
     with pytest.raises(ValueError, match="Ray") as caught:
         Ray(address)
     assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("command", [["sweep", "sweep.toml"], ["reproduce", "table2"]])
+def test_the_engine_is_looked_at_before_anything_else(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An address without it, and Ray where it is not installed."""
+    (tmp_path / "sweep.toml").write_text("[fixed]\nrounds = 1\n")
+    monkeypatch.chdir(tmp_path)
+    told = CliRunner().invoke(main, [*command, "--address", "host:1"])
+    assert (told.exit_code, "--address is for --engine ray" in told.output) == (2, True)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    told = CliRunner().invoke(main, [*command, "--engine", "ray"])
+    assert told.exit_code == 1
+    assert "a sweep on Ray needs ray: pip install 'byzantium[ray]'" in told.output
+    assert not (tmp_path / "results").exists()

@@ -298,8 +298,8 @@ def test_published_curves_lie_behind_ours(desktop: Opened) -> None:
     assert traces[0]["x"] == [point[0] for point in theirs[0]]
     assert traces[0]["y"] == pytest.approx([point[1] for point in theirs[0]], rel=1e-4)
     assert traces[-1]["y"] == [20, 40, 60]
-    assert traces[0]["line"]["dash"] != "solid"
-    assert "dash" not in traces[-1]["line"]
+    assert [trace["line"]["width"] < 1 for trace in traces] == [True] * len(theirs) + [False]
+    assert len({trace["line"]["color"] for trace in traces}) == 1
 
 
 def test_a_legend_hides_lines(desktop: Opened) -> None:
@@ -437,6 +437,7 @@ def test_a_chosen_run_shows_weights_and_its_command(desktop: Opened) -> None:
     title = page.locator("#heat tbody tr").nth(1).locator("td").first.get_attribute("title")
     assert title == "worker 1, until round 30: 0.0867"
     assert "The 2 attackers had" in page.inner_text("#share")
+    assert "covered: squared error <=" in " ".join(page.locator("#run tr.result").all_inner_texts())
 
 
 def test_what_comes_from_files_is_text_and_never_runs(desktop: Opened) -> None:

@@ -170,6 +170,7 @@ def test_the_job_of_a_process_that_is_told_to_stop_is_given_to_another(tmp_path:
     assert store.result(jobs[0]).metrics == alone.result(jobs[0]).metrics
 
 
+@pytest.mark.slow
 def test_a_pool_may_give_the_job_of_a_dead_process_to_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +211,7 @@ def undisturbed(job: Job, folder: Path) -> list[dict[str, Any]]:
     return result.metrics
 
 
+@pytest.mark.slow
 def test_a_lock_that_outlives_its_process_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

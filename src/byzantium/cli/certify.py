@@ -23,21 +23,13 @@ from byzantium.core import ByzantiumError, needed
 from byzantium.runs import Certification, Engine, Store, certificates, pipelines
 
 
-class Counts(click.ParamType):
+def _counts(_: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
     """Whole numbers with commas between them."""
-
-    name = "numbers"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            counts = tuple(int(part) for part in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r} is not numbers with commas between them.", param, ctx)
-        return tuple(dict.fromkeys(counts))
+    try:
+        return tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        sentence = f"{text!r} is not whole numbers with commas between them."
+        raise click.BadParameter(sentence, param=parameter) from None
 
 
 @main.command()
@@ -53,7 +45,7 @@ class Counts(click.ParamType):
 @click.option(
     "--f",
     "counts",
-    type=Counts(),
+    callback=_counts,
     default="1,3,5,8,10",
     show_default=True,
     help="How many are bad; a rule that is written without its f has this one.",
@@ -134,6 +126,6 @@ def _searches(
             refused.append(error)
     if not made:
         raise refused[0]
-    for error in refused:
-        err.print(f"left out: {error}", soft_wrap=True)
+    for reason in refused:
+        err.print(f"left out: {reason}", soft_wrap=True)
     return made

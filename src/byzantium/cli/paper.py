@@ -26,7 +26,7 @@ from byzantium.cli.options import (
     results_option,
     version_options,
 )
-from byzantium.cli.tables import PLAIN, Shape, shape, show, table_options, write_tables
+from byzantium.cli.tables import PLAIN, Shape, shape, show, table_options, tabulated, write_tables
 from byzantium.core import needed
 from byzantium.papers import (
     MAKERS,
@@ -131,7 +131,9 @@ def reproduce(names: tuple[str, ...], results: Path, engine: Engine, **version: 
 
 
 @main.command(name="benchmark")
-@version_options
+@click.option("--seeds", type=click.IntRange(min=1), help="Fewer (or more) than 3.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Instead of 200.")
+@click.option("--only", help="Only runs with all of these words: 'bucketing-rfa mimic noniid f=5'.")
 @table_options
 @click.option(
     "--out",
@@ -157,14 +159,13 @@ def benchmark_(results: Path, engine: Engine, **options: Any) -> None:
     wanted, store = shape(**shaped), Store(results)
     if not (wanted.rows or wanted.columns):
         wanted = Shape(("rule",), "partition", True, wanted.files)
-    made = benchmark(Version(**options))
-    wanted.tables(store.results(made.jobs))  # a sentence, before anything is begun
-    check(made.jobs, store)
+    with err.status("preparing"):
+        made = benchmark(Version(**options))
+        wanted.tables(store.results(made.jobs))  # a sentence, before anything is begun
+        check(made.jobs, store)
     _header(made)
-    done = carry_out(made.jobs, store, engine)
-    tables = wanted.tables(done)
-    show(tables)
-    write_tables(tables, wanted.files, made)
+    tables = tabulated(made.jobs, store, engine, wanted)
+    write_tables(tables, wanted.files, compare(made, store))
     out.print(f"look at it all: {written(store, drawn=False).page}", soft_wrap=True)
 
 
@@ -235,8 +236,10 @@ def written(
     from byzantium.reports import markdown as reproduction
     from byzantium.reports import report as page
 
-    found, names = list(store), list(MAKERS)
-    comparisons = [compare(artifact(name, version), store) for name, version in Requests(store)]
+    names = list(MAKERS)
+    with err.status("reading"):
+        found = list(store)
+        comparisons = [compare(artifact(name, version), store) for name, version in Requests(store)]
     comparisons.sort(key=lambda comparison: names.index(comparison.artifact.name))
     own = wanted.tables(own_runs(found, comparisons))
     drawn = drawn and find_spec("matplotlib") is not None

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from byzantium.cli.options import Command, Place, out
-from byzantium.runs import Result
+from byzantium.cli.options import FAILED, Command, Place, carry_out, out
+from byzantium.runs import Engine, Job, Result, Store
 
 if TYPE_CHECKING:
-    from byzantium.papers import Artifact, Comparison
+    from byzantium.papers import Comparison
 
 # More tables than this are not printed; the page and the files have them all.
 PRINTED = 6
@@ -77,6 +77,19 @@ def shape(
     return Shape(names, (columns or "").strip(), worst_case, files)
 
 
+def tabulated(jobs: Sequence[Job], store: Store, engine: Engine, wanted: Shape) -> list[Comparison]:
+    """Carry out jobs and print their tables; where some failed, those of the others."""
+    try:
+        carry_out(jobs, store, engine)
+    except SystemExit as end:
+        if end.code == FAILED:
+            show(wanted.tables(store.results(jobs)))
+        raise
+    tables = wanted.tables(store.results(jobs))
+    show(tables)
+    return tables
+
+
 def show(tables: Sequence[Comparison]) -> None:
     """Print tables; of many the first."""
     from byzantium.reports import terminal
@@ -88,7 +101,7 @@ def show(tables: Sequence[Comparison]) -> None:
 
 
 def write_tables(
-    tables: Sequence[Comparison], files: Sequence[Path], made: Artifact | None = None
+    tables: Sequence[Comparison], files: Sequence[Path], made: Comparison | None = None
 ) -> None:
     """Write tables into files; `made` is what all of them are of, where one command makes them."""
     from byzantium.reports import formats

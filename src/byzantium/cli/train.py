@@ -13,7 +13,6 @@ from rich.table import Table
 import byzantium as bz
 from byzantium.cli.main import main
 from byzantium.cli.options import (
-    FAILED,
     MOST_JOBS,
     Place,
     carry_out,
@@ -27,7 +26,7 @@ from byzantium.cli.options import (
     run_options,
 )
 from byzantium.cli.paper import check_libraries, tell, written
-from byzantium.cli.tables import shape, show, table_options, write_tables
+from byzantium.cli.tables import shape, table_options, tabulated, write_tables
 from byzantium.learning import Metric
 from byzantium.papers import MAKERS
 from byzantium.reports import demo as demonstration
@@ -96,15 +95,7 @@ def sweep(file: Path, results: Path, engine: Engine, **options: Any) -> None:
     store, runs, wanted = Store(results), load(file), shape(**options)
     wanted.tables(store.results(runs))  # a sentence, before anything is begun
     check(runs, store)
-    try:
-        carry_out(runs, store, engine)
-    except SystemExit as end:
-        if end.code == FAILED:  # the others are done
-            show(wanted.tables(store.results(runs)))
-        raise
-    tables = wanted.tables(store.results(runs))
-    show(tables)
-    write_tables(tables, wanted.files)
+    write_tables(tabulated(runs, store, engine, wanted), wanted.files)
     tell(written(store, wanted))
 
 

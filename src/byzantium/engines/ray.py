@@ -9,6 +9,7 @@ import queue
 import re
 import secrets
 import signal
+import socket
 import threading
 import time
 import warnings
@@ -36,6 +37,8 @@ from byzantium.runs import (
 
 # Seconds after which a process that has nothing to tell answers all the same.
 SILENCE = 10.0
+# Seconds in which the head must answer.
+REACH = 10.0
 # Seconds in which each node must say whether it sees the results.
 ANSWER = 60.0
 # Seconds between two looks at how many processors the cluster has.
@@ -86,6 +89,7 @@ def _connected(address: str) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    _check_reach(os.environ.get("RAY_ADDRESS", address) if address == "auto" else address)
     here = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in INTERRUPTS} if here else {}
     try:
@@ -93,11 +97,7 @@ def _connected(address: str) -> Iterator[None]:
             warnings.simplefilter("ignore", FutureWarning)  # about accelerators
             ray.init(address, log_to_driver=False, logging_level=logging.CRITICAL)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        where = "on this machine" if address == "auto" else f"at {address}"
-        raise ByzantiumError(
-            f"there is no cluster of Ray {where} (start one with `ray start --head`, or give its "
-            f"address): {_last_line(error)}"
-        ) from error
+        raise _no_cluster(address, error) from error
     finally:
         for number, handler in before.items():  # Ray takes SIGTERM for itself
             signal.signal(number, handler)
@@ -105,6 +105,23 @@ def _connected(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_reach(address: str) -> None:
+    """Raise a sentence where nothing listens: Ray would try it for minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), REACH).close()
+        except (OSError, ValueError) as error:
+            raise _no_cluster(address, error) from error
+
+
+def _no_cluster(address: str, error: Exception) -> ByzantiumError:
+    where = "on this machine" if address == "auto" else f"at {address}"
+    return ByzantiumError(
+        f"there is no Ray cluster {where} (`ray start --head` starts one): {_last_line(error)}"
+    )
 
 
 # -- on the nodes -------------------------------------------------------------------------------

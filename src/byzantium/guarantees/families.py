@@ -20,6 +20,8 @@ D = 10
 # How far away attackers go, in units of the honest spread: beyond 1e16 sums in float64 forget the
 # honest vectors, and a rule that subtracts what it does not want is left with nothing.
 FAR = (3.0, 1e2, 1e8, 1e20)
+# How far the honest vectors are from the origin where this matters.
+AWAY = 1e4
 # How hard an attack pushes that can push less or more.
 STRENGTHS = (0.3, 1.0, 3.0, 10.0, 100.0)
 # What whole inputs are multiplied by, for rules that know a length: those with a radius.
@@ -40,7 +42,7 @@ def honest(m: int, rng: np.random.Generator) -> dict[str, Array]:
         "two clusters": (rng.random(m) < 0.3)[:, None] * rng.normal(size=D) + 0.01 * gaussian,
         "long tail": np.eye(D)[classes] + 0.01 * gaussian,
         "collinear": rng.normal(size=(m, 1)) * rng.normal(size=D),
-        "common offset": gaussian + 1e4 * rng.normal(size=D) / np.sqrt(D),
+        "common offset": gaussian + AWAY * rng.normal(size=D) / np.sqrt(D),
     }
 
 
@@ -101,6 +103,28 @@ def far(
             yield f"{distance:g} away in all directions", mean + away * directions
 
 
+def carrying(n: int, bad: int) -> Iterator[tuple[str, Array]]:
+    """Inputs that show whether bad vectors can carry a rule away; in the first nobody is bad.
+
+    The honest ones are far from the origin: a rule that loses them is found out, too.
+    """
+    rng = np.random.default_rng(0)
+    rows = AWAY + rng.normal(size=(n, 2))
+    yield "Gaussian, nobody bad", rows
+    for name, sent in far(rows[bad:], bad, rng, (1e8, 1e20, 1e40)):
+        yield f"Gaussian, {name}", np.concatenate([sent, rows[bad:]])
+
+
+def indistinct(n: int, f: int) -> tuple[str, Array]:
+    """On which whoever is right wherever n - f vectors are one errs by as much as any rule must.
+
+    f of the honest stand at 1, the others and the bad at 0: the f at 1 might be the bad ones.
+    """
+    rows = np.zeros((n, 1))
+    rows[n - f :] = 1
+    return f"{f} of {n - f} honest at 1, bad at 0", rows
+
+
 def two_points(n: int, f: int) -> Iterator[tuple[str, Array]]:
     """Honest vectors at 0 and at 1 on a line, for all divisions, and attackers at some points."""
     for ones in range(1, n - f):
@@ -108,7 +132,8 @@ def two_points(n: int, f: int) -> Iterator[tuple[str, Array]]:
         for place in (0.0, 1.0, 0.5, 2.0, -1.0, 1e3, -1e3):
             for rest in dict.fromkeys((place, 0.0)):  # all of them there, or half
                 sent = np.where(np.arange(f) % 2, rest, place)[:, None]
-                name = f"{ones} of {n - f} honest at 1, bad at {place:g} and {rest:g}"
+                where = f"{place:g}" if rest == place else f"{place:g} and {rest:g}"
+                name = f"{ones} of {n - f} honest at 1, bad at {where}"
                 yield name, np.concatenate([sent, others])
 
 

@@ -3,7 +3,7 @@ from .artifacts import Artifact as Artifact
 from .artifacts import Cell as Cell
 from .artifacts import Picture as Picture
 from .artifacts import Version as Version
-from .benchmark import benchmark as benchmark
+from .benchmarks import benchmark as benchmark
 from .bucketing import MAKERS as MAKERS
 from .bucketing import artifact as artifact
 from .bucketing import bucketed as bucketed

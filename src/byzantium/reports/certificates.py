@@ -44,7 +44,7 @@ def terminal(certificates: Iterable[Certificate]) -> Table:
         "rule", "f", "c, worst found", "proved", "any rule", "carried away by", "found by"
     )
     for one in certificates:
-        carried = "no minority" if one.breakdown is None else f"{one.breakdown} of {one.n}"
+        carried = "nobody" if one.breakdown is None else f"{one.breakdown} of {one.n}"
         least = f">= {one.least:.3g}"
         proved = "" if one.promised is None else f"<= {one.promised:.3g}"
         table.add_row(repr(one.rule), str(one.f), found(one), proved, least, carried, one.worst.how)
@@ -106,7 +106,8 @@ def _figure(certificates: Sequence[Certificate]) -> Figure:
     for axis, mixing in zip(axes, mixings, strict=True):
         here = [one for one in certificates if labels[one][0] == mixing]
         least = sorted({(one.f / one.n, one.least) for one in here})
-        axis.fill_between(*zip(*least, strict=True), BOTTOM, color="#E4E4E4", linewidth=0)
+        deltas, bounds = [delta for delta, _ in least], [bound for _, bound in least]
+        axis.fill_between(deltas, bounds, BOTTOM, color="#E4E4E4", linewidth=0)
         for rule in rules:
             line = sorted((o.f / o.n, min(o.c, TOP)) for o in here if labels[o][1] == rule)
             if line:

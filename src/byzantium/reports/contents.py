@@ -20,6 +20,8 @@ from byzantium.papers import CRITERION, Compared, Comparison
 from byzantium.reports import measured, palette
 from byzantium.reports import tables as rows
 from byzantium.reports.headline import headline
+from byzantium.reports.looks import looks
+from byzantium.reports.looks import of as line_of
 from byzantium.reports.pivot import described, order, pivots, setting, varying, without_f
 from byzantium.reports.promises import promises
 from byzantium.runs import Federation, Job, Metrics, Mimicry, Result, Run, Store
@@ -331,6 +333,7 @@ def _place_in_table(
 
 def _artifact(comparison: Comparison, numbers: dict[Job, int]) -> dict[str, Any]:
     made = comparison.artifact
+    shown = _looks(comparison)
     return {
         "name": made.name,
         "title": made.title,
@@ -344,8 +347,24 @@ def _artifact(comparison: Comparison, numbers: dict[Job, int]) -> dict[str, Any]
         "published": comparison.is_published,
         "comparable": comparison.comparable,
         "order": comparison.order(),
-        "cells": [_cell(comparison, compared, numbers) for compared in comparison.cells],
+        "cells": [
+            {**_cell(comparison, compared, numbers), "look": look}
+            for compared, look in zip(comparison.cells, shown, strict=True)
+        ],
     }
+
+
+def _looks(comparison: Comparison) -> list[list[str] | None]:
+    """The colour and the dashes of each cell that is a line, as the figure has them."""
+    picture, cells = comparison.artifact.picture, comparison.cells
+    if not picture.lines:
+        return [None for _ in cells]
+    panels: dict[Any, list[Compared]] = {}
+    for compared in cells:
+        panels.setdefault(compared.cell.labels.get(picture.rows), []).append(compared)
+    shown = {row: looks(own, picture.lines) for row, own in panels.items()}
+    lines = (line_of(shown[c.cell.labels.get(picture.rows)], c)[1] for c in cells)
+    return [[look.colour.name, look.dashes] for look in lines]
 
 
 def _panel_zooms(comparison: Comparison) -> dict[str, Any]:

@@ -14,13 +14,13 @@ from byzantium.core import files, needed
 from byzantium.learning import metrics
 from byzantium.papers import CRITERION, Compared, Comparison
 from byzantium.reports import measured, palette, tables
+from byzantium.reports.looks import Labels, Look, Looks, looks
+from byzantium.reports.looks import of as line_of
 from byzantium.reports.palette import short, words
-from byzantium.reports.pivot import order
 from byzantium.reports.style import (
     BLACK,
-    CYCLE,
-    DASHES,
     GREY,
+    PATTERNS,
     SMALL,
     USUAL,
     inches,
@@ -37,10 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# The labels that tell a line from the others of its panel, and how lines look.
-Labels = tuple[tuple[str, Any], ...]
-Look = dict[str, Any]
-Looks = dict[Labels, Look]
+Style = dict[str, Any]
 BAND = 0.2  # how opaque the band of a standard deviation is
 
 
@@ -49,7 +46,7 @@ def draw(comparison: Comparison, folder: Path, dpi: int = 150) -> list[Path]:
     needed("matplotlib", "report", "a figure")
     figure = KINDS[comparison.artifact.picture.kind](comparison)
     # Without the time of day, equal results are equal files.
-    saved: dict[str, Look] = {"png": {"dpi": dpi}, "pdf": {"metadata": {"CreationDate": None}}}
+    saved: dict[str, Style] = {"png": {"dpi": dpi}, "pdf": {"metadata": {"CreationDate": None}}}
     paths = []
     for ending, options in saved.items():
         paths.append(folder / f"{comparison.artifact.stem}.{ending}")
@@ -85,10 +82,10 @@ def _curves(comparison: Comparison) -> Figure:
     rows, columns = _values(comparison, picture.rows), _values(comparison, picture.columns)
     called = namer(comparison)
     cells = [[_at(comparison, row, column) for column in columns] for row in rows]
-    looks = [_looks([c for panel in row for c in panel], picture.lines) for row in cells]
-    shared = all(look == looks[0] for look in looks)
+    shown = [looks([c for panel in row for c in panel], picture.lines) for row in cells]
+    shared = all(look == shown[0] for look in shown)
     ranges = [measured.zoom(comparison, [c for panel in row for c in panel]) for row in cells]
-    keys = [_keys(comparison, look) for look in looks]
+    keys = [_keys(comparison, look) for look in shown]
     panel = (1.95, 1.45) if len(columns) > 2 else (3.0, 2.0)
     across = _across(keys[0], 0.85 + len(columns) * (panel[0] + 0.12))
     figure, axes = sheet(
@@ -102,13 +99,13 @@ def _curves(comparison: Comparison) -> Figure:
     )
     for r, row in enumerate(rows):
         for c in range(len(columns)):
-            _panel(axes[r][c], comparison, cells[r][c], looks[r])
+            _panel(axes[r][c], comparison, cells[r][c], shown[r])
         _scales(axes[r], comparison, ranges[r])
         if len(rows) > 1:
-            title = ", ".join([short(picture.rows, row), *_fixed(looks, r, cells[r][0])])
+            title = ", ".join([short(picture.rows, row), *_fixed(shown, r, cells[r][0])])
             axes[r][0].set_ylabel(title, fontsize=USUAL + 0.5, weight="bold")
         if not shared:
-            beside: Look = {"loc": "center left", "bbox_to_anchor": (1.03, 0.5)}
+            beside: Style = {"loc": "center left", "bbox_to_anchor": (1.03, 0.5)}
             axes[r][-1].legend(handles=keys[r], frameon=False, fontsize=USUAL, **beside)
     for top, below, column in zip(axes[0], axes[-1], columns, strict=True):
         top.set_title(_captioned(called, picture.columns, column), fontsize=USUAL, pad=5)
@@ -146,45 +143,25 @@ def _at(comparison: Comparison, row: Any, column: Any) -> list[Compared]:
     ]
 
 
-def _looks(cells: Sequence[Compared], names: Sequence[str]) -> Looks:
-    """Colour and dashes for what varies among the lines of a row: the first by colour."""
-    varying = [n for n in names if len({c.cell.labels[n] for c in cells}) > 1] or list(names[:1])
-    keys = {tuple((name, c.cell.labels[name]) for name in varying) for c in cells}
-    ordered = sorted(keys, key=lambda key: [order(value) for _, value in key])
-    rests = list(dict.fromkeys(_rest(key) for key in ordered))
-    looks: Looks = {}
-    for key in ordered:
-        rest = _rest(key)
-        known = rest[0] if len(rest) == 1 else None
-        dashes = DASHES.get(known, CYCLE[rests.index(rest) % len(CYCLE)])
-        look = {"color": palette.line(*key[0], len(looks)).light, "linestyle": dashes}
-        if look in looks.values():  # a rule with two sets of parameters, say
-            look["color"] = palette.OTHER_LINES[len(looks) % len(palette.OTHER_LINES)].light
-        looks[key] = look
-    return looks
+def _style(look: Look) -> Style:
+    """As matplotlib has it."""
+    return {"color": look.colour.light, "linestyle": PATTERNS[look.dashes]}
 
 
-def _rest(key: Labels) -> tuple[Any, ...]:
-    """What dashes tell: what stands before a rule, and every label but the first."""
-    (name, value), *others = key
-    before = (value.rpartition(" >> ")[0],) if name == "rule" else ()
-    return (*before, *(value for _, value in others))
-
-
-def _fixed(looks: Sequence[Looks], row: int, cells: Sequence[Compared]) -> list[str]:
+def _fixed(shown: Sequence[Looks], row: int, cells: Sequence[Compared]) -> list[str]:
     """What other rows vary among their lines, and this one does not."""
-    varying = [{name for values in look for name, _ in values} for look in looks]
+    varying = [{name for values in look for name, _ in values} for look in shown]
     names = sorted(set[str]().union(*varying) - varying[row])
     return [words(name, cells[0].cell.labels[name]) for name in names]
 
 
-def _keys(comparison: Comparison, looks: Looks) -> list[Artist]:
+def _keys(comparison: Comparison, shown: Looks) -> list[Artist]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     name = _line_names(comparison)
     keys: list[Artist] = [
-        Line2D([], [], label=name(values), lw=1.8, **look) for values, look in looks.items()
+        Line2D([], [], label=name(values), lw=1.8, **_style(look)) for values, look in shown.items()
     ]
     if any(measured.published_curves(comparison, compared) for compared in comparison.cells):
         label = "published, each seed" if comparison.comparable else "published, paper's setting"
@@ -199,15 +176,15 @@ def _line_names(comparison: Comparison) -> Callable[[Labels], str]:
     return lambda values: ", ".join(_captioned(called, name, value) for name, value in values)
 
 
-def _panel(axis: Axes, comparison: Comparison, cells: Sequence[Compared], looks: Looks) -> None:
+def _panel(axis: Axes, comparison: Comparison, cells: Sequence[Compared], shown: Looks) -> None:
     remarks: dict[str, list[str]] = {}
     drawn, name = False, _line_names(comparison)
     for compared in cells:
-        labels = compared.cell.labels
-        values = next(key for key in looks if all(labels[n] == value for n, value in key))
+        values, look = line_of(shown, compared)
+        style = _style(look)
         for seed in measured.published_curves(comparison, compared):
-            axis.plot(*zip(*seed, strict=True), lw=0.6, alpha=0.45, zorder=2, **looks[values])
-        drawn |= _line(axis, measured.curves(comparison, compared), looks[values])
+            axis.plot(*zip(*seed, strict=True), lw=0.6, alpha=0.45, zorder=2, **style)
+        drawn |= _line(axis, measured.curves(comparison, compared), style)
         if what := _remark(compared):
             remarks.setdefault(what, []).append(name(values))
     if not drawn:
@@ -217,7 +194,7 @@ def _panel(axis: Axes, comparison: Comparison, cells: Sequence[Compared], looks:
         note(axis, "\n".join(f"{who} ({what})" for what, who in few.items()))
 
 
-def _line(axis: Axes, seeds: Sequence[dict[int, float]], look: Look) -> bool:
+def _line(axis: Axes, seeds: Sequence[dict[int, float]], look: Style) -> bool:
     """The mean over seeds, and a band of a standard deviation; whether there is anything."""
     rounds = sorted({at for seed in seeds for at in seed})
     if not rounds:
@@ -269,7 +246,7 @@ def _table(comparison: Comparison) -> Figure:
         column = columns.index(compared.cell.labels[picture.columns])
         value = compared.value
         _cell(axis, column, row, value)
-        style: Look = {"ha": "center", "va": "center"}
+        style: Style = {"ha": "center", "va": "center"}
         colour = GREY if value is None else palette.readable(palette.scale(value / 100))
         below = _theirs(comparison, compared)
         middle = row + (0.36 if below else 0.5)
@@ -328,7 +305,7 @@ def _bars(comparison: Comparison) -> Figure:
     picture = comparison.artifact.picture
     columns = _values(comparison, picture.columns)
     figure, axes = sheet(comparison.artifact, (1, len(columns)), (2.7, 1.9), bottom=0.7)
-    kinds: dict[str, Look] = {
+    kinds: dict[str, Style] = {
         "honest": {"facecolor": palette.HONEST.light},
         "attacker": {"facecolor": palette.ATTACKER.light, "hatch": "////"},
     }
@@ -425,7 +402,7 @@ def _errors(axis: Axes, name: str, cells: Sequence[Compared], label: str, x: str
     return bool(there)
 
 
-def _point(rule: str) -> Look:
+def _point(rule: str) -> Style:
     """The colour and the marker of a rule."""
     shown = palette.BY_LABEL[rule]
     return {"color": shown.colour.light, "marker": shown.marker}

@@ -5,19 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from byzantium.core import ByzantiumError, files
-from byzantium.papers import Artifact, Compared, Comparison, worst
+from byzantium.papers import Compared, Comparison, worst
 from byzantium.reports import measured, tables
 from byzantium.reports.tables import Entry, Table
-from byzantium.runs import Run
+from byzantium.runs import Result, Run
 
 
-def write(path: Path, comparisons: Sequence[Comparison], made: Artifact | None = None) -> None:
+def write(path: Path, comparisons: Sequence[Comparison], made: Comparison | None = None) -> None:
     """Write tables into one file, whose ending says in which form.
 
     made: what all these tables are of, where one command makes them: Markdown names it first.
@@ -44,14 +44,16 @@ def markdown(comparisons: Sequence[Comparison]) -> str:
     return "\n".join(parts)
 
 
-def _introduction(made: Artifact, comparisons: Sequence[Comparison]) -> Iterator[str]:
-    """What it is, the command, and what each table says in a sentence."""
+def _introduction(whole: Comparison, comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """What it is, the command, on what it was run, and what each table says in a sentence."""
+    made = whole.artifact
     yield f"# {made.title}\n"
     yield f"Fixed: {made.fixed}. Varies: {made.varies}. {made.notes}".rstrip() + "\n"
     if made.cheaper:
         yield f"Cheaper version: {', '.join(made.cheaper)}.\n"
-    flags = made.version.flags()
-    yield "\n".join(["```", " ".join([made.maker, *flags]), "```\n"])
+    yield "\n".join(["```", whole.command(), "```\n"])
+    yield surroundings(tables.results([whole]))
+    yield "The best of each column, and what these seeds cannot tell from it:\n"
     yield from (f"- {each.artifact.title}. {tables.advice(each)}" for each in comparisons)
     yield ""
 
@@ -74,6 +76,39 @@ def markdown_table(table: Table) -> str:
 
 def _bold(entry: Entry) -> str:
     return f"**{entry.text}**" if entry.tone in ("bad", "best") else entry.text
+
+
+def surroundings(results: Iterable[Result]) -> str:
+    """What the numbers were made with, and how long it took."""
+    done = [result.summary for result in results if result.done]
+    if not done:
+        return "No run is finished yet.\n"
+    kinds: dict[str, list[float]] = {}
+    for summary in done:
+        kinds.setdefault(_made_with(summary), []).append(summary.get("seconds", 0.0))
+    lines = [
+        f"- {kind}: {how_many(len(seconds))}, {tables.duration(sum(seconds))}"
+        for kind, seconds in kinds.items()
+    ]
+    total = sum(sum(seconds) for seconds in kinds.values())
+    head = (
+        f"{how_many(len(done))}, {total / 3600:.1f} hours of computing (the runs' times, added up):"
+    )
+    return "\n".join([head, "", *lines]) + "\n"
+
+
+def _made_with(summary: Mapping[str, Any]) -> str:
+    get = summary.get
+    threads = get("threads", "?")
+    return (
+        f"{get('machine', 'unknown machine')}; Python {get('python', '?')}, "
+        f"torch {get('torch', '?')}, byzantium {get('byzantium', '?')} "
+        f"(numerics {get('numerics', '?')}), {threads} thread{'s' * (threads != 1)} a run"
+    )
+
+
+def how_many(count: int) -> str:
+    return f"{count} run{'s' * (count != 1)}"
 
 
 # -- LaTeX --------------------------------------------------------------------------------------

@@ -6,11 +6,11 @@ import functools
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from byzantium.papers import CRITERION, MAKERS, Artifact, Comparison, artifact, published_cells
 from byzantium.reports import tables
-from byzantium.reports.formats import markdown_table, section
+from byzantium.reports.formats import how_many, markdown_table, section, surroundings
 from byzantium.reports.palette import TERMS
 from byzantium.reports.tables import Entry, Table
 from byzantium.runs import Store
@@ -61,14 +61,13 @@ def markdown(
     own:         tables of runs that are of no artifact; where there are no others, these are all.
     """
     if own and not any(comparison.begun for comparison in comparisons):
-        return "\n".join(
-            [OWN, _fenced([_command(store)]), _surroundings(own), *_own(own, pictures)]
-        )
+        made = _fenced([_command(store, "RESULTS.md")])
+        return "\n".join([OWN, made, surroundings(store), *_own(own, pictures)])
     names = list(MAKERS)
     shown = [comparison for comparison in comparisons if comparison.begun]
     shown.sort(key=lambda comparison: names.index(comparison.artifact.name))
     shown_names = {comparison.artifact.name for comparison in shown}
-    parts = [INTRODUCTION, _fenced([_command(store)]), RULE, _surroundings(shown)]
+    parts = [INTRODUCTION, _fenced([_command(store)]), RULE, surroundings(tables.results(shown))]
     parts += _overview(shown, store)
     for comparison in shown:
         parts += _section(comparison, (pictures or {}).get(comparison.artifact.stem))
@@ -106,37 +105,10 @@ def terminal(comparison: Comparison) -> rich.table.Table:
 # -- parts of the text --------------------------------------------------------------------------
 
 
-def _command(store: Store) -> str:
+def _command(store: Store, name: str = "REPRODUCTION.md") -> str:
     # A path of the machine it was made on would tell the reader nothing.
     root = store.root.name if store.root.is_absolute() else store.root.as_posix()
-    return f"byzantium report {shlex.quote(root)} --markdown REPRODUCTION.md"
-
-
-def _surroundings(shown: Sequence[Comparison]) -> str:
-    """What the numbers were made with, and how long it took."""
-    done = [result.summary for result in tables.results(shown) if result.done]
-    if not done:
-        return "No run is finished yet.\n"
-    kinds: dict[str, list[float]] = {}
-    for summary in done:
-        kinds.setdefault(_made_with(summary), []).append(summary.get("seconds", 0.0))
-    lines = [
-        f"- {kind}: {_runs(len(seconds))}, {tables.duration(sum(seconds))}"
-        for kind, seconds in kinds.items()
-    ]
-    total = sum(sum(seconds) for seconds in kinds.values())
-    head = f"{_runs(len(done))}, {total / 3600:.1f} hours of computing (the runs' times, added up):"
-    return "\n".join([head, "", *lines]) + "\n"
-
-
-def _made_with(summary: Mapping[str, Any]) -> str:
-    get = summary.get
-    threads = get("threads", "?")
-    return (
-        f"{get('machine', 'unknown machine')}; Python {get('python', '?')}, "
-        f"torch {get('torch', '?')}, byzantium {get('byzantium', '?')} "
-        f"(numerics {get('numerics', '?')}), {threads} thread{'s' * (threads != 1)} a run"
-    )
+    return f"byzantium report {shlex.quote(root)} --markdown {name}"
 
 
 def _overview(shown: Sequence[Comparison], store: Store) -> Iterator[str]:
@@ -225,7 +197,7 @@ def _legend(comparison: Comparison) -> Iterator[str]:
 def _ending(comparison: Comparison) -> str:
     done = [result.summary for result in tables.results([comparison]) if result.done]
     took = tables.duration(sum(summary.get("seconds", 0.0) for summary in done))
-    return f"**{tables.outcome(comparison)}** {_runs(len(done))} done, which took {took}."
+    return f"**{tables.outcome(comparison)}** {how_many(len(done))} done, which took {took}."
 
 
 def _failures(comparison: Comparison) -> Iterator[str]:
@@ -235,7 +207,7 @@ def _failures(comparison: Comparison) -> Iterator[str]:
     if counts:
         yield "Failed:"
         spans = ((reason.replace("`", "'"), count) for reason, count in counts.items())
-        yield "".join(f"- `{span}` ({_runs(count)})\n" for span, count in spans)
+        yield "".join(f"- `{span}` ({how_many(count)})\n" for span, count in spans)
 
 
 def _missing(comparison: Comparison) -> Iterator[str]:
@@ -265,7 +237,7 @@ def _not_run(names: Sequence[str], store: Store) -> Iterator[str]:
         made, identities = _as_published(name)
         command = Comparison(made, ()).command()
         done = len(identities & there)
-        runs = _runs(len(identities)) + (f", {done} done" if done else "")
+        runs = how_many(len(identities)) + (f", {done} done" if done else "")
         rows.append((Entry(made.title), Entry(runs), Entry(f"`{command}`")))
     yield "## Not run"
     yield "As in the paper; `--seeds`, `--rounds`, `--model` and `--data` make cheaper versions."
@@ -273,10 +245,6 @@ def _not_run(names: Sequence[str], store: Store) -> Iterator[str]:
 
 
 # -- notation -----------------------------------------------------------------------------------
-
-
-def _runs(count: int) -> str:
-    return f"{count} run{'s' * (count != 1)}"
 
 
 def _fenced(commands: Sequence[str]) -> str:

@@ -130,6 +130,9 @@ LINES: dict[str, dict[Any, Colour]] = {
     "scale": dict(zip((1, 2, 4, 8), ORDERED, strict=True)),
     "mixing": {"Bucketing": BLUE, "Resampling": ORANGE},
 }
+# Of the lines of workers with momentum; and for what has no dashes of its own, one after the other.
+DASHES: dict[Any, str] = {0.0: "solid", 0.9: "dash", 0.5: "dashdot", 0.99: "dot"}
+CYCLE = ("solid", "dash", "dot", "dashdot", "longdash")
 
 
 # -- names --------------------------------------------------------------------------------------
@@ -242,17 +245,8 @@ def for_page() -> dict[str, Any]:
         "colours": {colour.name: [colour.light, colour.dark] for colour in used},
         "rules": {rule.kind: rule.colour.name for rule in RULES},
         "other_rules": [colour.name for colour in OTHER_RULES],
-        "lines": {
-            name: {_text(value): colour.name for value, colour in values.items()}
-            for name, values in LINES.items()
-        },
-        "other_lines": [colour.name for colour in OTHER_LINES],
+        "dashes": CYCLE,
         "scale": SCALE,
         "honest": HONEST.name,
         "attacker": ATTACKER.name,
     }
-
-
-def _text(value: Any) -> str:
-    """A value as JavaScript writes it: 0.0 is 0."""
-    return value if isinstance(value, str) else f"{value:g}"

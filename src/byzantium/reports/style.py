@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLACK, GREY = "#222222", "#777777"
-DASHES: dict[Any, Any] = {0.0: "-", 0.9: (0, (4, 1.5)), 0.5: (0, (6, 1, 1, 1)), 0.99: (0, (1, 1))}
-# For what has no dashes of its own, one after the other.
-CYCLE: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (6, 1, 1, 1)), (0, (2, 1)))
+PATTERNS: dict[str, Any] = {
+    "solid": "-",
+    "dash": (0, (4, 1.5)),
+    "dot": (0, (1, 1)),
+    "dashdot": (0, (6, 1, 1, 1)),
+    "longdash": (0, (8, 2)),
+}
 SMALL, USUAL, LARGE = 6.5, 8.0, 10.5
 
 

@@ -318,13 +318,20 @@ def outcome(comparison: Comparison) -> str:
 def meaning(comparison: Comparison) -> str:
     """What a number of a grid is, over how many seeds, and what they can show."""
     title, seeds = comparison.artifact.picture.title, usual(comparison)
+    title = title[0].upper() + title[1:]
     if not seeds:
         return f"{title}; no run is finished."
     if seeds == 1:
         return f"{title}; one seed, which cannot show that two cells differ."
+    said = f"{title}; mean ± standard deviation over {seeds} seeds."
+    marked = any(entry.tone == "best" for row in grid(comparison).rows for entry in row)
+    if len(grid(comparison).rows) == 1:
+        return said
+    if not marked:
+        return f"{said} They cannot tell the cells of a column apart (Welch's t test, 95 %)."
     return (
-        f"{title}; mean ± standard deviation over {seeds} seeds. Bold: the best of a column, and "
-        "all that these seeds cannot tell from it (Welch's t test, 95 %)."
+        f"{said} Bold: the best of a column, and all that these seeds cannot tell from it "
+        "(Welch's t test, 95 %)."
     )
 
 

@@ -42,7 +42,7 @@ class Certification(Job):
     n: Positive = option(25, "Vectors.")
     f: Positive = option(5, "How many of them are bad.")
     budget: Positive = option(10_000, "How many inputs are tried.")
-    draws: Positive = option(16, "Of random mixings, for each input.")
+    draws: Positive = option(8, "Of random mixings, for each input.")
     seed: Seed = option(0, "Of the search.")
     plugin: tuple[str, ...] = option((), "Whose the rule is, where it does not ship.", later=True)
 

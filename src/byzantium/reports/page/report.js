@@ -77,10 +77,6 @@ const colour = (name) => css(channels(name));
 const between = (a, b, share) => a.map((value, k) => value + (b[k] - value) * share);
 const ruleColour = (kind) =>
   `--${palette.rules[kind] ?? turn(palette.other_rules, otherRules.indexOf(kind))}`;
-/** The colour of a line by its label, or where that has none, of the k-th line. */
-const lineColour = (name, value, k) =>
-  `--${palette.lines[name]?.[value] ?? turn(palette.other_lines, k)}`;
-
 function viridis(share) {
   const at = Math.min(Math.max(share, 0), 1) * (VIRIDIS.length - 1);
   const k = Math.min(Math.floor(at), VIRIDIS.length - 2);
@@ -282,8 +278,8 @@ function matrix(table, cells, open) {
 function twoLines(text, notation) {
   const [, name, parameters] = text.match(/^(\w+)\((.*)\)$/s) ?? [null, text, ""];
   const [ours] = notation.split("(");
-  const under = parameters || (ours !== name ? ours : "");
-  return [name, under ? make("small", null, under) : null];
+  if (parameters) return [name, make("small", null, parameters)];
+  return [name, ours && ours !== name ? make("small", { class: "ours" }, ours) : null];
 }
 
 function dot(kind) {
@@ -400,13 +396,19 @@ function table({ picture, published, comparable, cells: all }, cells) {
   const head = make("thead", null, make("tr", null, make("th"), heads),
     parts.length > 1 ? make("tr", null, make("th"), under) : null);
   const body = [...rows].map(([text, same]) => make("tr", null,
-    make("th", { scope: "row" }, text),
+    make("th", { scope: "row" }, rowName(text)),
     columns.map((value) => {
       const cell = same.find((one) => one.labels[across] === value);
       return parts.map((part, k) => make("td", { class: group(k) + part },
         cell ? place(cell, part, picture.y) : ""));
     })));
   return make("table", { class: "table" }, head, make("tbody", null, body));
+}
+
+/** Short, and in small what that is in words. */
+function rowName(text) {
+  const [name, words] = inShort(text);
+  return words ? [name, make("small", null, words)] : name;
 }
 
 /** What stands in a place of a table. */
@@ -456,7 +458,7 @@ function panels(artifact, drawing) {
   const grid = make("div", { class: few ? "panels few" : "panels" });
   grid.style.setProperty("--columns", Math.max(columns, 2));
   const caption = (cell) => [picture.rows, picture.columns].filter((name) => name in cell.labels)
-    .map((name) => cell.words[name]).join(" · ");
+    .map((name) => inShort(cell.words[name])[0]).join(" · ");
   for (const [text, inside] of grouped(cells, caption)) {
     const plot = make("div", { class: few ? "plot wide" : "plot", role: "img",
       "aria-label": `${artifact.title}: ${text}` });
@@ -473,12 +475,16 @@ function panels(artifact, drawing) {
   return [legend(artifact, style, toggle), note(meaningOf(artifact)), grid];
 }
 
+/** A name, and what it is in words, if that is said. */
+const inShort = (text) => text.match(/^(.*?) \(([a-z ]+)\)$/)?.slice(1) ?? [text];
+
 function legend({ picture, cells }, style, toggle) {
   const lines = picture.lines.length ? [...grouped(cells, style.text)] : [];
   if (picture.lines.length > 1) lines.sort((a, b) => naturally(a[0], b[0]));
-  const entries = lines.map(([text, [cell]]) => [text, make("i"), style.css(cell)]);
+  const entries = lines.map(([text, [{ look: [name, dashes] }]]) =>
+    [text, make("i", { class: dashes }), `var(--${name})`]);
   if (cells.some((cell) => cell.theirs?.length)) {
-    entries.push(["published", make("i", { class: "dashed" }), ""]);
+    entries.push(["published", make("i", { class: "thin" }), ""]);
   }
   return make("div", { class: "legend" }, entries.map(([text, mark, shade]) => {
     mark.style.borderColor = shade;
@@ -492,35 +498,14 @@ function meaningOf({ picture, cells }) {
   if (picture.kind === "bars") return `${picture.title}; attackers are hatched`;
   if (picture.kind === "points") return picture.title;
   const published = cells.some((cell) => cell.theirs?.length);
-  return `${picture.title}, over rounds${published ? "; thin dashed: published, one a seed" : ""}`;
+  return `${picture.title}, over rounds${published ? "; thin: published, a line for each seed" : ""}`;
 }
 
-/** Rules have their colour; of two labels that are combined, one is the hue, the other the shade. */
-function lineStyle({ picture, cells }) {
-  const names = picture.lines;
-  const text = (cell) => names.map((name) => cell.words[name]).join(", ");
-  const all = distinct(cells, text);
-  const values = names.map((name) => distinct(cells, (cell) => cell.labels[name]).sort(naturally));
-  const combined = names.length === 2 && all.length === values[0].length * values[1].length;
-  const parts = (cell) => {
-    if (names.includes("aggregator")) return [ruleColour(cell.kind), 0];
-    // Where two labels are not combined, only both together tell a line from the others.
-    const known = names.length === 1 || combined ? names[0] : null;
-    const [hue, shade] = combined
-      ? names.map((name, k) => values[k].indexOf(cell.labels[name])) : [all.indexOf(text(cell)), 0];
-    const share = combined ? 0.6 * (1 - (shade + 1) / values[1].length) : 0;
-    return [lineColour(known, cell.labels[known], hue), share];
-  };
+/** Lines look as in the figure of the artifact: each cell says how. */
+function lineStyle({ picture }) {
   return {
-    text,
-    colour(cell) {
-      const [name, share] = parts(cell);
-      return css(between(channels(name), channels("--paper"), share));
-    },
-    css(cell) {
-      const [name, share] = parts(cell);
-      return `color-mix(in srgb, var(${name}), var(--paper) ${100 * share}%)`;
-    },
+    text: (cell) => picture.lines.map((name) => cell.words[name]).join(", "),
+    line: (cell) => ({ color: colour(`--${cell.look[0]}`), dash: cell.look[1] }),
   };
 }
 
@@ -536,9 +521,9 @@ function curves({ picture, zoom }, cells, style, hidden) {
     ...more,
   });
   const theirs = visible.flatMap((cell) => cell.theirs.map((curve) => line(curve, cell, "published",
-    { opacity: 0.55, line: { color: style.colour(cell), width: 1, dash: "3px,2px" } })));
+    { opacity: 0.5, line: { ...style.line(cell), width: 0.8 } })));
   const ours = visible.map((cell) => line(cell.ours, cell, "ours", {
-    line: { color: style.colour(cell), width: 2 },
+    line: { ...style.line(cell), width: 2 },
   }));
   // A cross at the end is where one diverged.
   for (const [k, { diverged, ours: [x] }] of visible.entries()) {
@@ -585,7 +570,7 @@ function points({ picture }, cells, style, hidden) {
   const data = [...grouped(found, style.text)].map(([text, own]) => ({
     type: "scatter", mode: "lines+markers", name: text, meta: [plain(text)],
     x: own.map((cell) => cell.labels[picture.x]), y: own.map((cell) => cell.value),
-    line: { color: style.colour(own[0]), width: 2 },
+    line: { ...style.line(own[0]), width: 2 },
     hovertemplate: "%{meta[0]}<br>%{x}: %{y:.4~g}<extra></extra>",
   }));
   const over = cells[0]?.labels[picture.columns] ?? "";
@@ -600,8 +585,6 @@ function points({ picture }, cells, style, hidden) {
 }
 
 // -- learning curves ------------------------------------------------------------------------------
-
-const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
 
 /** A rule and what stands before it, as short as it can be said. */
 const pipeline = (run) => [run.mixing, run.rule].filter((part) => part).map(label).join(" >> ");
@@ -664,7 +647,7 @@ function explored() {
       y: [...means.map((m, k) => m + spread[k]), ...means.map((m, k) => m - spread[k]).toReversed()],
       fillcolor: `rgba(${r},${g},${b},0.18)`, showlegend: false, name: "band" };
     const line = { ...both, mode: x.length > 1 ? "lines" : "markers", x, y: means, opacity: 0.9,
-      line: { color: css([r, g, b]), width: 1.8, dash: DASHES[mixings.indexOf(run.mixing) % DASHES.length] },
+      line: { color: css([r, g, b]), width: 1.8, dash: turn(palette.dashes, mixings.indexOf(run.mixing)) },
       // All lines of a rule have one entry in the legend.
       name: plain(pipeline(run)), showlegend: first,
       meta: [run.text, `${run.attack}, ${count(same.length, "seed")}`].map(plain),

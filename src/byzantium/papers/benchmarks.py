@@ -42,9 +42,9 @@ SETTINGS: dict[str, Any] = {
     "data": "digits",
     "model": "mlp",
     "n": 25,
-    "rounds": 150,
+    "rounds": 200,
     "learning_rate": 0.2,
-    "evaluate_every": 15,
+    "evaluate_every": 10,
     "record": (),
 }
 
@@ -68,7 +68,7 @@ def benchmark(version: Version | None = None) -> Artifact:
     made = Artifact(
         "benchmark",
         "Which rule to use",
-        "digits, 25 workers, 150 rounds, no momentum",
+        "digits, 25 workers, 200 rounds, no momentum",
         "rule, attack, how the data are split, f in {1, 3, 5}",
         Picture("curves", "split", "attack", ("aggregator",)),
         cells,
