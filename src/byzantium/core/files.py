@@ -96,6 +96,18 @@ def clear_abandoned(path: Path) -> None:
                     os.close(descriptor)
 
 
+def in_use(path: Path) -> bool:
+    """Whether whoever made this file by `create_beside` has it open."""
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def append(path: Path, text: str) -> None:
     """Write at the end of a file; on the disk when this returns."""
     with appending(path) as file:

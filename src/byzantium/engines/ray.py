@@ -128,14 +128,16 @@ def _no_cluster(address: str, error: Exception) -> ByzantiumError:
 
 
 def look(sign: Path, reply: Path, version: str) -> str:
-    """Copy the sign, and say what is in the way of taking part, if anything is."""
+    """Copy the sign, which is locked, and say what is in the way of taking part, if anything is."""
     if version != __version__:
         return f"it has byzantium {__version__}, and the sweep is of {version}"
     try:
         files.write(reply, files.read(sign))
+        if files.in_use(sign):
+            return ""
     except OSError as error:
         return _not_shared(sign, str(error))
-    return ""
+    return f"locks in {sign.parent} do not hold on all nodes, and two could work on one job"
 
 
 def _not_shared(sign: Path, why: str) -> str:

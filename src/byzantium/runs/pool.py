@@ -114,8 +114,8 @@ AnyWorker = TypeVar("AnyWorker", bound=Worker)
 class Pool(ABC, Generic[AnyWorker]):
     """Workers who share jobs; one that dies is replaced.
 
-    retries: how often a job whose worker died is given to another. Deaths are counted while they
-             happen no further on than the one before.
+    retries: how often a job whose worker died is given to another; those who got further than all
+             before do not count.
     """
 
     retries: ClassVar[int] = 0
@@ -128,7 +128,8 @@ class Pool(ABC, Generic[AnyWorker]):
         self.waiting: list[Job] = []
         self.reached: dict[Job, int] = {}  # how far a job was seen to be
         self.deaths: dict[Job, list[int]] = {}  # for each death of its workers, how far it was
-        self.locked: dict[Job, tuple[float, float]] = {}  # until when it rests, is waited for
+        # Of a job whose lock is not free: when to look again, and when to give it up.
+        self.locked: dict[Job, tuple[float, float]] = {}
         self.closing = False
 
     @property
@@ -197,6 +198,7 @@ class Pool(ABC, Generic[AnyWorker]):
             return Event(job, "stopped")
         deaths, reached = self.deaths.setdefault(job, []), self.reached.get(job, 0)
         deaths.append(reached)
+        self.locked.pop(job, None)  # of an earlier one
         if deaths.count(reached) <= self.retries:
             return Event(job, "stopped", note=reason)
         folder = self.store.folder(job)
