@@ -241,7 +241,8 @@ def heterogeneity(lines: Sequence[Mapping[str, Any]]) -> tuple[float, float, flo
     B^2 is the mean of zeta^2 over that of the squared gradient, so that a line where the gradient
     vanishes does not decide alone. None where nothing was recorded, or is not finite.
     """
-    found = [(line["zeta2"], line["zeta2"] / line["b2"]) for line in lines if line.get("b2")]
+    recorded = [line for line in lines if line.get("b2") and "zeta2" in line]
+    found = [(line["zeta2"], line["zeta2"] / line["b2"]) for line in recorded]
     if not found:
         return None
     zeta2, gradient = (sum(column) / len(found) for column in zip(*found, strict=True))
