@@ -18,7 +18,7 @@ PAIRS = [
     (bz.MinimumDiameter(f=0), bz.Mean()),
     (bz.SpectralFilter(f=0), bz.Mean()),
     (bz.AgnosticClipping(f=0), bz.Mean()),
-    (bz.AgnosticClipping(f=F, b=1e6), bz.Mean()),
+    (bz.AgnosticClipping(f=F, b=1e9), bz.Mean()),
     (bz.Krum(f=0, m=N), bz.Mean()),
     (bz.CenteredClipping(radius=math.inf), bz.Mean()),
     (bz.CenteredClipping(radius=math.inf, steps=3), bz.Mean()),

@@ -197,7 +197,7 @@ class AgnosticClipping(Weighting):
     """
 
     f: Count
-    b: Annotated[float, Bounds(above=0, most=1e6)] = 1.25
+    b: Annotated[float, Bounds(above=0, most=1e9)] = 1.25
 
     def weights(self, geometry: Geometry) -> Array:
         n, f = geometry.n, self.f
