@@ -23,14 +23,19 @@ NAMES = {
 
 
 def table(folder: str) -> str:
-    """Markdown; a run that diverged counts as 10 %, which is guessing."""
-    found: dict[tuple[str, str, float], list[float]] = defaultdict(list)
+    """Markdown, of the rules that are done; a run that diverged counts as 10 %: guessing."""
+    found: defaultdict[tuple[str, str, float], list[float]] = defaultdict(list)
     for result in Store(folder):
         run = result.job
         if isinstance(run, Run) and result.done:
             found[run.rule, run.attack, run.momentum].append(result.accuracy or 10.0)
-    rules = list(dict.fromkeys(rule for rule, _, _ in found))
     momenta = sorted({momentum for _, _, momentum in found})
+    seeds = max(map(len, found.values()))
+    rules = {
+        rule
+        for rule, _, _ in list(found)
+        if all(len(found[rule, attack, m]) == seeds for attack in NAMES for m in momenta)
+    }
     lines = [f"| | {' | '.join(NAMES.values())} | worst |", "| --- " * (len(NAMES) + 2) + "|"]
     rows = []
     for rule in rules:

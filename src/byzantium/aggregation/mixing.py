@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -84,12 +85,15 @@ class Bucketing(Mixing):
             return self
         if not behind or isinstance(behind[-1], Mixing):
             raise ByzantiumError(f"{self!r} chooses s for the rule behind it, and there is none")
-        largest = {-(-n // s): s for s in range(1, n + 1)}  # for each number of groups
-        for groups, s in sorted(largest.items()):
-            if withstand(behind, groups, self.f or 0):
-                return replace(self, s=s, balanced=True)
-        rule = " >> ".join(map(repr, behind))
-        raise ByzantiumError(f"{self!r} finds no s with which {rule} stands f bad ones of {n}")
+        # The larger s, the fewer groups, and what is too few for a rule stays so.
+        s = bisect(range(1, n + 1), False, key=lambda s: not self._withstood(-(-n // s), behind))
+        if not s:
+            rule = " >> ".join(map(repr, behind))
+            raise ByzantiumError(f"{self!r} finds no s with which {rule} stands f bad ones of {n}")
+        return replace(self, s=s, balanced=True)
+
+    def _withstood(self, groups: int, behind: Sequence[Stage]) -> bool:
+        return withstand(behind, groups, self.f or 0)
 
     @property
     def size(self) -> int:

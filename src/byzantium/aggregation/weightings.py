@@ -16,7 +16,7 @@ from byzantium.aggregation.points import Array
 from byzantium.aggregation.rules import Weighting, central_mean
 from byzantium.aggregation.sources import Source
 from byzantium.aggregation.subset import smallest_diameter
-from byzantium.core import Bounds, ByzantiumError, Count, Measure, Positive, PositiveMeasure
+from byzantium.core import Bounds, ByzantiumError, Count, Measure, Positive
 
 
 @dataclass(frozen=True, repr=False)
@@ -197,7 +197,7 @@ class AgnosticClipping(Weighting):
     """
 
     f: Count
-    b: PositiveMeasure = 1.25
+    b: Annotated[float, Bounds(above=0, most=1e9)] = 1.25
 
     def weights(self, geometry: Geometry) -> Array:
         n, f = geometry.n, self.f

@@ -156,7 +156,7 @@ def drawn(population: int, sizes: Sequence[int], behind: float) -> Bound | None:
 
 
 def agnostic(n: int, f: int, b: float) -> float:
-    """Kappa of `AgnosticClipping(f, b)` (Prop. 2); infinite where the proof says nothing.
+    """The kappa of `AgnosticClipping(f, b)` (Prop. 2); infinite where the proof says nothing.
 
     With r = s / sigma in (0, sqrt 2], three bounds hold for the error. The first falls with r and
     then rises, the other two rise: so the largest of their smallest is at the end, or where the
@@ -179,12 +179,16 @@ def agnostic(n: int, f: int, b: float) -> float:
 
     # From Proposition 1, for the n - f vectors whose spread is s; in units of s.
     around = 2 * radius * (1 - math.sqrt(majority / h * (1 - f / (b * b * h))))
-    cut = (1 + around**2) / (4 * radius)
+    inner = (1 + around**2) / (4 * radius)  # what is cut off of these
+    cuts = np.arange(f + 1)  # how many of the others are cut
+    share = cuts / h
 
     def without(r: float) -> float:
         near = around * r + math.sqrt(f / majority) * (r + 1)
-        far = max(_rest(j / h, (f - j) / h * radius * r + cut * r) for j in range(f + 1))
-        return min(near, far)
+        pushed = (f - cuts) / h * radius * r + inner * r
+        # The largest e with e <= pushed + sqrt(share) sqrt(1 + e^2).
+        far = (pushed + np.sqrt(share * (pushed**2 + 1 - share))) / (1 - share)
+        return min(near, float(far.max()))
 
     end = math.sqrt(2)
     low, high = 0.0, min(1 / b, end)  # where the first bound falls
@@ -193,12 +197,7 @@ def agnostic(n: int, f: int, b: float) -> float:
     while high - low > 1e-12:
         middle = (low + high) / 2
         low, high = (middle, high) if with_sigma(middle) > without(middle) else (low, middle)
-    # Up to `high` the second bound is at most what it is there, and beyond it the first one, but
-    # at the end.
+    # Up to `high` the others are at most what they are there; beyond it the first is at most that,
+    # until it rises; and then no bound is larger than at the end.
     worst = max(without(high), min(with_sigma(end), without(end)))
     return worst**2
-
-
-def _rest(share: float, pushed: float) -> float:
-    """The largest e with e <= pushed + sqrt(share) sqrt(1 + e^2)."""
-    return (pushed + math.sqrt(share * (pushed**2 + 1 - share))) / (1 - share)

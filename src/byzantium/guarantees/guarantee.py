@@ -24,6 +24,9 @@ from byzantium.guarantees.measure import c_of, lower_bound
 
 logger = logging.getLogger("byzantium")
 
+# More vectors than anyone aggregates; some bounds look at each.
+MOST = 1_000_000
+
 
 @dataclass(frozen=True)
 class Guarantee:
@@ -129,6 +132,8 @@ def guarantee(rule: Aggregator, n: int, f: int) -> Guarantee:
         raise ByzantiumError(
             f"f must be less than half of n, or nobody can tell who is honest; got f={f}, n={n}"
         )
+    if n > MOST:
+        raise ByzantiumError(f"guarantees are for at most {MOST} vectors, got n={n}")
     stages = check_sizes(rule.stages, n)
     reaching, bad = n, f
     for stage in stages[:-1]:

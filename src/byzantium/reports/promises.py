@@ -27,9 +27,9 @@ def promises(run: Run, lines: Sequence[Metrics]) -> dict[str, str]:
     plateau, most = found.plateau(measured[0] if measured else 0), found.most_relative
     if measured is None or plateau is None or most is None:
         return said
-    squared, relative, gradient = measured
+    spread, relative, gradient = measured
     said["Theorem 2"] = (
-        f"‖∇f‖² falls to the order of c δ ζ² = {plateau:.3g} (ζ² = {squared:.3g}); "
+        f"‖∇f‖² falls to the order of c δ ζ² = {plateau:.3g} (ζ² = {spread:.3g}); "
         f"measured {gradient:.3g}"
     )
     said["Theorem 4"] = (
