@@ -130,7 +130,15 @@ def test_what_rounding_hides_is_left_out() -> None:
     assert math.isnan(kappas(rows, np.array([[1e4]]), 1)[0])
 
 
-@pytest.mark.parametrize("text", ["TrimmedMean()", "Krum()", "Bucketing(s=2) >> Median()"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TrimmedMean()",
+        "Krum()",
+        "Bucketing(s=2) >> Median()",
+        "Bucketing(s=2) >> GeometricMedian()",
+    ],
+)
 def test_inputs_that_are_tried_together_do_not_disturb_each_other(text: str) -> None:
     """Whichever way is the shortest, it leads where a call of the rule does."""
     trial = Trial(bz.parse_rule(text, f=2), 11, 2)
@@ -138,6 +146,7 @@ def test_inputs_that_are_tried_together_do_not_disturb_each_other(text: str) -> 
     inputs[1, :2] = np.nan  # two are rejected
     inputs[2, 0] = 1e140
     inputs[3, :2] = inputs[3, 4]
+    inputs[4, 0], inputs[4, 1] = 1e40, -1e40  # in one bucket they cancel
     together = trial.kappas(inputs)
     assert together == pytest.approx([trial.each(rows).mean() for rows in inputs])
 

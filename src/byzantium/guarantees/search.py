@@ -119,7 +119,7 @@ class Trial:
             for mixing in mixings:
                 assert isinstance(mixing, Mixing)
                 geometry = geometry.mixed(mixing.matrix(geometry, self._generator))
-            results.append(rule.weights(geometry) @ geometry.mixing @ rows)
+            results.append(geometry.combine(rule.weights(geometry)).numpy())
         return np.array(results)
 
     def kappas(self, inputs: Array) -> Array:
