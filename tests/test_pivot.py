@@ -140,6 +140,17 @@ def test_what_varies_is_chosen_where_it_is_neither_rule_nor_attack(tmp_path: Pat
     assert [row[0].text for row in table.rows] == ["iid", "noniid"]
 
 
+def test_tables_of_equal_size_stand_in_the_order_of_the_paper(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for split, rule in itertools.product(("by_label()", "dirichlet(0.1)", "iid()"), RULES[:2]):
+        for attack in ATTACKS[:2]:
+            lay(store, BASE.varied(partition=split, rule=rule, attack=attack), 50.0)
+    titles = [table.artifact.title for table in pivots(store)]
+    assert titles == [f"Rule by attack: {s}" for s in ("iid", "dirichlet(alpha=0.1)", "noniid")]
+    table = only(pivots(store, worst_case=True))
+    assert tables.table(table).head == ("rule", "iid", "dirichlet(alpha=0.1)", "noniid")
+
+
 def test_a_rule_with_another_f_is_the_same_rule(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for f in (1, 3):
