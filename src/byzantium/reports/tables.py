@@ -14,7 +14,7 @@ from byzantium.reports import measured, palette
 from byzantium.runs import Result, Run
 
 NONE = "—"
-# Of these the parameters are left out where they tell nothing apart; of all else they are the point.
+# Parameters of these are left out where they tell nothing apart; those of all else are the point.
 SHORTENED = ("rule", "attack")
 
 
