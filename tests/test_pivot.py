@@ -14,6 +14,7 @@ import folders
 import pytest
 from click.testing import CliRunner
 from folders import completed, diverged, evaluations
+from matplotlib.patches import Rectangle
 
 from byzantium.cli import main
 from byzantium.core import ByzantiumError
@@ -253,6 +254,16 @@ def test_a_figure_has_a_line_for_each_rule_and_a_band(store: Store) -> None:
         "Bucketing(s=2) >> Krum",
         "± std over seeds",
     ]
+
+
+def test_a_figure_of_the_worst_case_has_a_cell_for_each(store: Store) -> None:
+    lay(store, BASE.varied(rule="Mean()", attack=ATTACKS[0], momentum=0.9, partition="iid()"), 30.0)
+    table = only(pivots(store, ["rule", "momentum"], "partition", worst_case=True))
+    (axes,) = KINDS[table.artifact.picture.kind](table).axes
+    assert len(axes.patches) == 4
+    assert len({patch.get_xy() for patch in axes.patches if isinstance(patch, Rectangle)}) == 4
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels[:2] == ["Mean, momentum 0", "Mean, momentum 0.9"]
 
 
 def test_lines_that_coincide_are_zoomed_to(tmp_path: Path) -> None:
