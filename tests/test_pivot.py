@@ -14,6 +14,7 @@ import folders
 import pytest
 from click.testing import CliRunner
 from folders import completed, diverged, evaluations
+from matplotlib.patches import Rectangle
 
 from byzantium.cli import main
 from byzantium.core import ByzantiumError
@@ -140,6 +141,17 @@ def test_what_varies_is_chosen_where_it_is_neither_rule_nor_attack(tmp_path: Pat
     assert [row[0].text for row in table.rows] == ["iid", "noniid"]
 
 
+def test_tables_of_equal_size_stand_in_the_order_of_the_paper(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for split, rule in itertools.product(("by_label()", "dirichlet(0.1)", "iid()"), RULES[:2]):
+        for attack in ATTACKS[:2]:
+            lay(store, BASE.varied(partition=split, rule=rule, attack=attack), 50.0)
+    titles = [table.artifact.title for table in pivots(store)]
+    assert titles == [f"Rule by attack: {s}" for s in ("iid", "dirichlet(alpha=0.1)", "noniid")]
+    table = only(pivots(store, worst_case=True))
+    assert tables.table(table).head == ("rule", "iid", "dirichlet(alpha=0.1)", "noniid")
+
+
 def test_a_rule_with_another_f_is_the_same_rule(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for f in (1, 3):
@@ -242,6 +254,16 @@ def test_a_figure_has_a_line_for_each_rule_and_a_band(store: Store) -> None:
         "Bucketing(s=2) >> Krum",
         "± std over seeds",
     ]
+
+
+def test_a_figure_of_the_worst_case_has_a_cell_for_each(store: Store) -> None:
+    lay(store, BASE.varied(rule="Mean()", attack=ATTACKS[0], momentum=0.9, partition="iid()"), 30.0)
+    table = only(pivots(store, ["rule", "momentum"], "partition", worst_case=True))
+    (axes,) = KINDS[table.artifact.picture.kind](table).axes
+    assert len(axes.patches) == 4
+    assert len({patch.get_xy() for patch in axes.patches if isinstance(patch, Rectangle)}) == 4
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels[:2] == ["Mean, momentum 0", "Mean, momentum 0.9"]
 
 
 def test_lines_that_coincide_are_zoomed_to(tmp_path: Path) -> None:

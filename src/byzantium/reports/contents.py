@@ -50,6 +50,8 @@ def contents(
     places = {setting: k for k, setting in enumerate(settings)}
     numbers = {job: number for number, job in enumerate(jobs)}
     said = headline(tables)
+    if said:  # what it is about is seen first
+        tables = [tables[said.place], *(t for t in tables if t is not tables[said.place])]
     return {
         "byzantium": __version__,
         "made": f"{now.day} {now:%B %Y, %H:%M}",
@@ -136,12 +138,12 @@ def _facets(job: Job) -> dict[str, Any]:
 def _labels(jobs: Sequence[Job]) -> dict[str, str]:
     """What texts are called: by the paper's names, as short as they can be told apart."""
     facets = [_facets(job) for job in jobs]
-    whole = {facet.get("mixing", "") for facet in facets}
     named: dict[str, str] = {}
-    for name in ("data", "model", "partition", "attack", "rule"):
+    for name in ("data", "model", "partition", "mixing", "attack", "rule"):
         texts = {facet[name] for facet in facets if facet.get(name)}
-        named |= palette.shortened(texts)
-    return named | {text: palette.called(text) for text in whole if text}
+        short = name in rows.SHORTENED
+        named |= palette.shortened(texts) if short else {t: palette.called(t) for t in texts}
+    return named
 
 
 @cache

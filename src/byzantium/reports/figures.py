@@ -234,16 +234,20 @@ def _scales(row: Sequence[Axes], comparison: Comparison, zoom: tuple[float, floa
 
 def _table(comparison: Comparison) -> Figure:
     """Ours in the cells, the published numbers small below; colours as on the page."""
-    picture, called = comparison.artifact.picture, namer(comparison)
-    rows, columns = _values(comparison, picture.rows), _values(comparison, picture.columns)
+    names, across = tables.axes(comparison)
+    called, columns = namer(comparison), _values(comparison, across)
+    keys = [tuple((n, c.cell.labels[n]) for n in names) for c in comparison.cells]
+    rows = list(dict.fromkeys(keys))
+    titles = [", ".join(_captioned(called, *label) for label in key) for key in rows]
     size = (2.2 * len(columns), 0.48 * len(rows))
+    left = 0.3 + 0.066 * max(map(len, titles))
     said = comparison.is_published and comparison.comparable
     bottom = 0.5 if said else 0.2
-    figure, axes = sheet(comparison.artifact, (1, 1), size, left=1.95, bottom=bottom)
+    figure, axes = sheet(comparison.artifact, (1, 1), size, left=left, bottom=bottom)
     axis = axes[0][0]
-    for compared in comparison.cells:
-        row = rows.index(compared.cell.labels[picture.rows])
-        column = columns.index(compared.cell.labels[picture.columns])
+    for key, compared in zip(keys, comparison.cells, strict=True):
+        row = rows.index(key)
+        column = columns.index(compared.cell.labels[across])
         value = compared.value
         _cell(axis, column, row, value)
         style: Style = {"ha": "center", "va": "center"}
@@ -255,12 +259,9 @@ def _table(comparison: Comparison) -> Figure:
     axis.set_xlim(0, len(columns))
     axis.set_ylim(len(rows), 0)
     axis.xaxis.tick_top()
-    for ticks, name, values in (
-        (axis.set_xticks, picture.columns, columns),
-        (axis.set_yticks, picture.rows, rows),
-    ):
-        places = [k + 0.5 for k in range(len(values))]
-        ticks(places, [_captioned(called, name, value) for value in values], fontsize=USUAL)
+    heads = [_captioned(called, across, value) for value in columns]
+    axis.set_xticks([k + 0.5 for k in range(len(heads))], heads, fontsize=USUAL)
+    axis.set_yticks([k + 0.5 for k in range(len(titles))], titles, fontsize=USUAL)
     if said:
         text = "\n".join(textwrap.wrap(f"agrees: {CRITERION}", 15 * int(size[0] + 1.9)))
         figure.text(0.5, inches(figure, 0, 0.25)[1], text, ha="center", va="center", fontsize=SMALL)

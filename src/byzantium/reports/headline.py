@@ -16,22 +16,21 @@ class Headline:
     low, high: of a rule alone and behind a mixing, or of the worst rule and the best; None where
                there is nothing to compare.
     setting:   on what, and over how many seeds.
+    place:     which of the tables it is about.
     """
 
     sentence: str
     setting: str
+    place: int
     low: float | None = None
     high: float | None = None
 
 
 def headline(comparisons: Sequence[Comparison]) -> Headline | None:
-    """About the first table of rules by attacks; None where there is none with a worst case."""
-    for comparison in comparisons:
-        if comparison.artifact.picture.lines == ("rule",) and tables.judged(comparison):
-            cases = _cases(comparison)
-            if cases:
-                return _told(comparison, cases)
-    return None
+    """About the table of rules by attacks that shows the largest gap; None where there is none."""
+    able = [c for c in comparisons if c.artifact.picture.lines == ("rule",) and tables.judged(c)]
+    told = [_told(c, cases, comparisons.index(c)) for c in able if (cases := _cases(c))]
+    return max(told, key=lambda said: (said.high or 0.0) - (said.low or 0.0), default=None)
 
 
 def _cases(comparison: Comparison) -> dict[str, Compared]:
@@ -48,7 +47,7 @@ def _cases(comparison: Comparison) -> dict[str, Compared]:
     }
 
 
-def _told(comparison: Comparison, cases: dict[str, Compared]) -> Headline:
+def _told(comparison: Comparison, cases: dict[str, Compared], place: int) -> Headline:
     called = tables.namer(comparison)
     attacks = len({compared.cell.labels["attack"] for compared in comparison.cells})
     seeds = tables.usual(comparison)
@@ -65,6 +64,7 @@ def _told(comparison: Comparison, cases: dict[str, Compared]) -> Headline:
             f"The worst of {attacks} attacks brings {_words(called('rule', alone))} to "
             f"{low:.0f} %. Behind {called('rule', before)} it keeps {high:.0f} %.",
             setting,
+            place,
             low,
             high,
         )
@@ -72,8 +72,9 @@ def _told(comparison: Comparison, cases: dict[str, Compared]) -> Headline:
     high, low = _kept(cases[top]), _kept(cases[last])
     said = f"Under the worst of {attacks} attacks {_words(called('rule', top))} keeps {high:.0f} %"
     if high > low and _shown(cases[top], cases[last]):
-        return Headline(f"{said}, {_words(called('rule', last))} {low:.0f} %.", setting, low, high)
-    return Headline(f"{said}.", setting)
+        sentence = f"{said}, {_words(called('rule', last))} {low:.0f} %."
+        return Headline(sentence, setting, place, low, high)
+    return Headline(f"{said}.", setting, place)
 
 
 def _shown(a: Compared, b: Compared) -> bool:

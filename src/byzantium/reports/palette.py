@@ -108,6 +108,7 @@ TERMS: tuple[Term, ...] = (
     Term("ipm", "InnerProduct", "IPM", "inner product"),
     Term("alie", "ALittleIsEnough", "ALIE", "a little is enough"),
     Term("iid", "iid", "iid", ""),
+    Term("dirichlet", "dirichlet", "dirichlet", ""),
     Term("noniid", "by_label", "noniid", "sorted by label"),
     Term("fixed", "", "radius 10", ""),
     Term("linear", "", "radius 10 / (1 - β)", ""),

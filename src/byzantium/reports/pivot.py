@@ -44,15 +44,17 @@ def pivots(
     found = [(result, described(run, several)) for result, run in trained]
     varies = varying([values for _, values in found])
     over = ("attack",) if worst_case else ()
-    rows, columns = _chosen([name for name in varies if name not in over], rows, columns)
     if set(over) & {*rows, columns}:
         raise ByzantiumError("a table of the worst case has no rows or columns of attacks")
+    usual = "partition" if worst_case else "attack"
+    rows, columns = _chosen([name for name in varies if name not in over], rows, columns, usual)
     hidden = (*rows, columns, *over)
     tables: dict[tuple[Any, ...], list[tuple[Result, Values]]] = {}
     for result, values in found:
         setting = tuple(v for name, v in values.items() if name not in hidden)
         tables.setdefault(setting, []).append((result, values))
-    ordered = sorted(tables.values(), key=lambda some: -len(some))
+    places = sorted(tables, key=lambda place: (-len(tables[place]), [order(v) for v in place]))
+    ordered = [tables[place] for place in places]
     told = [name for name in varies if name not in hidden]
     return [
         _table(some, rows, columns, told, k if len(ordered) > 1 else 0, worst_case)
@@ -98,8 +100,10 @@ def varying(all_values: Sequence[Values]) -> list[str]:
     return [name for name in NAMES if len({values[name] for values in all_values}) > 1]
 
 
-def _chosen(varies: Sequence[str], rows: Sequence[str], columns: str) -> tuple[list[str], str]:
-    """Which names are rows and columns, where that was not said."""
+def _chosen(
+    varies: Sequence[str], rows: Sequence[str], columns: str, usual: str
+) -> tuple[list[str], str]:
+    """Which names are rows and columns, where that was not said; `usual` are the columns."""
     for name in (*rows, *([columns] if columns else [])):
         if name not in NAMES:
             hint = notation.hint(name, NAMES)
@@ -111,7 +115,7 @@ def _chosen(varies: Sequence[str], rows: Sequence[str], columns: str) -> tuple[l
     left = [name for name in varies if name not in rows and name != columns]
     if not columns:
         others = [name for name in left if name != "rule" or rows]
-        columns = "attack" if "attack" in left or not others else others[-1]
+        columns = usual if usual in left or not others else others[-1]
         left = [name for name in left if name != columns]
     if not rows:
         first = "rule" if columns != "rule" else "attack"

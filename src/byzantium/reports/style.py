@@ -51,7 +51,7 @@ def sheet(
     titles = textwrap.wrap(artifact.title, int(width * 12))
     below = f"cheaper version: {', '.join(artifact.cheaper)}" if artifact.cheaper else ""
     if not artifact.maker:  # runs of one's own: the title alone does not say what they are
-        below = artifact.fixed
+        below = f"{artifact.fixed}. {artifact.notes}" if artifact.notes else artifact.fixed
     notes = textwrap.wrap(below, int(width * 15))
     top = (0.4 if titled else 0.2) + 0.19 * len(titles) + 0.14 * len(notes)
     height = top + rows * panel[1] + (rows - 1) * gap[1] + bottom

@@ -14,6 +14,8 @@ from byzantium.reports import measured, palette
 from byzantium.runs import Result, Run
 
 NONE = "—"
+# Parameters of these are left out where they tell nothing apart; those of all else are the point.
+SHORTENED = ("rule", "attack")
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def namer(comparison: Comparison) -> Callable[[str, Any], str]:
         for name, value in compared.cell.labels.items():
             if isinstance(value, str) and value not in palette.BY_NAME:
                 values.setdefault(name, set()).add(value)
-    names = {name: palette.shortened(texts) for name, texts in values.items()}
+    names = {name: palette.shortened(texts) for name, texts in values.items() if name in SHORTENED}
     return lambda name, value: names.get(name, {}).get(value) or palette.short(name, value)
 
 
