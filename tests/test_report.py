@@ -632,3 +632,19 @@ def test_charts_have_titles_on_both_axes(desktop: Opened) -> None:
         desktop.plotted(selector)
         found = desktop.page.evaluate(f"{titles}(document.querySelector('{selector}').layout)")
         assert all(found), selector
+
+
+def test_lines_that_coincide_are_zoomed_to(browser: Browser, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for rule, last in ((KRUM, 91.0), (MEDIAN, 94.0)):
+        run = BASE.varied(rule=rule, attack="BitFlip()")
+        lay(store, run, {"accuracy": last}, evaluations=9)
+        lines = [{**metrics(run, k + 1), "accuracy": last if k > 1 else 20.0} for k in range(9)]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (store.folder(run) / METRICS).write_text(text)
+    page = opened(browser, report.write(store, [], tmp_path / "report.html"))
+    page.plotted("#explorer")
+    low, high = page.page.evaluate("document.querySelector('#explorer').layout.yaxis.range")
+    assert 85 < low < 91
+    assert 94 < high <= 100
+    page.page.context.close()
