@@ -30,6 +30,7 @@ Measure = Callable[[sections.Run], Section]
 SECTIONS = (
     "rules",
     "coordinates",
+    "explain",
     "after",
     "sizes",
     "offset",
@@ -90,6 +91,10 @@ def plan(chosen: argparse.Namespace) -> dict[str, tuple[Measure, int]]:
     known: dict[str, tuple[Measure, int]] = {
         "rules": (sections.rules, mine * repeats),
         "coordinates": (sections.coordinates, len(by_coordinate) * repeats),
+        "explain": (
+            sections.explained,
+            len(sections.by_coordinate(chosen.n, chosen.only)) * repeats,
+        ),
         "after": (sections.after_torch, 2 * len(sections.AFTER) * repeats),
         "sizes": (sections.sizes, 2 * repeats),
         "offset": (sections.offset, 6 * repeats),

@@ -107,19 +107,35 @@ def training_memory(only: str) -> None:
         print(json.dumps({"name": name, "share": (extra - of_a_pass) / of_x}), flush=True)
 
 
+def rounds(threads: int) -> None:
+    """Median seconds of a round with the paper's CNN."""
+    import training
+
+    from byzantium.learning import cnn
+
+    torch.set_num_threads(threads)
+    rule = bz.Bucketing(s=2) >> bz.GeometricMedian()
+    steps = iter(training.rounds(cnn(), training.images(), rule, bz.InnerProduct()))
+    seconds = training.alternate({"round": partial(next, steps)}, 10)["round"]
+    print(json.dumps({"seconds": seconds}), flush=True)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["first", "memory", "training-memory", "growth"])
+    parser.add_argument("what", choices=["first", "memory", "training-memory", "rounds", "growth"])
     parser.add_argument("--n", type=int, default=25)
     parser.add_argument("--d", type=int, default=100_000)
     parser.add_argument("--only", default="")
     parser.add_argument("--seconds", type=float, default=60, help="how long growth may take")
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--weightings", action="store_true", help="leave out all other rules")
     options = parser.parse_args()
     if options.what == "first":
         first_call()
     elif options.what == "training-memory":
         training_memory(options.only)
+    elif options.what == "rounds":
+        rounds(options.threads)
     elif options.what == "growth":
         import growth
 

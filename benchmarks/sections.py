@@ -163,6 +163,24 @@ def by_coordinate(n: int, only: str) -> list[Entry]:
     return [e for e in entries(n, only) if e.rule in COORDINATE and e.mixing is None]
 
 
+def _explain(rule: Any, x: Tensor) -> Any:
+    return rule.explain(x).aggregate
+
+
+def explained(run: Run) -> Section:
+    x, results = run.normal(run.n), []
+    for entry in by_coordinate(run.n, run.only):
+        rule = entry.ours()
+        group = {
+            "rule": Contestant(rule, lambda: x),
+            "ours": Contestant(partial(_explain, rule), lambda: x),
+        }
+        seconds, _ = run.race(f"explained, {entry.name}", group)
+        figure = Figure("explain / rule", seconds["ours"] / seconds["rule"], goal="explain")
+        results.append(Result(entry.name, seconds, [figure]))
+    return Section("explain", f"Who counted, by coordinate, {run.n} x {run.d}", results)
+
+
 AFTER = (("median", None), ("krum", None), ("geometric", "bucketing"))
 
 

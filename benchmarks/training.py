@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -53,7 +55,7 @@ MEMORY_COMBINATIONS = tuple(
 )
 SIZES = (10, 25, 50, 100)
 # On the progress bar; there are two rows each of batched gradients and of rounds per second.
-STEPS = 2 + 2 + 1 + len(COMBINATIONS) + len(SIZES) + len(MEMORY_COMBINATIONS)
+STEPS = 2 + 2 + 1 + len(COMBINATIONS) + len(SIZES) + 1 + len(MEMORY_COMBINATIONS)
 
 
 def images(samples: int = 2000) -> Dataset:
@@ -243,6 +245,21 @@ def growth(run: Run) -> list[Result]:
     return results
 
 
+def side_by_side(run: Run) -> list[Result]:
+    """As many runs at once as there are cores, one thread each, or one run with all of them."""
+    cores, name = os.cpu_count() or 1, "CNN, runs side by side"
+    run.step(name)
+    if not wanted(name, run.only):
+        return []
+    alone = next(probe(["rounds", f"--threads={cores}"]))["seconds"]
+    others = [probe(["rounds"]) for _ in range(cores)]
+    with ThreadPoolExecutor(cores) as pool:
+        together = max(line["seconds"] for line in pool.map(next, others))
+    seconds = {"alone, all threads": alone, "side by side, one each": together}
+    figure = Figure("rounds of all, side by side / alone", cores * alone / together)
+    return [Result(name, seconds, [figure])]
+
+
 def memory_cases(only: str) -> Iterator[tuple[str, bz.Aggregator, bz.Attack]]:
     for (rule, s), attack in MEMORY_COMBINATIONS:
         name = "memory, " + label(rule, s, attack)
@@ -265,6 +282,6 @@ def peaks(run: Run) -> list[Result]:
 
 
 def training(run: Run) -> Section:
-    measures = (batched, per_second, layouts, against_passes, growth, peaks)
+    measures = (batched, per_second, layouts, against_passes, growth, side_by_side, peaks)
     results = [result for measure in measures for result in measure(run)]
     return Section("training", f"Training, batches of {BATCH}", results)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import functools
+import gzip
 import json
+import re
 from collections.abc import Callable, Iterable
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from byzantium.experiments import (
@@ -100,6 +104,13 @@ def fill(store: Store, artifact: Artifact, accuracy: Callable[[Cell, int], float
             else:
                 line = {"round": 20, "error": 5.0 + seed, "deviation": 1.0}
                 write(store, job, [line], {"status": "completed", "error": 5.0 + seed})
+
+
+def held(page: Path) -> Any:
+    """The data that a page of the report holds, read without the code that is tested."""
+    text = re.search(r'<script id="data" type="application/gzip">([^<]*)<', page.read_text())
+    assert text is not None
+    return json.loads(gzip.decompress(base64.b64decode(text[1])))
 
 
 def published(name: str, file: str = "published_results.csv") -> list[dict[str, str]]:

@@ -96,6 +96,11 @@ MIXINGS = [
         lambda X, _: reference.adaptive_clipping(X, F),
         laws("translation"),
     ),
+    Mix(
+        bz.Clipping(radius=8.0),
+        lambda X, _: reference.clipping(X, 8.0),
+        laws("translation", "scale", "unanimity"),
+    ),
 ]
 
 
@@ -128,6 +133,9 @@ ATTACKS: list[bz.Attack] = [
     bz.NonFinite("mixture"),
     bz.MinMax(),
     bz.MinSum(),
+    bz.MinMax("unit"),
+    bz.MinSum("sign"),
     bz.Tuned(bz.InnerProduct()),
     bz.Tuned(bz.GaussianNoise()),
+    bz.Tuned(bz.ALittleIsEnough(), both=False),
 ]

@@ -446,3 +446,8 @@ def adaptive_clipping(X: Array, f: int) -> Array:
     k = (2 * f * (n - f)) // n
     threshold = sorted((norm(x) for x in X), reverse=True)[k]
     return np.array([x * (threshold / norm(x)) if norm(x) > threshold else x for x in X])
+
+
+def clipping(X: Array, radius: float) -> Array:
+    """Every norm above the radius is clipped to it."""
+    return np.array([x * (radius / norm(x)) if norm(x) > radius else x for x in X])

@@ -168,7 +168,7 @@ except SystemExit as done:
     assert done.code == 0
 """
 COMMANDS = ["", "run", "sweep", "demo", "list", "plan", "reproduce", "report", "data", "data fetch"]
-COMMANDS += ["aggregate"]
+COMMANDS += ["aggregate", "check", "certify"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

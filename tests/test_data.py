@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from byzantium import ByzantiumError
-from byzantium.learning import data
+from byzantium.learning import Dataset, data
 
 Files = dict[str, bytes]
 TRAIN, TEST = 7, 3  # samples
@@ -115,7 +115,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, contents: Callable[[str], bytes]) -> 
     return asked
 
 
-def the_same(one: data.Dataset, files: Files) -> None:
+def the_same(one: Dataset, files: Files) -> None:
     images = torch.frombuffer(bytearray(files["train-images-idx3-ubyte"][16:]), dtype=torch.uint8)
     labels = torch.frombuffer(bytearray(files["t10k-labels-idx1-ubyte"][8:]), dtype=torch.uint8)
     original = data.ORIGINALS[one.name]
@@ -455,8 +455,8 @@ X, Y = torch.zeros(4, 1, 2, 2), torch.tensor([0, 1, 2, 1])
 @pytest.mark.parametrize(
     ("test_x", "test_y", "classes", "sentence"),
     [
-        (X[:0], Y[:0], 3, "images to test with, and a label for each, got 0 images and 0 labels"),
-        (X, Y[:3], 3, "images to test with, and a label for each, got 4 images and 3 labels"),
+        (X[:0], Y[:0], 3, "samples to test with, and a target for each, got 0 samples and 0"),
+        (X, Y[:3], 3, "samples to test with, and a target for each, got 4 samples and 3"),
         (X, Y, 2, "mine needs labels from 0 to 1, got 0 to 2 to learn from"),
         (X, Y - 1, 3, "mine needs labels from 0 to 2, got -1 to 1 to test with"),
     ],
@@ -465,7 +465,7 @@ def test_a_data_set_of_ones_own_must_be_whole(
     test_x: torch.Tensor, test_y: torch.Tensor, classes: int, sentence: str
 ) -> None:
     with pytest.raises(ValueError, match=sentence) as error:
-        data.Dataset("mine", X, Y, test_x, test_y, classes)
+        Dataset("mine", X, Y, test_x, test_y, classes)
     one_sentence(error)
 
 

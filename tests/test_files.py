@@ -31,6 +31,7 @@ from torch import Tensor
 import byzantium as bz
 from byzantium.aggregation import plain
 from byzantium.cli import main
+from byzantium.core import files as core_files
 from byzantium.engines import Files, merge
 from byzantium.engines.checkpoints import KINDS, Checkpoint, UnreadableError
 
@@ -585,9 +586,18 @@ def test_killed_in_mid_write_leaves_nothing_of_that_name(
         assert len(list(tmp_path.glob("merged.*.writing"))) == 1
         process.send_signal(number)
         process.wait()
+    left = set(tmp_path.glob("*.writing"))
     assert (out.read_bytes() if out.exists() else None) == old
     if number == signal.SIGINT:
         assert not list(tmp_path.glob("*.writing"))
+    # What a killed one left is removed by the next; what another is writing, or has of another
+    # name, is not.
+    other = tmp_path / f"other.{'0' * 16}.writing"
+    other.write_bytes(b"")
+    with core_files.writing(out):
+        (theirs,) = set(tmp_path.glob("merged.*.writing")) - left
+        bz.Mean()(Files(paths)).save(out)
+        assert set(tmp_path.glob("*.writing")) == {theirs, other}
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:

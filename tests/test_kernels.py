@@ -188,6 +188,66 @@ def test_all_kinds_of_code_agree_to_the_bit(
         assert peak == results[0][1]
 
 
+# -- whose values they are ---------------------------------------------------------------------
+
+
+def expected_shares(X: Array, kept: int, nearest: bool) -> Array:
+    """By definition: of a value that several rows have, each has its share of what is central."""
+    n, shares = len(X), [Fraction(0)] * len(X)
+    for column in X.T.tolist():
+        ordered = sorted(column)
+        low = (n - kept) // 2
+        if nearest:
+            median = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+            low = sum(
+                b - median < median - a for a, b in zip(ordered, ordered[kept:], strict=False)
+            )
+        window = ordered[low : low + kept]
+        for i, x in enumerate(column):
+            shares[i] += Fraction(window.count(x), kept * column.count(x))
+    return np.array(list(map(float, shares)))
+
+
+def shares(X: Tensor, kept: int, nearest: bool, mixing: Array | None = None) -> Array:
+    """And the means are what they are without them."""
+    out, n = torch.full((X.shape[1],), torch.nan, dtype=X.dtype), len(X)
+    found = np.zeros(n if mixing is None else len(mixing))
+    peak = compiled.central_mean(X, torch.arange(n), mixing, kept, nearest, out, found)
+    means, other = central_mean(X, kept, nearest, mixing)
+    assert np.array_equal(out.double().numpy(), means)
+    assert peak == other
+    return found
+
+
+@DTYPES
+@pytest.mark.usefixtures("code")
+@pytest.mark.parametrize("n", [1, 2, 7, 25])
+def test_the_rows_whose_values_are_central_are_found(n: int, dtype: torch.dtype) -> None:
+    """Also where many are equal, as are zeros of two signs."""
+    X, different = inputs.gaussian(n, 70).to(dtype), n * 3
+    for levels in (different, 2, 1):
+        values = X if levels == different else (X * levels / 3).round() * 0.25
+        for kept, nearest in rules(n):
+            expected = expected_shares(values.double().numpy(), kept, nearest)
+            found = shares(values, kept, nearest)
+            assert np.allclose(found, expected, rtol=1e-13, atol=1e-13)
+            assert found.sum() == pytest.approx(70)
+
+
+@DTYPES
+@pytest.mark.usefixtures("code")
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("nearest", [False, True])
+def test_mixed_rows_count_as_if_they_had_been_made(
+    width: int, dtype: torch.dtype, nearest: bool
+) -> None:
+    X = (inputs.gaussian(13, width) * 2).round().to(dtype)
+    mixing = np.kron(np.eye(6), [0.5, 0.5]) @ np.eye(12, 13)
+    made = compiled.mixed(X, torch.arange(13), mixing).to(dtype)
+    found = shares(X, 2, nearest, mixing)
+    assert np.allclose(found, expected_shares(made.double().numpy(), 2, nearest), rtol=1e-13)
+
+
 @DTYPES
 @pytest.mark.usefixtures("code")
 def test_rows_may_lie_anywhere_and_some_may_not_take_part(dtype: torch.dtype) -> None:

@@ -21,6 +21,7 @@ from byzantium.core.fields import Positive
 from byzantium.experiments import Mimicry, Run
 from byzantium.learning import Settings, models
 from byzantium.learning.partition import PARTITIONS
+from byzantium.runs import Certification
 from byzantium.runs.parts import MODELS, OPTIMISERS
 
 HUGE = 10**400
@@ -36,7 +37,7 @@ WRONG: dict[Any, list[Any]] = {
     tuple[int, ...]: ["12", 3, None, (0,), (True,), (1.5,), ("1",), (None,), (HUGE,)],
     bz.Attack: [None, 3, True, "InnerProduct()", bz.InnerProduct, bz.NoAttack(), bz.Mean()],
 }
-INFINITE = {"CenteredClipping.radius"}  # it clips nothing: the mean
+INFINITE = {"CenteredClipping.radius", "Clipping.radius"}  # it clips nothing
 
 
 def wrong(kind: Any, name: str) -> Iterator[Any]:
@@ -96,6 +97,7 @@ CASES: list[Case] = [
     *of_fields(Settings(n=5, rounds=3)),
     *of_fields(Run()),
     *of_fields(Mimicry()),
+    *of_fields(Certification()),
     *(case for make in PARTITIONS.values() for case in of_parameters(make)),
     *of_parameters(models.cnn),
     *of_parameters(models.mlp, shape=(1, 8, 8)),
@@ -112,7 +114,8 @@ def test_a_wrong_value_is_refused_in_one_sentence(name: str, attempt: Callable[[
     sentence = str(caught.value)
     assert "\n" not in sentence
     assert len(sentence) > 10
-    if not name.startswith(("Run.", "Mimicry.")):  # these hold texts, which are quoted instead
+    # Jobs hold texts, which are quoted instead.
+    if not name.startswith(("Run.", "Mimicry.", "Certification.")):
         assert name.split(".")[1] in sentence
 
 

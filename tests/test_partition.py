@@ -323,12 +323,12 @@ ERRORS: list[tuple[Callable[[], object], type[Exception], str]] = [
         "iid() needs a whole number for workers, got workers=1.5",
     ),
     (
-        lambda: iid()(THREE.float(), 1, seeded()),
+        lambda: by_label()(THREE.float(), 1, seeded()),
         ValueError,
         "one whole number a sample as labels, got torch.float32 of shape (3,)",
     ),
     (
-        lambda: iid()(THREE[None], 1, seeded()),
+        lambda: by_label()(THREE[None], 1, seeded()),
         ValueError,
         "one whole number a sample as labels, got torch.int64 of shape (1, 3)",
     ),

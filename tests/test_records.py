@@ -21,7 +21,7 @@ from byzantium.cli import main
 from byzantium.experiments import Mimicry, Run, Store, Version, perform
 from byzantium.learning import checkpoint
 from byzantium.papers.requests import Requests
-from byzantium.runs.sweep import Event, execute
+from byzantium.runs import Event, execute
 
 JOB = Run(rounds=60, n=5, f=1, rule="Median()")
 OTHER = JOB.varied(seed=1)

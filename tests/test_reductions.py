@@ -30,6 +30,7 @@ PAIRS = [
     (bz.Bucketing(s=N) >> bz.Median(), bz.Mean()),
     (bz.NearestNeighborMixing(f=0) >> bz.Krum(f=F), bz.Mean()),
     (bz.AdaptiveClipping(f=0) >> bz.Krum(f=F), bz.Krum(f=F)),
+    (bz.Clipping(radius=math.inf) >> bz.Krum(f=F), bz.Krum(f=F)),
     (bz.Resampling(s=1) >> bz.GeometricMedian(), bz.GeometricMedian()),
     *((bz.Bucketing(s=1) >> rule, rule) for rule in (bz.Krum(f=F), bz.Median(), bz.MeaMed(f=F))),
     *((bz.Bucketing(s=s) >> bz.Mean(), bz.Mean()) for s in (1, N)),

@@ -20,7 +20,9 @@ from rich.console import Console
 from byzantium.cli.paper import report, reproduce
 from byzantium.experiments import MAKERS, Comparison, Store, Version
 from byzantium.papers.requests import Requests
+from byzantium.reports import own_runs, pivots
 from byzantium.reports.markdown import markdown, terminal
+from byzantium.reports.palette import short
 
 ONE = Version(seeds=1)
 CHEAP = Version(seeds=1, rounds=60, model="mlp", data="digits")
@@ -69,7 +71,7 @@ def test_a_table_holds_published_ours_difference_and_verdict(tmp_path: Path) -> 
         gap = fmean(ours) - mean
         within = abs(gap) <= 1.5 or abs(gap) <= 2 * deviation
         assert [
-            row["aggregator"],
+            short("aggregator", row["aggregator"]),
             row["split"],
             f"{mean:.2f} ± {deviation:.2f}",
             f"{fmean(ours):.2f} ± {stdev(ours):.2f} (3 seeds)",
@@ -96,9 +98,15 @@ def test_the_main_figure_is_a_table_of_sixteen_rows(tmp_path: Path) -> None:
         entry = f"{fmean(ours):.1f} ± {stdev(ours):.1f} ({mean:.1f})"
         off = abs(fmean(ours) - mean) > max(1.5, 2 * deviation)
         differ += off
-        found = shown[aggregator, momentum, s][attacks.index(attack)]
+        found = shown[short("aggregator", aggregator), momentum, s][1 + attacks.index(attack)]
         assert found == (f"**{entry}**" if off else entry)
     assert 0 < differ < 80
+    for labels, (worst, *entries) in shown.items():
+        values = [float(entry.strip("*").split()[0]) for entry in entries]
+        published = [float(entry.strip("*)").partition("(")[2]) for entry in entries]
+        of_ours, of_theirs = worst.strip(")").split(" (")
+        assert float(of_ours.split()[0]) == min(values), labels
+        assert float(of_theirs) == min(published), labels
     # Those that differ are listed in full, once each.
     assert text.count("**differs**") == differ
     assert f"{80 - differ} of 80 cells agree" in text
@@ -234,10 +242,10 @@ def test_what_is_missing_unfinished_or_diverged_is_said(tmp_path: Path) -> None:
     compared = comparison("table2", store, version)
     text = markdown([compared], store)
     shown = {(row[0], row[1]): row[3:] for row in rows(text, "aggregator")}
-    assert shown["krum", "iid"] == ["missing", "—", "missing"]
-    assert shown["rfa", "iid"] == ["unfinished", "—", "missing"]
-    assert shown["cclip", "iid"] == ["diverged", "—", "**diverged**"]
-    assert shown["mean", "iid"][0] == "90.00 (1 seed, 1 diverged)"
+    assert shown["Krum", "iid"] == ["missing", "—", "missing"]
+    assert shown["RFA", "iid"] == ["unfinished", "—", "missing"]
+    assert shown["CClip", "iid"] == ["diverged", "—", "**diverged**"]
+    assert shown["Mean", "iid"][0] == "90.00 (1 seed, 1 diverged)"
     assert "2 of 10 cells missing" in text
     for compared_cell in compared.cells:
         absent = compared_cell.cell in (cells["krum", "iid"], cells["rfa", "iid"])
@@ -255,8 +263,8 @@ def test_what_failed_is_said_and_why(tmp_path: Path) -> None:
         folders.fail(store, job, "OSError: `no` <b>space</b>")
     text = markdown([comparison("table2", store, version)], store)
     shown = {(row[0], row[1]): row[3:] for row in rows(text, "aggregator")}
-    assert shown["krum", "iid"] == ["failed", "—", "missing"]
-    assert shown["mean", "iid"][0] == "90.00 (1 seed, 1 failed)"
+    assert shown["Krum", "iid"] == ["failed", "—", "missing"]
+    assert shown["Mean", "iid"][0] == "90.00 (1 seed, 1 failed)"
     assert "; 3 runs failed" in text
     assert "\n- `OSError: 'no' <b>space</b>` (3 runs)\n" in text
 
@@ -482,7 +490,9 @@ def test_the_text_in_the_repository_is_what_its_results_say(tmp_path: Path) -> N
         shutil.copyfile(repository / name, tmp_path / name)
     store = Store(tmp_path / "results")
     comparisons = [comparison(name, store, version) for name, version in Requests(store)]
-    stems = [one.artifact.stem for one in comparisons]
+    own = pivots(own_runs(store, comparisons))
+    stems = [one.artifact.stem for one in [*comparisons, *own]]
     pictures = {stem: f"results/figures/{stem}.png" for stem in stems}
     assert set(pictures.values()) == {name for name in listed if name.endswith(".png")}
-    assert (repository / "REPRODUCTION.md").read_text() == markdown(comparisons, store, pictures)
+    text = markdown(comparisons, store, pictures, own)
+    assert (repository / "REPRODUCTION.md").read_text() == text

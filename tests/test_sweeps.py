@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import io
 import json
 import multiprocessing
 import os
@@ -14,10 +16,24 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from byzantium.core.claims import held
-from byzantium.experiments import Job, Mimicry, Run, Store, execute, load, perform, product
-from byzantium.runs.sweep import Event
+from byzantium.runs import (
+    Board,
+    Event,
+    Job,
+    Mimicry,
+    Processes,
+    Run,
+    Store,
+    execute,
+    load,
+    perform,
+    pool,
+    processes,
+    product,
+)
 from byzantium.runs.timing import estimate, probe
 
 FIXED: dict[str, Any] = {"rounds": 6, "evaluate_every": 3, "n": 7, "f": 1, "batch": 8}
@@ -72,7 +88,7 @@ def test_processes_do_what_one_does_and_a_killed_one_is_replaced(tmp_path: Path)
             killed.append(holder(store.folder(long) / ".lock"))
             os.kill(killed[0], signal.SIGKILL)
 
-    results = execute([long, *short], store, processes=2, listen=listen)
+    results = execute([long, *short], store, Processes(2), listen=listen)
     assert len(killed) == 1
     failed = [event for event in events if event.kind == "failed"]
     assert [event.job for event in failed] == [long]
@@ -132,7 +148,7 @@ def test_the_job_of_a_process_that_is_told_to_stop_is_given_to_another(tmp_path:
         return False
 
     looks: list[None] = []
-    execute(jobs, store, processes=2, listen=listen, stop=look)
+    execute(jobs, store, Processes(2), listen=listen, stop=look)
     assert len(signalled) >= 2
     kinds = [event.kind for event in events]
     assert "failed" not in kinds
@@ -154,14 +170,116 @@ def test_the_job_of_a_process_that_is_told_to_stop_is_given_to_another(tmp_path:
     assert store.result(jobs[0]).metrics == alone.result(jobs[0]).metrics
 
 
+@pytest.mark.slow
+def test_a_pool_may_give_the_job_of_a_dead_process_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first dies once, the second where it begins, again and again."""
+    monkeypatch.setattr(processes._Pool, "retries", 2)
+    jobs = product(FIXED | {"rounds": 500, "evaluate_every": 50}, {"seed": [0, 1]})
+    store, events, killed = Store(tmp_path / "pool"), list[Event](), list[Job]()
+
+    def listen(event: Event) -> None:
+        events.append(event)
+        once = event.job == jobs[0] and event.kind == "progress" and event.job not in killed
+        if once or (event.job == jobs[1] and event.kind == "begun"):
+            mark = store.folder(event.job) / ".working"
+            while not mark.exists() or mark.stat().st_mtime < begun.get(event.job, 0):
+                time.sleep(0.01)
+            begun[event.job] = time.time()
+            killed.append(event.job)
+            os.kill(json.loads(mark.read_text())["process"], signal.SIGKILL)
+
+    begun: dict[Job, float] = {}
+    results = execute(jobs, store, Processes(2), listen=listen)
+    assert [result.status for result in results] == ["completed", "failed"]
+    assert results[1].reason == "its process was killed"
+    assert (killed.count(jobs[0]), killed.count(jobs[1])) == (1, 3)
+    notes = {event.note for event in events if event.kind == "stopped"}
+    assert notes == {"its process was killed; another process goes on with it"}
+    assert results[0].metrics == undisturbed(jobs[0], tmp_path / "alone")
+
+
+def undisturbed(job: Job, folder: Path) -> list[dict[str, Any]]:
+    """The metrics of a job that is done in this process, with the threads of one of two."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
+    try:
+        (result,) = execute([job], Store(folder))
+    finally:
+        torch.set_num_threads(threads)
+    return result.metrics
+
+
+@pytest.mark.slow
+def test_a_lock_that_outlives_its_process_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One who waits for the lock has it when the process is killed, and keeps it for a while."""
+    monkeypatch.setattr(processes._Pool, "retries", 2)
+    monkeypatch.setattr(pool, "PAUSE", 0.1)
+    job, other = product(FIXED | {"rounds": 500, "evaluate_every": 50}, {"seed": [0, 1]})
+    store, notes, heirs = Store(tmp_path / "pool"), list[str](), list[int]()
+
+    def listen(event: Event) -> None:
+        if event.job == job and event.kind == "progress" and not heirs:
+            folder = store.folder(job)
+            heirs.append(os.open(folder / ".lock", os.O_RDWR))
+            os.kill(json.loads((folder / ".working").read_text())["process"], signal.SIGKILL)
+            fcntl.flock(heirs[0], fcntl.LOCK_EX)
+        if event.kind == "stopped":
+            notes.append(event.note)
+            if len(notes) == 4:
+                os.close(heirs[0])
+
+    results = execute([job, other], store, Processes(2), listen=listen)
+    assert [result.status for result in results] == ["completed"] * 2
+    assert notes[0] == "its process was killed; another process goes on with it"
+    assert notes[1].endswith("is not free yet, and is waited for")
+    assert set(notes[2:]) == {""}
+    assert results[0].metrics == undisturbed(job, tmp_path / "alone")
+
+
+@pytest.mark.slow
+def test_a_lock_that_is_never_free_is_a_failure_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes._Pool, "retries", 2)
+    monkeypatch.setattr(pool, "PAUSE", 0.1)
+    monkeypatch.setattr(pool, "PATIENCE", 0.5)
+    job, other = product(FIXED | {"rounds": 500, "evaluate_every": 50}, {"seed": [0, 1]})
+    store, heirs = Store(tmp_path), list[int]()
+
+    def listen(event: Event) -> None:
+        if event.job == job and event.kind == "progress" and not heirs:
+            folder = store.folder(job)
+            heirs.append(os.open(folder / ".lock", os.O_RDWR))
+            os.kill(json.loads((folder / ".working").read_text())["process"], signal.SIGKILL)
+            fcntl.flock(heirs[0], fcntl.LOCK_EX)
+
+    results = execute([job, other], store, Processes(2), listen=listen)
+    os.close(heirs[0])
+    assert [result.status for result in results] == ["failed", "completed"]
+    assert f"another process works on {store.folder(job)}" in results[0].reason
+
+
+def test_a_job_that_begins_twice_has_one_bar() -> None:
+    board, job = Board(2, 0, Console(file=io.StringIO())), Run(**FIXED)
+    for event in (Event(job, "begun"), Event(job, "begun"), Event(job, "progress", 1, 6)):
+        board.show(event)
+    assert len(board.progress.tasks) == 2  # of the job, and of all
+    board.show(Event(job, "done"))
+    assert [task.description for task in board.progress.tasks] == ["all"]
+
+
 def test_processes_whose_leader_is_killed_save_themselves_and_leave_without_a_word(
     tmp_path: Path,
 ) -> None:
     code = (
-        "import sys; from byzantium.experiments import Store, execute, product\n"
+        "import sys; from byzantium.runs import Processes, Store, execute, product\n"
         "if __name__ == '__main__':\n"
         "    jobs = product(dict(rounds=10**6, n=7, f=1, batch=8), dict(seed=[0, 1]))\n"
-        "    execute(jobs, Store(sys.argv[1]), processes=2)\n"
+        "    execute(jobs, Store(sys.argv[1]), Processes(2))\n"
     )
     (tmp_path / "leader.py").write_text(code)
     jobs = product({"rounds": 10**6, "n": 7, "f": 1, "batch": 8}, {"seed": [0, 1]})

@@ -6,6 +6,7 @@ import copy
 import math
 import re
 from collections.abc import Callable
+from typing import Literal
 
 import inputs
 import members
@@ -97,24 +98,32 @@ def far(x: np.ndarray, y: np.ndarray) -> float:
     return float(((x - y) ** 2).sum())
 
 
+@pytest.mark.parametrize("direction", ["deviation", "unit", "sign"])
 @pytest.mark.parametrize("seed", range(5))
-def test_min_max_and_min_sum_go_as_far_as_they_may(seed: int) -> None:
+def test_min_max_and_min_sum_go_as_far_as_they_may(
+    seed: int, direction: Literal["deviation", "unit", "sign"]
+) -> None:
     """A slow bisection on the distances themselves finds the same strength."""
     honest = inputs.heterogeneous(9, 6, seed=seed)
     A = honest.numpy()
-    mean, deviation = A.mean(axis=0), A.std(axis=0, ddof=1)
+    mean = A.mean(axis=0)
+    along = {
+        "deviation": A.std(axis=0, ddof=1),
+        "unit": mean / np.linalg.norm(mean),
+        "sign": np.sign(mean),
+    }[direction]
     widest = max(far(x, y) for x in A for y in A)
     worst = max(sum(far(x, y) for y in A) for x in A)
     conditions: list[tuple[bz.Attack, Callable[[np.ndarray], bool]]] = [
-        (bz.MinMax(), lambda m: max(far(m, x) for x in A) <= widest),
-        (bz.MinSum(), lambda m: sum(far(m, x) for x in A) <= worst),
+        (bz.MinMax(direction), lambda m: max(far(m, x) for x in A) <= widest),
+        (bz.MinSum(direction), lambda m: sum(far(m, x) for x in A) <= worst),
     ]
     for attack, unnoticed in conditions:
         low, high = 0.0, 100.0
         for _ in range(60):
             middle = (low + high) / 2
-            low, high = (middle, high) if unnoticed(mean - middle * deviation) else (low, middle)
-        assert np.allclose(attack(honest, q=1).numpy(), mean - low * deviation, atol=1e-8)
+            low, high = (middle, high) if unnoticed(mean - middle * along) else (low, middle)
+        assert np.allclose(attack(honest, q=1).numpy(), mean - low * along, atol=1e-8)
 
 
 OFFSETS = [
@@ -126,7 +135,7 @@ OFFSETS = [
 
 
 @pytest.mark.parametrize(("dtype", "offset", "spread"), OFFSETS)
-@pytest.mark.parametrize("attack", [bz.MinMax(), bz.MinSum()], ids=repr)
+@pytest.mark.parametrize("attack", [bz.MinMax(), bz.MinSum(), bz.MinMax("sign")], ids=repr)
 @pytest.mark.parametrize("d", [1, 7, 600])
 def test_min_max_and_min_sum_keep_their_promise_beside_a_large_common_part(
     attack: bz.Attack, dtype: torch.dtype, offset: float, spread: float, d: int
@@ -152,7 +161,7 @@ def test_attacks_on_rows_that_are_all_equal_stay_with_them() -> None:
     assert torch.equal(bz.MinMax()(same, q=1), same[:1])
     assert torch.equal(bz.MinSum()(same, q=1), same[:1])
     honest = torch.ones(4, 3)
-    for attack in (bz.MinMax(), bz.MinSum(), bz.ALittleIsEnough()):
+    for attack in (bz.MinMax(), bz.MinSum(), bz.MinMax("unit"), bz.ALittleIsEnough()):
         assert torch.equal(attack(honest, q=1), torch.ones(1, 3))
     single = torch.ones(1, 3)
     assert torch.equal(bz.ALittleIsEnough(z=1)(single, q=1), single)
@@ -210,6 +219,23 @@ def test_a_tuned_attack_is_at_least_as_bad_as_any_of_its_strengths() -> None:
         )
 
 
+def test_a_tuned_attack_pushes_either_way() -> None:
+    """The median gives way to a push in one direction that it stands in the other."""
+    honest = torch.randn(10, 5, generator=seeded())
+
+    def distance(attack: bz.Attack) -> float:
+        sent = attack(honest, q=3, rule=bz.Median(), generator=seeded())
+        return float((bz.Median()(torch.cat([honest, sent])) - honest.mean(dim=0)).norm())
+
+    one, both = (distance(bz.Tuned(bz.ALittleIsEnough(), both=b)) for b in (False, True))
+    assert (round(one, 3), round(both, 3)) == (0.845, 1.222)
+    for k in range(-4, 6):
+        for z in (2.0**k, -(2.0**k)):
+            sent = (honest.mean(dim=0) - z * honest.std(dim=0)).expand(3, 5)
+            moved = bz.Median()(torch.cat([honest, sent])) - honest.mean(dim=0)
+            assert both >= float(moved.norm()) - 1e-6
+
+
 def test_probing_never_advances_the_server_and_never_sees_its_permutation() -> None:
     honest, _ = scene()
     server = bz.Bucketing(s=2) >> bz.CenteredClipping(radius=5.0)
@@ -227,7 +253,7 @@ def test_probing_never_advances_the_server_and_never_sees_its_permutation() -> N
     assert torch.equal(server.state_dict()["centre"], state)
     assert torch.equal(generator.get_state(), before)
     bz.Tuned(bz.InnerProduct())(honest, q=Q, rule=Spy(), generator=seeded())
-    assert 1 <= len(calls) <= 16
+    assert 1 <= len(calls) <= 26
     assert all(isinstance(g, torch.Generator) and g is not generator for g in calls)
 
 
@@ -244,7 +270,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: bz.Tuned(bz.Mimic()), "Tuned needs an attack that has a strength, such as Inner"),
     (
         lambda: bz.Tuned(bz.InnerProduct())(torch.ones(3, 2), q=1),
-        "Tuned(attack=InnerProduct()) needs the server's rule to try its strength on",
+        "Tuned(attack=InnerProduct(), both=True) needs the server's rule to try its strength on",
     ),
     (lambda: bz.BitFlip()(torch.ones(3, 2), q=1), "BitFlip() needs the attackers' own vectors"),
     (lambda: bz.InnerProduct()(torch.ones(3, 2)), "own vectors, or their number q"),

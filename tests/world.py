@@ -25,7 +25,7 @@ from torch import Tensor
 
 import byzantium as bz
 from byzantium.engines import distributed
-from byzantium.engines.distributed import explain_all_reduce, robust_all_reduce, shard
+from byzantium.engines.distributed import explain_all_reduce, ranks, robust_all_reduce, shard
 
 Seen = dict[str, Any]
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -117,6 +117,8 @@ def awkward(rank: int, n: int) -> Seen:
                 median = robust_all_reduce(mine, bz.TrimmedMean(f=1), replicated=replicated)
                 seen[f"{key} median"] = median
     seen["whole matrix"] = reduced(vector, Largest())
+    ours = shard.Shard(vector, ranks.Ranks(None, vector.device, 10.0), [1.0] * n)
+    seen["base"] = told(lambda: krum(ours, base=vector))
     seen["whole matrix replicated"] = robust_all_reduce(vector, Largest(), replicated=True)
     # A state that goes on, and columns in many chunks.
     clipping = bz.CenteredClipping(radius=1.0)

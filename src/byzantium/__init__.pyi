@@ -11,6 +11,7 @@ from .aggregation import AgnosticClipping as AgnosticClipping
 from .aggregation import Bucketing as Bucketing
 from .aggregation import Bulyan as Bulyan
 from .aggregation import CenteredClipping as CenteredClipping
+from .aggregation import Clipping as Clipping
 from .aggregation import CoordinateWise as CoordinateWise
 from .aggregation import GeometricMedian as GeometricMedian
 from .aggregation import Geometry as Geometry
@@ -36,6 +37,14 @@ from .core import ByzantiumError as ByzantiumError
 from .core import KindError as KindError
 from .core import MissingLibraryError as MissingLibraryError
 from .core import TooManyRejected as TooManyRejected
+from .learning import Dataset as Dataset
+from .learning import Metric as Metric
+from .learning import Partition as Partition
+from .learning.dataset import dataset as dataset
+from .learning.losses import loss as loss
+from .learning.models import model as model
+from .learning.partition import partition as partition
+from .runs import load_plugin as load_plugin
 from .threats import ALittleIsEnough as ALittleIsEnough
 from .threats import Attack as Attack
 from .threats import BitFlip as BitFlip

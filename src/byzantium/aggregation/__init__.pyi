@@ -5,8 +5,10 @@ from .coordinatewise import TrimmedMean as TrimmedMean
 from .geometry import Geometry as Geometry
 from .mixing import AdaptiveClipping as AdaptiveClipping
 from .mixing import Bucketing as Bucketing
+from .mixing import Clipping as Clipping
 from .mixing import NearestNeighborMixing as NearestNeighborMixing
 from .mixing import Resampling as Resampling
+from .notation import members as members
 from .notation import parse as parse
 from .notation import parse_mixing as parse_mixing
 from .notation import parse_rule as parse_rule
@@ -27,6 +29,7 @@ from .sources import Source as Source
 from .sources import as_source as as_source
 from .sources import middle as middle
 from .stage import Stage as Stage
+from .trust import CAUTION as CAUTION
 from .trust import Trust as Trust
 from .weightings import AgnosticClipping as AgnosticClipping
 from .weightings import CenteredClipping as CenteredClipping

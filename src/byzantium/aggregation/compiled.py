@@ -65,8 +65,7 @@ def squared_norms(matrix: Tensor, rows: Tensor) -> Array:
 
 def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], reference: int) -> Array:
     n, d, real = len(rows) + len(anchors), matrix.shape[1], REAL[matrix.dtype]
-    tile = kernels.tile_of(n)
-    stride, size = -(-n // tile) * tile, kernels.gram_columns(n, d)
+    size = kernels.gram_columns(n, d)
     origin = matrix.new_zeros(size)  # the same in all columns: it need not be longer
     vectors = [origin if anchor is None else anchor.contiguous() for anchor in anchors]
     addresses = np.append(_addresses(matrix, rows), [v.data_ptr() for v in vectors]).astype(
@@ -74,15 +73,20 @@ def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], referen
     )
     advances = np.ones(n, dtype=np.int64)
     advances[len(rows) :] = [anchor is not None for anchor in anchors]
-    kernel, base = kernels.gram(real, tile), int(addresses[reference])
+    # The reference itself is at zero, and so are its products.
+    base, others = int(addresses[reference]), np.delete(np.arange(n), reference)
+    addresses, advances, tile = addresses[others], advances[others], kernels.tile_of(n - 1)
+    kernel, stride = kernels.gram(real, tile), -(-(n - 1) // tile) * tile
 
     def part(first: int, last: int) -> Array:
         block, products = _room(stride * size), _room(stride, stride)
-        kernel(addresses, n, advances, base, first, last, block, size, products, stride)
+        kernel(addresses, n - 1, advances, base, first, last, block, size, products, stride)
         return products
 
-    lower = _sum(_over_columns(part, n, d))[:n, :n]
-    return np.where(_triangle(n), lower, lower.T)
+    lower = _sum(_over_columns(part, n, d))[: n - 1, : n - 1]
+    whole = np.zeros((n, n))
+    whole[others[:, None], others] = np.where(_triangle(n - 1), lower, lower.T)
+    return whole
 
 
 @lru_cache(maxsize=64)
@@ -109,40 +113,60 @@ def combine(
 
 
 def central_mean(
-    matrix: Tensor, rows: Tensor, mixing: Array | None, kept: int, nearest: bool, out: Tensor
+    matrix: Tensor,
+    rows: Tensor,
+    mixing: Array | None,
+    kept: int,
+    nearest: bool,
+    out: Tensor,
+    shares: Array | None = None,
 ) -> float:
     n, d, real = len(rows) if mixing is None else len(mixing), matrix.shape[1], REAL[matrix.dtype]
-    if kept == n and mixing is None:
+    everything = kept == n and mixing is None
+    if everything and shares is not None:
+        shares += d / n
+        shares = None
+    explained, straight = shares is not None, n <= MOST_STRAIGHT and n * d >= SMALL
+    if everything and not straight:
         return _mean(matrix, rows, out)
     source = _Rows(matrix, rows) if mixing is None else _Mixed(matrix, rows, mixing)
-    blocks = sorting.copied(real) if mixing is None else sorting.mixed(real)
-    straight = n <= MOST_STRAIGHT and n * d >= SMALL
+    blocks = (sorting.copied if mixing is None else sorting.mixed)(real, explained, not straight)
     if straight:
-        columns, context = sorting.straight(n, kept, nearest, real), np.empty(0, dtype=np.int64)
+        columns = sorting.straight(n, kept, nearest, real, explained)
+        context = np.empty(0, dtype=np.int64)
     else:
         most = MOST_PART if n * d >= SMALL else network.SINGLE
-        columns = sorting.tabled(nearest, real)
+        columns = sorting.tabled(nearest, real, explained)
         context = _context(machine.HOST, n, kept, nearest, real, most)
     lanes, size = machine.HOST.lanes(real), kernels.BLOCK // matrix.itemsize
+    counted = n if explained else 0
 
-    def part(first: int, last: int) -> float:
-        peak = _peak(matrix)
-        if straight and mixing is None:  # whole vectors are sorted as they come from the memory
-            start, first = first, last - (last - first) % lanes
-            columns(context, source.addresses, start, first, peak, out)
+    def part(first: int, last: int) -> tuple[float, Array]:
+        peak, counts = _registers(matrix), (_registers(matrix, counted), _room(counted, lanes))
+        room = _room(n * size), _room(n), _room(4 * size)
+        also = (sorting.supplied(real), kept, *counts) if explained else ()
+        given = columns, context, *room, peak, out, *also
+        if straight and mixing is None:  # most are sorted as they come from the memory
+            start, first = first, last - (last - first) % (size if explained else lanes)
+            if explained:
+                sorting.direct(real)(*source.arguments(), start, first, *given)
+            else:
+                columns(context, source.addresses, start, first, peak, out)
         if first < last:
-            room = _room(n * size), _room(n), _room(size)
-            blocks(*source.arguments(), first, last, columns, context, *room, peak, out)
-        return peak.max()
+            blocks(*source.arguments(), first, last, *given)
+        return peak.max(), sum(count.sum(axis=1, dtype=np.float64) for count in counts)
 
-    return float(np.max(_over_columns(part, n, d)))
+    peaks, supplied = zip(*_over_columns(part, n, d), strict=True)
+    if shares is not None:
+        shares += _sum(supplied) / kept
+    return float(np.max(peaks))
 
 
 def _mean(matrix: Tensor, rows: Tensor, out: Tensor) -> float:
     n, addresses, kernel = len(rows), _addresses(matrix, rows), kernels.mean(REAL[matrix.dtype])
 
     def part(first: int, last: int) -> float:
-        peak = _peak(matrix)
+        peak = _registers(matrix)
         kernel(addresses, n, first, last, peak, out)
         return peak.max()
 
@@ -220,10 +244,10 @@ def _room(*shape: int) -> Array:
     return room[start : start + size].reshape(shape)
 
 
-def _peak(matrix: Tensor) -> NDArray[Any]:
-    """Room for the largest magnitudes, whose bits are those of numbers."""
+def _registers(matrix: Tensor, *shape: int) -> NDArray[Any]:
+    """Room for vectors of numbers such as those of the matrix."""
     numbers = np.float32 if matrix.dtype == torch.float32 else np.float64
-    return _room(machine.HOST.vector // 8).view(numbers)
+    return _room(*shape, machine.HOST.vector // 8).view(numbers)
 
 
 def _sum(parts: Sequence[Array]) -> Array:

@@ -218,6 +218,9 @@ class Geometry:
         The rows of P must sum to one: inner products are taken about a reference, and only affine
         combinations do not care about which.
         """
+        matrix = np.asarray(matrix, dtype=np.float64)
+        if matrix.ndim != 2:
+            raise ByzantiumError(f"a mixing matrix has two dimensions, got {matrix.ndim}")
         m, columns = matrix.shape
         if columns not in (self.n, self.points):
             raise ByzantiumError(

@@ -1,9 +1,8 @@
 """The passes over millions of columns, written in the language of `emit`.
 
 Rows are given as a table of addresses, so that it does not matter how they lie in memory. A kernel
-works on the columns first <= c < last, some columns of all rows at a time: memory answers many rows
-faster than one. `real` says what the rows hold, FLOAT or DOUBLE; everything is computed in float64
-or better.
+works on the columns first <= c < last, some columns of all rows at a time. `real` says what the
+rows hold, FLOAT or DOUBLE; everything is computed in float64 or better.
 """
 
 from __future__ import annotations
@@ -29,12 +28,14 @@ from byzantium.aggregation.emit import (
 )
 from byzantium.aggregation.machine import kernel
 
-# Bytes of a row that are read, mixed or sorted at a time: so little of all rows stays near.
-BLOCK = 256
-# How many bytes ahead they are asked for.
-AHEAD = 512
-# Bytes that come from memory together.
+# Bytes that come from memory together. Of all rows so much is read at a time: memory answers many
+# rows faster than more of one.
 LINE = 64
+# How many bytes ahead they are asked for.
+AHEAD = 256
+# Bytes of a row that are mixed or sorted at a time, where they are copied first: so little of all
+# rows stays near.
+BLOCK = 256
 
 
 class Total:
@@ -93,7 +94,7 @@ def squared_norms(real: str) -> list[Function]:
     rows, n = function.array("rows", ADDRESS), function.number("n")
     first, last = function.number("first"), function.number("last")
     sums = function.array("sums", DOUBLE)
-    lanes, columns = machine.HOST.lanes(real), BLOCK // SIZE[real]
+    lanes, columns = machine.HOST.lanes(real), LINE // SIZE[real]
     for start, bound in function.columns(first, last, columns):
         with function.loop(0, n) as i:
             row, sum_ = Array(rows.load(i), real), sums.load(i * lanes, lanes)
@@ -113,7 +114,7 @@ def moments(real: str) -> list[Function]:
     first, last = function.number("first"), function.number("last")
     mean, deviation = function.array("mean", real), function.array("deviation", real)
     over, freedom = function.number("over", DOUBLE), function.number("freedom", DOUBLE)
-    lanes = 4 * machine.HOST.lanes(DOUBLE)
+    lanes = LINE // SIZE[real]
     for c, bound in function.columns(first, last, lanes):
         total = Total(function, real, lanes)
         with function.loop(0, n) as i:
@@ -137,7 +138,7 @@ def mean(real: str) -> list[Function]:
     rows, n = function.array("rows", ADDRESS), function.number("n")
     first, last = function.number("first"), function.number("last")
     peak, out = function.array("peak", BITS[real]), function.array("out", real)
-    lanes, columns = machine.HOST.lanes(real), _lanes_of_sums(real)
+    lanes, columns = machine.HOST.lanes(real), LINE // SIZE[real]
     largest = function.variable(peak.load(0, lanes))
     for start, bound in function.columns(first, last, columns):
         total = [Total(function, real, lanes) for _ in range(0, columns, lanes)]
@@ -166,7 +167,7 @@ def weighted_sum(real: str) -> list[Function]:
     shares, excess = function.array("shares", DOUBLE), function.number("excess", DOUBLE)
     first, last = function.number("first"), function.number("last")
     out = function.array("out", real)
-    lanes = _lanes_of_sums(real)
+    lanes = LINE // SIZE[real]
     for c, bound in function.columns(first, last, lanes):
         total = Total(function, real, lanes)
         with function.loop(0, n) as i:
@@ -175,11 +176,6 @@ def weighted_sum(real: str) -> list[Function]:
             prefetch(row, c, lanes)
         out.store(c, total.over_one_plus(excess.on(lanes)).to(real), bound)
     return [function]
-
-
-def _lanes_of_sums(real: str) -> int:
-    """Eight registers of sums: one alone would wait for itself."""
-    return (8 if real == FLOAT else 4) * machine.HOST.lanes(DOUBLE)
 
 
 class Mixing:
@@ -212,7 +208,8 @@ class Mixing:
             for c in range(0, size, lanes):
                 self.wide.store(j * size + c, row.load(start + c, lanes, bound).to(DOUBLE))
             prefetch(row, start, size)
-        lanes = min(size, _lanes_of_sums(self.real))
+        # Eight registers of sums, or four of two numbers each: one alone would wait for itself.
+        lanes = min(size, (8 if self.real == FLOAT else 4) * machine.HOST.lanes(DOUBLE))
         with function.loop(0, self.m) as i:
             excess = self.excess.load(i).on(lanes)
             for c in range(0, size, lanes):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 from bisect import bisect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from byzantium.aggregation.geometry import Geometry
 from byzantium.aggregation.pipeline import Mixing, withstand
 from byzantium.aggregation.points import Array
 from byzantium.aggregation.stage import Stage
-from byzantium.core import ByzantiumError, Count, Positive
+from byzantium.core import Bounds, ByzantiumError, Count, Positive
 
 
 def _permutation(n: int, generator: torch.Generator | None) -> NDArray[np.int64]:
@@ -31,9 +31,11 @@ def _groups(items: NDArray[np.int64], s: int) -> list[NDArray[np.int64]]:
     return [items[start : start + s] for start in range(0, len(items), s)]
 
 
-def _averages(groups: Iterable[NDArray[np.int64]], n: int) -> Array:
+def _averages(groups: Sequence[NDArray[np.int64]], n: int) -> Array:
     """The matrix whose rows average groups of rows, repetitions counted."""
-    return np.array([np.bincount(group, minlength=n) / len(group) for group in groups])
+    sizes, matrix = np.array([len(group) for group in groups]), np.zeros((len(groups), n))
+    np.add.at(matrix, (np.arange(len(groups)).repeat(sizes), np.concatenate(groups)), 1)
+    return matrix / sizes[:, None]
 
 
 def _by_distance(geometry: Geometry) -> NDArray[np.int64]:
@@ -162,7 +164,7 @@ class NearestNeighborMixing(Mixing):
     f: Count
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
-        return _averages(_by_distance(geometry)[:, : geometry.n - self.f], geometry.n)
+        return _averages([*_by_distance(geometry)[:, : geometry.n - self.f]], geometry.n)
 
 
 @dataclass(frozen=True, repr=False)
@@ -189,13 +191,41 @@ class AdaptiveClipping(Mixing):
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         n = geometry.n
-        norms = geometry.norms
-        bound = np.sort(norms)[n - 1 - 2 * self.f * (n - self.f) // n]
-        scale = np.divide(bound, norms, out=np.ones(n), where=norms > bound)
-        matrix = np.zeros((n, geometry.points))
-        matrix[:, :n] = np.diag(scale)
-        matrix[:, geometry.origin] = 1 - scale
-        return matrix
+        return _clipped(geometry, np.sort(geometry.norms)[n - 1 - 2 * self.f * (n - self.f) // n])
+
+
+@dataclass(frozen=True, repr=False)
+class Clipping(Mixing):
+    r"""Clips every norm to a radius that is known beforehand.
+
+    .. math:: y_i = x_i \min(1, \mathrm{radius} / \|x_i\|)
+
+    Where what honest workers send has no known size, `AdaptiveClipping` finds a bound.
+
+    >>> Clipping(radius=2)(torch.tensor([[1.0], [3.0], [-30.0]]))
+    tensor([[ 1.],
+            [ 2.],
+            [-2.]])
+    """
+
+    radius: Annotated[float, Bounds(above=0, infinite=True)]
+
+    @property
+    def needs_origin(self) -> bool:
+        return True
+
+    def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
+        return _clipped(geometry, self.radius)
+
+
+def _clipped(geometry: Geometry, bound: float) -> Array:
+    """The matrix that shortens each vector to a norm, by mixing in the origin."""
+    n, norms = geometry.n, geometry.norms
+    scale = np.divide(bound, norms, out=np.ones(n), where=norms > bound)
+    matrix = np.zeros((n, geometry.points))
+    matrix[:, :n] = np.diag(scale)
+    matrix[:, geometry.origin] = 1 - scale
+    return matrix
 
 
 @dataclass(frozen=True, repr=False)

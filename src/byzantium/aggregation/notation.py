@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 
 from byzantium.aggregation.pipeline import Aggregator, Mixing
 from byzantium.aggregation.stage import Stage
-from byzantium.core import ByzantiumError, notation
+from byzantium.core import ByzantiumError, Members, notation
+
+
+@functools.cache
+def members() -> Members[type[Stage]]:
+    """The rules and mixings that can be written: those at the door, and those of plugins."""
+    from byzantium import aggregation
+
+    exported = (getattr(aggregation, name) for name in aggregation.__all__)
+    classes = [one for one in exported if inspect.isclass(one) and issubclass(one, Stage)]
+    return Members(
+        "rule or mixing", {one.__name__: one for one in classes if dataclasses.is_dataclass(one)}
+    )
 
 
 def parse(text: str, **known_arguments: object) -> Aggregator | Mixing:
@@ -21,20 +34,7 @@ def parse(text: str, **known_arguments: object) -> Aggregator | Mixing:
     Traceback (most recent call last):
     byzantium.ByzantiumError: 'Krun(f=5)' names 'Krun', which does not exist; did you mean 'Krum'?
     """
-    from byzantium import aggregation
-
-    members = (getattr(aggregation, name) for name in aggregation.__all__)
-    classes = [member for member in members if inspect.isclass(member)]
-    result = notation.read(
-        text,
-        {
-            member.__name__: member
-            for member in classes
-            if issubclass(member, Stage) and dataclasses.is_dataclass(member)
-        },
-        known_arguments,
-        form=notation.PIPELINE,
-    )
+    result = notation.read(text, members(), known_arguments, form=notation.PIPELINE)
     assert isinstance(result, (Aggregator, Mixing))
     return result
 

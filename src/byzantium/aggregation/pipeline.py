@@ -231,10 +231,16 @@ def _through(
     for step in steps:
         if isinstance(step, Mixing):
             matrix = geometry.basis.source.agreed(step.matrix(geometry, generator))
+            wanted = step.rows(geometry.n)
             try:
                 geometry = geometry.mixed(matrix)
             except ByzantiumError as error:
                 raise ByzantiumError(f"{step!r}: {error}") from error
+            if geometry.n != wanted:
+                raise ByzantiumError(
+                    f"{step!r}: its rows() says that {wanted} vectors come out, its matrix makes "
+                    f"{geometry.n}"
+                )
     return geometry
 
 
@@ -331,11 +337,9 @@ class Aggregator(Stage, Stateful):
     def knows_weights(self) -> Literal["always", "asked", "never"]:
         """Whether the rule at its end knows how much each vector counted.
 
-        A weighting always does; a rule by coordinate when it is asked, and sorts once more.
+        A weighting always does; a rule by coordinate when it is asked, and looks once more.
         """
-        rule = self.stages[-1].expansion[-1]
-        assert isinstance(rule, Rule)
-        return rule.weights_known
+        return _rule_of(self.stages[-1].expansion).weights_known
 
     def weigh(self, gram: Any, generator: torch.Generator | None = None) -> Tensor:
         """(n,): how much each of n vectors counts, from their inner products alone.
@@ -357,24 +361,22 @@ class Aggregator(Stage, Stateful):
     def _run(
         self, source: Source, generator: torch.Generator | None, explain: bool
     ) -> tuple[Tensor, Array | None, GivenPoints, Geometry, dict[int, str]]:
-        hasty, bound = (None, math.inf) if explain else self.one_pass(source)
+        hasty, shares, bound = self.one_pass(source, explain)
         points, steps, reasons = admit(self.stages, source, self.centre, bound)
         geometry = _through(steps, Geometry.of(points), generator)
         if hasty is not None and not reasons:
-            return source.whole(hasty), None, points, geometry, reasons
-        rule = steps[-1]
-        assert isinstance(rule, Rule)
-        aggregate, weights = rule.finish(geometry, explain)
+            return source.whole(hasty), shares, points, geometry, reasons
+        aggregate, weights = _rule_of(steps).finish(geometry, explain)
         aggregate = source.whole(aggregate)
         self.remember(aggregate)
         return aggregate, weights, points, geometry, reasons
 
-    def one_pass(self, source: Source) -> tuple[Tensor | None, float]:
-        """The aggregate, and what no row's norm is above, in one reading, where that is possible.
+    def one_pass(self, source: Source, explain: bool) -> tuple[Tensor | None, Array | None, float]:
+        """What `Rule.finish` gives, and what no norm is above, in one reading, if that can be.
 
-        The aggregate counts only if all rows were readable and the norms allow each to take part.
+        It counts only if all rows were readable and the norms allow each to take part.
         """
-        return None, math.inf
+        return None, None, math.inf
 
     @property
     def centre(self) -> Tensor | None:
@@ -386,6 +388,17 @@ class Aggregator(Stage, Stateful):
 
     def __rshift__(self, other: object) -> Any:
         raise KindError(f"{self!r} is a rule and ends a pipeline; mixings come before it")
+
+
+def _rule_of(steps: Sequence[Stage]) -> Rule:
+    """The step that aggregates."""
+    rule = steps[-1]
+    if not isinstance(rule, Rule):
+        raise ByzantiumError(
+            f"{type(rule).__name__} says nothing of how it aggregates; a rule derives from "
+            "Weighting, CoordinateWise or MatrixRule"
+        )
+    return rule
 
 
 @dataclass(frozen=True, repr=False)

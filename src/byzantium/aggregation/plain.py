@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.aggregation.order import central
+from byzantium.aggregation.order import shares as shares_of
 
 Array = NDArray[np.float64]
 
@@ -65,7 +66,10 @@ def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], referen
         beside = [origin if a is None else a[columns].double() for a in anchors]
         block = torch.vstack([block, *beside]) - block[reference]
         total += block @ block.T
-    return total.cpu().numpy()
+    # Some libraries' products are not symmetric to the bit, and two rows that are each other's
+    # nearest would be told apart by that.
+    lower = total.tril()
+    return (lower + lower.tril(-1).T).cpu().numpy()
 
 
 def combine(
@@ -81,11 +85,18 @@ def combine(
 
 
 def central_mean(
-    matrix: Tensor, rows: Tensor, mixing: Array | None, kept: int, nearest: bool, out: Tensor
+    matrix: Tensor,
+    rows: Tensor,
+    mixing: Array | None,
+    kept: int,
+    nearest: bool,
+    out: Tensor,
+    shares: Array | None = None,
 ) -> float:
     """Fill `out` with the mean of the `kept` central values of each column of P X.
 
     See `order.central`. Returns the largest magnitude in P X, as it is at hand; NaN beside NaN.
+    shares: to be raised, for each row of P X, by its `order.shares`.
     """
     peaks = [0.0]
     for columns, block in mixed_blocks(matrix, rows, mixing):
@@ -93,6 +104,8 @@ def central_mean(
         inside = central(values, kept, nearest=nearest)
         out[columns] = torch.where(inside, values.double(), 0).sum(dim=0).div(kept)
         peaks.append(float(block.abs().max()))
+        if shares is not None:
+            shares += shares_of(block, kept, nearest=nearest).numpy()
     return float(np.max(peaks))
 
 

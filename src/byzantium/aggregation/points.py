@@ -52,6 +52,8 @@ def distinct(rows: Array) -> tuple[Array, NDArray[np.int64]]:
     places: dict[bytes, int] = {}
     rows = rows + 0.0  # zeros of one sign
     which = np.array([places.setdefault(row.tobytes(), len(places)) for row in rows])
+    if len(places) == len(rows):
+        return rows, which
     first = np.unique(which, return_index=True)[1]
     return rows[first], which
 

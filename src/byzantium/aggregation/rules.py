@@ -10,10 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from byzantium.aggregation.geometry import Geometry
-from byzantium.aggregation.order import shares
+from byzantium.aggregation.geometry import SUMS_TO_ONE, Geometry
 from byzantium.aggregation.pipeline import Rule
-from byzantium.aggregation.plain import mixed_blocks
 from byzantium.aggregation.points import Array, backend
 from byzantium.aggregation.sources import Source
 from byzantium.core import ByzantiumError
@@ -26,11 +24,26 @@ class Weighting(Rule):
 
     @abstractmethod
     def weights(self, geometry: Geometry) -> Array:
-        """(points,), summing to one."""
+        """(n,), or (points,) with the anchors; they sum to one."""
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
-        weights = geometry.basis.source.agreed(self.weights(geometry))
+        weights = geometry.basis.source.agreed(self._checked(geometry))
         return geometry.combine(weights), weights
+
+    def _checked(self, geometry: Geometry) -> Array:
+        weights = np.asarray(self.weights(geometry), dtype=np.float64)
+        if weights.shape == (geometry.n,):  # of the rows alone: nothing lies on an anchor
+            weights = np.pad(weights, (0, geometry.anchors))
+        if weights.shape != (geometry.points,):
+            raise ByzantiumError(
+                f"{self!r} must give a weight for each of {geometry.n} vectors, got the shape "
+                f"{weights.shape}"
+            )
+        if not abs(weights.sum() - 1) <= SUMS_TO_ONE * max(1, abs(weights).sum()):
+            raise ByzantiumError(
+                f"the weights of {self!r} must sum to one, they sum to {weights.sum():.6g}"
+            )
+        return weights
 
 
 class MatrixRule(Rule):
@@ -68,19 +81,31 @@ class MatrixRule(Rule):
         return aggregate.detach().to(rows), None
 
 
-def central_mean(source: Source, kept: int, nearest: bool = False) -> tuple[Tensor | None, float]:
-    """The mean of the central values of all rows, and a bound on their norms; see `one_pass`."""
+def central_mean(
+    source: Source, kept: int, explain: bool, nearest: bool = False
+) -> tuple[Tensor | None, Array | None, float]:
+    """The mean of the central values of all rows, their shares, a bound on norms: `one_pass`."""
     rows = source.readable
     if len(rows) < source.n:
-        return None, math.inf
+        return None, None, math.inf
     out = torch.empty(source.d, dtype=source.working, device=source.device)
-    square = 0.0
+    square, share = 0.0, np.zeros(source.n) if explain else None
     for columns, matrix, which in source.pieces(rows):
-        peak = backend(matrix).central_mean(matrix, which, None, kept, nearest, out[columns])
+        given = matrix, which, None, kept, nearest, out[columns], share
+        peak = backend(matrix).central_mean(*given)
         square += peak * peak * matrix.shape[1]
+    weights = None if share is None else _of_all(share, source)
     if source.norms is not None:
-        return out, float(source.norms.max())
-    return out, math.sqrt(source.total(np.array([square]))[0])
+        return out, weights, float(source.norms.max())
+    return out, weights, math.sqrt(source.total(np.array([square]))[0])
+
+
+def _of_all(share: Array, source: Source) -> Array:
+    """The parts of all columns that each row supplied, from the columns that are here."""
+    if not source.dimension:  # no coordinate to supply: all alike
+        return np.full(len(share), 1 / len(share))
+    share = source.total(share)
+    return share / share.sum()
 
 
 class CoordinateWise(Rule):
@@ -91,26 +116,28 @@ class CoordinateWise(Rule):
 
     @abstractmethod
     def averaged(self, n: int) -> int:
-        """How many of n values are averaged."""
+        """How many of n values are averaged; of the middle ones, as many as n - 2k for some k."""
 
-    def one_pass(self, source: Source) -> tuple[Tensor | None, float]:
+    def _kept(self, n: int) -> int:
+        kept = self.averaged(n)
+        if not 1 <= kept <= n or ((n - kept) % 2 and not self.nearest):
+            whole = "from 1 to n" if self.nearest else "n, n - 2, n - 4, ..., at least 1,"
+            raise ByzantiumError(f"{self!r} must average {whole} of n = {n} values, got {kept}")
+        return kept
+
+    def one_pass(self, source: Source, explain: bool) -> tuple[Tensor | None, Array | None, float]:
         self.check(source.n)
-        return central_mean(source, self.averaged(source.n), self.nearest)
+        return central_mean(source, self._kept(source.n), explain, self.nearest)
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
-        points, kept, mixing = geometry.basis, self.averaged(geometry.n), geometry.matrix()
+        points, kept, mixing = geometry.basis, self._kept(geometry.n), geometry.matrix()
         aggregate = torch.empty(points.d, dtype=points.dtype, device=points.device)
-        share = np.zeros(geometry.points)
+        share = np.zeros(geometry.n) if explain else None
         for columns, matrix, rows in points.pieces():
             backend(matrix).central_mean(
-                matrix, rows, mixing, kept, self.nearest, aggregate[columns]
+                matrix, rows, mixing, kept, self.nearest, aggregate[columns], share
             )
-            if explain:
-                for _, block in mixed_blocks(matrix, rows, mixing):
-                    share[: geometry.n] += shares(block, kept, nearest=self.nearest).numpy()
-        if not explain:
+        if share is None:
             return aggregate, None
-        share = points.source.total(share)
-        if not points.source.dimension:  # no coordinate to supply: all alike
-            share[: geometry.n] = 1
-        return aggregate, share / share.sum()
+        anchors = np.zeros(geometry.points - geometry.n)  # they supply nothing
+        return aggregate, np.append(_of_all(share, points.source), anchors)

@@ -3,11 +3,18 @@
 Both kinds of kernel are called alike: columns(context, rows, first, last, peak, out) fills out[c]
 for first <= c < last, whole vectors, with the mean of the central values of the rows (see
 `order.central`). peak, as many whole numbers as lanes, is raised to the largest `magnitude` of all.
+
+To find out whose values these are, kernels with `bounds` are given a block of columns, fill out
+from its beginning, and store three more numbers for each column, one block further each: the lowest
+and the highest of the central values, and the rank of the lowest. `supplied` then looks at all
+values again.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from functools import reduce
 from itertools import chain, groupby
 
 from byzantium.aggregation import machine
@@ -53,7 +60,7 @@ def network(n: int, kept: int, nearest: bool, most: int = SINGLE) -> Network:
 
 
 @kernel
-def straight(n: int, kept: int, nearest: bool, real: str) -> list[Function]:
+def straight(n: int, kept: int, nearest: bool, real: str, bounds: bool) -> list[Function]:
     """One vector of columns at a time, comparator by comparator, without a loop or a table."""
     comparators, wires = network(n, kept, nearest)
     function, lanes = Function("straight"), machine.HOST.lanes(real)
@@ -80,9 +87,16 @@ def straight(n: int, kept: int, nearest: bool, real: str) -> list[Function]:
         for wire in range(n):
             value(wire)  # its magnitude is wanted, if nothing else
         central = [values[wire] for wire in wires]
+        rank = function.constant(float((n - kept) // 2), real, lanes)
         if nearest:
-            central = _nearest(central, kept)
-        given.out.store(c, _mean(function, central, real))
+            central, rank = _nearest(central, kept)
+        mean = _mean(function, central, real)
+        if bounds:
+            found = mean, reduce(minimum, central), reduce(maximum, central), rank
+            for k, number in enumerate(found):
+                given.out.store(c - given.first + k * (BLOCK // SIZE[real]), number)
+        else:
+            given.out.store(c, mean)
     given.peak.store(0, peak.value)
     return [function]
 
@@ -96,20 +110,30 @@ def _mean(function: Function, values: Sequence[Value], real: str) -> Value:
     return total.over(function.constant(float(len(values)), DOUBLE, values[0].lanes)).to(real)
 
 
-def _nearest(values: Sequence[Value], kept: int) -> list[Value]:
-    """Of sorted values, the `kept` nearest the median.
+def _nearest(values: Sequence[Value], kept: int) -> tuple[list[Value], Value]:
+    """Of sorted values, the `kept` nearest the median, and the rank of the lowest.
 
     A window of so many slides up past value j if value j + kept is nearer: then one takes the
     place of the other.
     """
     n = len(values)
     median = _median(values[(n - 1) // 2], values[n // 2])
-    window = list(values[:kept])
+    window, rank = list(values[:kept]), _constant(0.0, values[0])
     for j in range(n - kept):
         enters = values[j + kept]
         slides = _slides(enters, values[j], median)
         window[j % kept] = select(slides, enters, window[j % kept])
-    return window
+        rank = _plus_one(rank, slides)
+    return window, rank
+
+
+def _constant(number: float, like: Value) -> Value:
+    return like.function.constant(number, like.kind, like.lanes)
+
+
+def _plus_one(count: Value, truth: Value) -> Value:
+    """One more where it is true."""
+    return select(truth, count + 1.0, count)
 
 
 def _median(low: Value, high: Value) -> Value:
@@ -148,7 +172,7 @@ def part(pairs: tuple[tuple[int, int], ...], real: str) -> list[Function]:
 
 
 @kernel
-def tabled(nearest: bool, real: str) -> list[Function]:
+def tabled(nearest: bool, real: str, bounds: bool) -> list[Function]:
     """The network comes as a table, and sorts the rows where they are: they are to be copies.
 
     context: see `table`.
@@ -189,6 +213,10 @@ def tabled(nearest: bool, real: str) -> list[Function]:
 
         total = Total(function, real, strip)
         median = _median(value((n - 1) / 2), value(n / 2)) if nearest else None
+        lowest = function.constant(0, INTEGER) if nearest else (n - kept) / 2
+        rank = function.variable(lowest.to(real).on(strip))
+        low = function.variable(function.constant(math.inf, real, strip))
+        high = function.variable(-low.value)
         with function.loop(0, kept) as r:
             inside = function.variable(value(r))
             if median is not None:
@@ -196,8 +224,16 @@ def tabled(nearest: bool, real: str) -> list[Function]:
                     enters = value(j + kept)
                     slides = _slides(enters, value(j), median)
                     inside.value = select(slides, enters, inside.value)
+                    if bounds:
+                        rank.value = _plus_one(rank.value, slides)
             total.add(inside.value)
+            if bounds:
+                low.value = minimum(low.value, inside.value)
+                high.value = maximum(high.value, inside.value)
         given.out.store(start, total.over(kept.to(DOUBLE).on(strip)).to(real))
+        if bounds:
+            for further, bound in enumerate((low, high, rank), 1):
+                given.out.store(start + further * strip, bound.value)
     given.peak.store(0, peak.value)
     return [function]
 
@@ -223,6 +259,70 @@ def table(n: int, kept: int, nearest: bool, real: str, most: int) -> list[int]:
     return [n, kept, len(steps), *wires, *chain(*steps)]
 
 
+# -- whose values they are ---------------------------------------------------------------------
+
+
+@kernel
+def supplied(real: str) -> list[Function]:
+    """Count, in a block of columns from `start` on, how many of the central values are row i's.
+
+    within[i, :] is raised where the value of row i lies within the bounds. Where these are more
+    than are central, some that are equal to a bound are not, and all that are equal share: what
+    that changes is added to changes[i, :]. Only the first `width` columns of the block count.
+
+    found: the means, and the bounds.
+    """
+    function, lanes, size = Function("supplied"), machine.HOST.lanes(real), BLOCK // SIZE[real]
+    rows, n = function.array("rows", ADDRESS), function.number("n")
+    kept, start = function.number("kept"), function.number("start")
+    width = function.number("width")
+    found, within = function.array("found", real), function.array("within", real)
+    changes = function.array("changes", DOUBLE)
+
+    def value(i: Value, c: Value) -> Value:
+        return Array(rows.load(i), real).load(start + c, lanes)
+
+    with function.loop(0, size, lanes) as c:
+        low, high, rank = (found.load(c + k * size, lanes) for k in (1, 2, 3))
+        none = _constant(0.0, low)
+        counted = function.lanes_before(c, width, lanes)
+        one = select(counted, _constant(1.0, low), none)
+        inside = function.variable(none)
+        with function.loop(0, n) as i:
+            x = value(i, c)
+            here = select(x < low, none, select(high < x, none, one))
+            inside.value = inside.value + here
+            within.store(i * lanes, within.load(i * lanes, lanes) + here)
+        window = kept.to(real).on(lanes)
+        with function.when(function.constant(0.5, real) < (inside.value - window * one).sum()):
+            counts = [function.variable(none) for _ in range(4)]
+            with function.loop(0, n) as i:
+                x = value(i, c)
+                truths = x < low, low < x, x < high, high < x
+                for count, truth in zip(counts, truths, strict=True):
+                    count.value = _plus_one(count.value, truth)
+            below, above_low, below_high, above = (count.value for count in counts)
+            number = n.to(real).on(lanes)
+            # So many of the central values are equal to the lowest, to the highest of them.
+            lowest = select(low < high, number - above_low - rank, window)
+            highest = rank + window - below_high
+            change_low = _change(lowest, number - below - above_low, counted)
+            change_high = _change(highest, number - below_high - above, counted)
+            nothing = _constant(0.0, change_low)
+            with function.loop(0, n) as i:
+                x = value(i, c)
+                above = select(x < high, nothing, select(high < x, nothing, change_high))
+                change = select(x < low, nothing, select(low < x, above, change_low))
+                changes.store(i * lanes, changes.load(i * lanes, lanes) + change)
+    return [function]
+
+
+def _change(central: Value, equal: Value, counted: Value) -> Value:
+    """What sharing changes for each of some equal values, all of which were counted."""
+    change = central.to(DOUBLE) / equal.to(DOUBLE) - 1.0
+    return select(counted, change, _constant(0.0, change))
+
+
 # -- block by block ----------------------------------------------------------------------------
 
 
@@ -230,17 +330,22 @@ class _Blocks:
     """What a function is given to sort the columns of rows that are made a block at a time.
 
     columns: the kernel that sorts, and its context. All else but `peak` and `out` is room to work
-    in.
+    in. To find out whose values are central, it is also given `supplied`, and what that needs.
+    again: whether the kernel leaves the block changed, so that it must be made again for that.
     """
 
-    def __init__(self, function: Function, real: str) -> None:
+    def __init__(self, function: Function, real: str, explained: bool, again: bool) -> None:
         self.function, self.real = function, real
         self.first, self.last = function.number("first"), function.number("last")
         self.columns = function.number("columns")
         self.context = function.array("context", INTEGER)
         self.block, self.places = function.array("block", real), function.array("places", ADDRESS)
         self.result, self.peak = function.array("result", real), function.array("peak", BITS[real])
-        self.out = function.array("out", real)
+        self.out, self.explained, self.again = function.array("out", real), explained, again
+        if explained:
+            self.supplied, self.kept = function.number("supplied"), function.number("kept")
+            self.within = function.array("within", real)
+            self.changes = function.array("changes", DOUBLE)
 
     def sort(self, n: Value, make: Callable[[Value, Value | None], None]) -> None:
         """make(start, bound) stores row i, columns start and following, at block[i, :]."""
@@ -255,14 +360,22 @@ class _Blocks:
             function.call(self.columns, *given)
             for c in range(0, size, lanes):
                 self.out.store(start + c, self.result.load(c, lanes), bound)
+            if self.explained:
+                if self.again:
+                    make(start, bound)
+                self.count(self.places, n, zero, width if bound is None else bound - start)
+
+    def count(self, rows: Array, n: Value, start: Value, width: Value) -> None:
+        given = rows, n, self.kept, start, width, self.result, self.within, self.changes
+        self.function.call(self.supplied, *given)
 
 
 @kernel
-def copied(real: str) -> list[Function]:
+def copied(real: str, explained: bool, again: bool) -> list[Function]:
     """Copy the rows, and sort them."""
     function, lanes, size = Function("copied"), machine.HOST.lanes(real), BLOCK // SIZE[real]
     rows, n = function.array("rows", ADDRESS), function.number("n")
-    blocks = _Blocks(function, real)
+    blocks = _Blocks(function, real, explained, again)
 
     def copy(start: Value, bound: Value | None) -> None:
         with function.loop(0, n) as i:
@@ -276,10 +389,26 @@ def copied(real: str) -> list[Function]:
 
 
 @kernel
-def mixed(real: str) -> list[Function]:
+def direct(real: str) -> list[Function]:
+    """Sort whole blocks as they come from the memory, and find out whose values are central."""
+    function, lanes, size = Function("direct"), machine.HOST.lanes(real), BLOCK // SIZE[real]
+    rows, n = function.array("rows", ADDRESS), function.number("n")
+    blocks = _Blocks(function, real, explained=True, again=False)
+    width = function.constant(size, INTEGER)
+    with function.loop(blocks.first, blocks.last, size) as start:
+        given = blocks.context, rows, start, start + size, blocks.peak, blocks.result
+        function.call(blocks.columns, *given)
+        for c in range(0, size, lanes):
+            blocks.out.store(start + c, blocks.result.load(c, lanes))
+        blocks.count(rows, n, start, width)
+    return [function]
+
+
+@kernel
+def mixed(real: str, explained: bool, again: bool) -> list[Function]:
     """Mix the rows, and sort what comes of it; see `Mixing`."""
     function, size = Function("mixed"), BLOCK // SIZE[real]
-    mixing, blocks = Mixing(function, real), _Blocks(function, real)
+    mixing, blocks = Mixing(function, real), _Blocks(function, real, explained, again)
 
     def store(i: Value, c: int, x: Value) -> None:
         blocks.block.store(i * size + c, x.to(real))

@@ -31,6 +31,14 @@ MEANINGS = {
 }
 
 
+# What weights over rounds say of workers, and what they do not.
+CAUTION = (
+    "A weight says whom the rule listened to, not who lies. Attackers that copy an honest worker "
+    "(mimics) cannot be told from it. Attackers may be those who are heard most: then the rule has "
+    "failed. And an honest worker whose data nobody else has may go unheard."
+)
+
+
 @dataclass
 class Standing:
     """What is known of one worker.

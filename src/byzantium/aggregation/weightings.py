@@ -32,8 +32,8 @@ class Mean(Weighting):
     def weights(self, geometry: Geometry) -> Array:
         return geometry.uniform_over(np.arange(geometry.n))
 
-    def one_pass(self, source: Source) -> tuple[Tensor | None, float]:
-        return central_mean(source, source.n)
+    def one_pass(self, source: Source, explain: bool) -> tuple[Tensor | None, Array | None, float]:
+        return central_mean(source, source.n, explain)
 
 
 # What numbers from 1 to 4 can be raised to, and summed, within the range of float64.
@@ -211,8 +211,8 @@ class AgnosticClipping(Weighting):
         radius = self.b * (n - f) / (2 * math.sqrt(f * (n - 2 * f))) * math.sqrt(spreads[middle])
         return SumOfDistances(geometry, radius).minimise()
 
-    def one_pass(self, source: Source) -> tuple[Tensor | None, float]:
-        return (None, math.inf) if self.f else central_mean(source, source.n)
+    def one_pass(self, source: Source, explain: bool) -> tuple[Tensor | None, Array | None, float]:
+        return (None, None, math.inf) if self.f else central_mean(source, source.n, explain)
 
 
 @dataclass(frozen=True, repr=False)
@@ -249,11 +249,15 @@ class SpectralFilter(Weighting):
 
     From :math:`c_i = 1`, while :math:`\sum c_i > n - 2f`:
 
-    .. math:: c_i \leftarrow c_i (1 - t_i / \max_j t_j), \quad
+    .. math:: c_i \leftarrow c_i (1 - t_i / \max_{j: c_j > 0} t_j), \quad
         t_i = \langle v, x_i - \mu_c \rangle^2
 
     where :math:`\mu_c` is the weighted mean and v the top eigenvector of the weighted covariance.
     The result is the weighted mean whose covariance had the smallest top eigenvalue.
+
+    The maximum is over the vectors that still have weight: each step then takes what is left of one
+    of them, so that there are at most n steps. Over all vectors, as byzfl has it, one that sticks
+    out and has no weight any more would leave the others nearly as they are, step after step.
 
     Allouah, Guerraoui, Stephan: Towards Trustworthy Federated Learning with Untrusted
     Participants, ICML 2025.

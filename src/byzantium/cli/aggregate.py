@@ -13,7 +13,7 @@ from rich.table import Table
 import byzantium as bz
 from byzantium import engines
 from byzantium.cli.main import main
-from byzantium.cli.options import Place, complete, err, members, out
+from byzantium.cli.options import Place, complete, err, members, out, plugin_option
 
 
 @main.command()
@@ -22,7 +22,7 @@ from byzantium.cli.options import Place, complete, err, members, out
     "--rule",
     required=True,
     help="As `byzantium list rules` has them; mixings come before it, with >>.",
-    shell_complete=complete(lambda: [f"{name}()" for name in members(bz.Aggregator)]),
+    shell_complete=complete(lambda: [f"{name}()" for name in members("rule", bz.Aggregator)]),
 )
 @click.option("-o", "--out", "output", type=Place(), required=True, help="The file to write.")
 @click.option(
@@ -32,6 +32,7 @@ from byzantium.cli.options import Place, complete, err, members, out
 )
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Of random mixings, to repeat it.")
 @click.option("--force", is_flag=True, help="Also the factors of low-rank updates (LoRA).")
+@plugin_option
 @click.option("--json", "as_json", is_flag=True, help="Who counted, as JSON.")
 def aggregate(
     files: tuple[Path, ...],

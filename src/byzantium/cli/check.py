@@ -7,13 +7,15 @@ import click
 import byzantium as bz
 from byzantium import guarantees
 from byzantium.cli.main import main
-from byzantium.cli.options import FAILED, complete, members, out
+from byzantium.cli.options import FAILED, complete, members, out, plugin_option
 
 
 @main.command()
 @click.argument(
-    "rule", shell_complete=complete(lambda: [f"{name}()" for name in members(bz.Aggregator)])
+    "rule",
+    shell_complete=complete(lambda: [f"{name}()" for name in members("rule", bz.Aggregator)]),
 )
+@plugin_option
 @click.option("--n", type=click.IntRange(min=1), required=True, help="How many vectors there are.")
 @click.option(
     "--f",

@@ -8,7 +8,15 @@ import click
 
 from byzantium import learning
 from byzantium.cli.main import main
-from byzantium.cli.options import FAILED, Place, complete, data_option, out
+from byzantium.cli.options import (
+    FAILED,
+    Place,
+    complete,
+    data_option,
+    members,
+    out,
+    plugin_option,
+)
 from byzantium.core import needed
 
 
@@ -17,12 +25,13 @@ def data() -> None:
     """Fetch data sets, verify them, look at who holds what."""
 
 
-name_argument = click.argument("name", shell_complete=complete(lambda: learning.data.NAMES))
+name_argument = click.argument("name", shell_complete=complete(lambda: members("data")))
 
 
 @data.command()
 @name_argument
 @data_option
+@plugin_option
 def fetch(name: str) -> None:
     """Find the files of a data set or fetch them, into the user's cache."""
     out.print(str(learning.load(name)))
@@ -46,6 +55,7 @@ def verify(name: str) -> None:
 @data.command()
 @name_argument
 @data_option
+@plugin_option
 @click.option("--partition", default="by_label()", show_default=True, help="How it is dealt.")
 @click.option("--workers", default=20, show_default=True, help="Honest workers.")
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True)
@@ -56,6 +66,7 @@ def picture(name: str, partition: str, workers: int, seed: int, out: Path) -> No
 
     needed("matplotlib", "report", "a picture")
     loaded, way = learning.load(name), learning.partition.read(partition)
-    parts = way(loaded.train_y, workers, torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    parts = way(loaded.train_y, workers, generator, users=loaded.train_user)
     learning.partition.picture(parts, loaded.train_y, out)
     click.echo(f"the picture: {out}")

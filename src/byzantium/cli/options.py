@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
+import functools
 import os
 import signal
 import stat
@@ -12,17 +12,20 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 from rich.console import Console
 
 import byzantium as bz
-from byzantium import learning
+from byzantium import engines
 from byzantium.runs import (
     INTERRUPTS,
+    PLUGIN_HELP,
     Board,
+    Engine,
     Job,
+    Processes,
     Result,
     Run,
     Store,
@@ -30,6 +33,7 @@ from byzantium.runs import (
     described,
     execute,
     handle_signal,
+    plugins,
 )
 
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
@@ -60,6 +64,12 @@ def _set_data_folder(ctx: click.Context, _: click.Parameter, folder: Path | None
         os.environ["BYZANTIUM_DATA"] = str(folder)  # also for the processes that are started
 
 
+def _load_plugins(ctx: click.Context, _: click.Parameter, files: tuple[Path, ...]) -> None:
+    plugins.load_installed()
+    for file in files:
+        plugins.load_plugin(file)
+
+
 results_option = click.option(
     "--out",
     "results",
@@ -75,6 +85,15 @@ jobs_option = click.option(
     show_default=True,
     help="Processes at a time; the cores are divided among them.",
 )
+plugin_option = click.option(
+    "--plugin",
+    type=Place(dir_okay=False),
+    multiple=True,
+    expose_value=False,
+    is_eager=True,  # before options that name what it defines
+    callback=_load_plugins,
+    help=PLUGIN_HELP,
+)
 data_option = click.option(
     "--data-dir",
     type=Place(exists=True, file_okay=False),
@@ -82,6 +101,45 @@ data_option = click.option(
     callback=_set_data_folder,
     help="Where the files of data sets are (or set BYZANTIUM_DATA).",
 )
+
+
+def engine_options(command: Command) -> Command:
+    """Where jobs are carried out: the command is given an `engine`."""
+
+    @functools.wraps(command)
+    def given(*, kind: str, address: str | None, jobs: int | None, **options: Any) -> Any:
+        return command(engine=_engine(kind, address, jobs), **options)
+
+    for option in (
+        click.option(
+            "--jobs",
+            type=click.IntRange(min=1, max=MOST_JOBS),
+            help="Processes at a time, among which the cores are divided: 1, unless said. On Ray "
+            "each has a core, and there are as many as the cluster has cores.",
+        ),
+        click.option(
+            "--address", help="Of the head of the Ray cluster, host:port.  [default: auto]"
+        ),
+        click.option(
+            "--engine",
+            "kind",
+            type=click.Choice(["processes", "ray"]),
+            default="processes",
+            show_default=True,
+            help="Where the jobs run: on this machine, or on a cluster whose nodes share the "
+            "folder of results.",
+        ),
+    ):
+        option(given)
+    return given
+
+
+def _engine(kind: str, address: str | None, jobs: int | None) -> Engine:
+    if kind == "ray":
+        return engines.Ray(address or "auto", jobs)
+    if address is not None:
+        raise click.UsageError("--address is for --engine ray")
+    return Processes(jobs or 1)
 
 
 def version_options(command: Command) -> Command:
@@ -94,7 +152,7 @@ def version_options(command: Command) -> Command:
             click.option(
                 "--data",
                 help="Instead of mnist.",
-                shell_complete=complete(lambda: learning.data.NAMES),
+                shell_complete=complete(lambda: members("data")),
             ),
             click.option("--only", help="Only cells with all of these words: 'krum mimic s=2'."),
         ]
@@ -112,16 +170,24 @@ def run_options(command: Command) -> Command:
     """An option for each field of a run."""
     kinds = typing.get_type_hints(Run)
     completions: dict[str, Callable[[], Iterable[str]]] = {
-        "data": lambda: learning.data.NAMES,
-        "rule": lambda: [f"{name}()" for name in members(bz.Aggregator)],
-        "attack": lambda: [f"{name}()" for name in members(bz.Attack)],
+        "rule": lambda: [f"{name}()" for name in members("rule", bz.Aggregator)],
+        "attack": lambda: [f"{name}()" for name in members("attack")],
+        **{
+            part: functools.partial(members, part)
+            for part in ("data", "partition", "model", "loss")
+        },
     }
     for field in reversed(dataclasses.fields(Run)):
+        if field.name == "plugin":
+            command = plugin_option(command)
+            continue
         flag = "--" + field.name.replace("_", "-")
         kind = (typing.get_args(kinds[field.name]) or (kinds[field.name],))[0]
         text = field.metadata["help"]
         default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
         shown = "" if default is None else f" [default: {default}]"
+        if typing.get_origin(kinds[field.name]) is Literal:
+            kind = click.Choice(typing.get_args(kinds[field.name]))
         if kind is bool:
             option = click.option(f"{flag}/--no-{flag[2:]}", default=None, help=text + shown)
         else:
@@ -135,13 +201,10 @@ def run_options(command: Command) -> Command:
     return command
 
 
-def members(base: type) -> list[str]:
-    found = ((name, getattr(bz, name)) for name in bz.__all__)
-    return [
-        name
-        for name, member in found
-        if inspect.isclass(member) and issubclass(member, base) and dataclasses.is_dataclass(member)
-    ]
+def members(part: str, base: type = object) -> list[str]:
+    """What can be named, by a field of a run; of classes, those that derive from another."""
+    table = plugins.tables()[part]
+    return [name for name, one in table.items() if base is object or issubclass(one, base)]
 
 
 @contextmanager
@@ -191,12 +254,12 @@ def check(jobs: Sequence[Job], store: Store) -> None:
     check_ready(result.job for result in store.results(dict.fromkeys(jobs)) if not result.done)
 
 
-def carry_out(jobs: Sequence[Job], store: Store, processes: int) -> list[Result]:
+def carry_out(jobs: Sequence[Job], store: Store, engine: Engine) -> list[Result]:
     """Carry out what is not done; exits with 1 where something failed, 130 where it was stopped."""
     jobs = list(dict.fromkeys(jobs))
     done = sum(result.done for result in store.results(jobs))
     with interruptible() as stopped, Board(len(jobs), done, err) as board:
-        results = execute(jobs, store, processes, board.show, stopped.is_set)
+        results = execute(jobs, store, engine, board.show, stopped.is_set)
     if stopped.is_set():
         err.print(f"Stopped with {board.done} of {len(jobs)} done; the same command goes on.")
         raise SystemExit(INTERRUPTED)

@@ -1,9 +1,11 @@
-"""`plan`, `reproduce`, `report`: the paper's tables and figures."""
+"""`plan`, `reproduce`, `report`, `benchmark`: tables and figures, the paper's and ours."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +18,51 @@ from byzantium.cli.options import (
     check,
     complete,
     data_option,
+    engine_options,
     err,
     jobs_option,
     out,
+    plugin_option,
     results_option,
     version_options,
 )
+from byzantium.cli.tables import PLAIN, Shape, shape, show, table_options, tabulated, write_tables
 from byzantium.core import needed
-from byzantium.papers import MAKERS, Artifact, Requests, Version, artifact, compare
+from byzantium.papers import (
+    MAKERS,
+    Artifact,
+    Comparison,
+    Requests,
+    Version,
+    artifact,
+    benchmark,
+    compare,
+)
 from byzantium.reports import duration
-from byzantium.runs import Job, Store, described, estimate, load
+from byzantium.runs import Engine, Job, Store, described, estimate, load
+
+# More figures of tables of one's own than this are not drawn.
+DRAWN = 12
 
 
 @main.command()
-@click.argument("target", metavar="ARTIFACT|FILE", shell_complete=complete(lambda: MAKERS))
+@click.argument(
+    "target",
+    metavar="ARTIFACT|FILE|benchmark",
+    shell_complete=complete(lambda: [*MAKERS, "benchmark"]),
+)
 @version_options
 @results_option
 @jobs_option
 @data_option
+@plugin_option
 @click.option("--probe/--no-probe", default=True, help="Try a few rounds to tell the time.")
 def plan(target: str, results: Path, jobs: int, probe: bool, **version: Any) -> None:
     """What would run, what is done, and how long the rest takes."""
     store = Store(results)
-    if target in MAKERS:
-        made = artifact(target, Version(**version))
+    if target in MAKERS or target == "benchmark":
+        wanted = Version(**version)
+        made = artifact(target, wanted) if target in MAKERS else benchmark(wanted)
         _header(made)
         todo: Sequence[Job] = made.jobs
     else:
@@ -82,9 +105,9 @@ def _header(made: Artifact) -> None:
 )
 @version_options
 @results_option
-@jobs_option
+@engine_options
 @data_option
-def reproduce(names: tuple[str, ...], results: Path, jobs: int, **version: Any) -> None:
+def reproduce(names: tuple[str, ...], results: Path, engine: Engine, **version: Any) -> None:
     """Make tables and figures of the paper, beside its numbers.
 
     \b
@@ -100,12 +123,50 @@ def reproduce(names: tuple[str, ...], results: Path, jobs: int, **version: Any) 
     check(todo, store)
     for one in made:
         Requests(store).add(one.name, one.version)
-    carry_out(todo, store, jobs)
+    carry_out(todo, store, engine)
     for one in made:
         _header(one)
         out.print(terminal(compare(one, store)))
-    page, _ = written(store, None)
-    out.print(f"the report: {page}", soft_wrap=True)
+    out.print(f"the report: {written(store).page}", soft_wrap=True)
+
+
+@main.command(name="benchmark")
+@click.option("--seeds", type=click.IntRange(min=1), help="Fewer (or more) than 3.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Instead of 200.")
+@click.option("--only", help="Only runs with all of these words: 'bucketing-rfa mimic noniid f=5'.")
+@table_options
+@click.option(
+    "--out",
+    "results",
+    type=Place(file_okay=False),
+    default="benchmark",
+    show_default=True,
+    help="The folder of results.",
+)
+@engine_options
+@data_option
+def benchmark_(results: Path, engine: Engine, **options: Any) -> None:
+    """Which rule to use: all pipelines under all attacks, and the worst case of each.
+
+    On digits, by how different the workers are and by how many of 25 attack (1, 3 or 5): 2,376
+    runs, about an hour on two cores. It can be stopped, and goes on.
+
+    \b
+    byzantium benchmark --jobs 2 --table docs/benchmark.md
+    byzantium benchmark --seeds 1 --only "nnm-rfa noniid"
+    """  # noqa: D301
+    shaped = {name: options.pop(name) for name in ("rows", "columns", "worst_case", "files")}
+    wanted, store = shape(**shaped), Store(results)
+    if not (wanted.rows or wanted.columns):
+        wanted = Shape(("rule",), "partition", True, wanted.files)
+    with err.status("preparing"):
+        made = benchmark(Version(**options))
+        wanted.tables(store.results(made.jobs))  # a sentence, before anything is begun
+        check(made.jobs, store)
+    _header(made)
+    tables = tabulated(made.jobs, store, engine, wanted)
+    write_tables(tables, wanted.files, compare(made, store))
+    out.print(f"look at it all: {written(store, drawn=False).page}", soft_wrap=True)
 
 
 @main.command()
@@ -113,21 +174,22 @@ def reproduce(names: tuple[str, ...], results: Path, jobs: int, **version: Any) 
 @click.option(
     "--markdown",
     type=Place(dir_okay=False),
-    help="Also write published | ours | difference as Markdown.",
+    help="Also write published | ours | difference, and tables of all other runs, as Markdown.",
 )
 @click.option(
     "--csv",
     type=Place(dir_okay=False),
     help="Also write all results as a table, one row a run.",
 )
-def report(results: Path, markdown: Path | None, csv: Path | None) -> None:
-    """One page to look at, and figures, from a folder of results."""
-    store = Store(results)
+@table_options
+def report(results: Path, markdown: Path | None, csv: Path | None, **options: Any) -> None:
+    """One page to look at, tables and figures, from a folder of results."""
+    store, wanted = Store(results), shape(**options)
     check_libraries(store, table=csv is not None)
-    page, pictures = written(store, markdown)
-    out.print(f"the page: {page}", soft_wrap=True)
-    for picture in pictures:
-        out.print(f"a figure: {picture}", soft_wrap=True)
+    made = written(store, wanted, markdown)
+    show(made.own)
+    write_tables([*made.comparisons, *made.own], wanted.files)
+    tell(made)
     if csv:
         store.table().to_csv(csv, index=False)
         out.print(f"the table: {csv}", soft_wrap=True)
@@ -138,28 +200,61 @@ def check_libraries(store: Store, *, figures: bool = False, table: bool = False)
 
     figures: even if no artifact was asked for yet, whose figure is drawn.
     """
-    needed("plotly.offline", "report", "a report")
     if figures or list(Requests(store)):
         needed("matplotlib", "report", "a figure")
     if table:
         needed("pandas", "report", "a table of results")
 
 
-def written(store: Store, markdown: Path | None) -> tuple[Path, list[Path]]:
-    """Write the page, and where artifacts were asked for, their figures."""
-    from byzantium.reports import figures
+@dataclass(frozen=True)
+class Written:
+    """What was made of a folder of results: artifacts that were asked for, tables of other runs."""
+
+    comparisons: list[Comparison]
+    own: list[Comparison]
+    page: Path
+    pictures: list[Path]
+
+
+def tell(made: Written) -> None:
+    """Say where the page and the figures are."""
+    out.print(f"the page: {made.page}", soft_wrap=True)
+    for picture in made.pictures:
+        out.print(f"a figure: {picture}", soft_wrap=True)
+    if made.own and not made.pictures:
+        out.print("no figures, which need matplotlib: pip install 'byzantium[report]'")
+
+
+def written(
+    store: Store, wanted: Shape = PLAIN, markdown: Path | None = None, *, drawn: bool = True
+) -> Written:
+    """Write the page, the figures of artifacts and, if they are to be drawn, of all other runs.
+
+    The latter need not be asked for: where there is no matplotlib, they are left out.
+    """
+    from byzantium.reports import figures, own_runs
     from byzantium.reports import markdown as reproduction
     from byzantium.reports import report as page
 
-    comparisons = [compare(artifact(name, version), store) for name, version in Requests(store)]
+    names = list(MAKERS)
+    with err.status("reading"):
+        found = list(store)
+        comparisons = [compare(artifact(name, version), store) for name, version in Requests(store)]
+    comparisons.sort(key=lambda comparison: names.index(comparison.artifact.name))
+    own = wanted.tables(own_runs(found, comparisons))
+    drawn = drawn and find_spec("matplotlib") is not None
     with err.status("drawing"):
-        drawn = {
+        pictures = {
             comparison.artifact.stem: figures.draw(comparison, store.root / "figures")
-            for comparison in comparisons
+            for comparison in [*comparisons, *(own[:DRAWN] if drawn else ())]
         }
-        path = page.write(store, comparisons, store.root / "report.html")
+        tables = wanted.tables(found)
+        path = page.write(store, comparisons, store.root / "report.html", tables=tables)
     if markdown is not None:
-        shown = {stem: os.path.relpath(paths[0], markdown.parent) for stem, paths in drawn.items()}
-        markdown.write_text(reproduction.markdown(comparisons, store, shown), encoding="utf-8")
+        near = {
+            stem: os.path.relpath(paths[0], markdown.parent) for stem, paths in pictures.items()
+        }
+        text = reproduction.markdown(comparisons, store, near, own)
+        markdown.write_text(text, encoding="utf-8")
         out.print(f"the text: {markdown}", soft_wrap=True)
-    return path, [picture for paths in drawn.values() for picture in paths]
+    return Written(comparisons, own, path, [one for paths in pictures.values() for one in paths])

@@ -11,7 +11,6 @@ import click
 from rich.table import Table
 
 import byzantium as bz
-from byzantium import learning
 from byzantium.cli.main import main
 from byzantium.cli.options import (
     MOST_JOBS,
@@ -19,16 +18,21 @@ from byzantium.cli.options import (
     carry_out,
     check,
     data_option,
-    jobs_option,
+    engine_options,
     members,
     out,
+    plugin_option,
     results_option,
     run_options,
 )
-from byzantium.cli.paper import check_libraries, written
+from byzantium.cli.paper import check_libraries, tell, written
+from byzantium.cli.tables import shape, table_options, tabulated, write_tables
+from byzantium.learning import Metric
 from byzantium.papers import MAKERS
 from byzantium.reports import demo as demonstration
-from byzantium.runs import Run, Store, described, load, read
+from byzantium.runs import Engine, Processes, Run, Store, load, plugins, read
+
+LISTED = ["artifacts", "rules", "attacks", "data", "partitions", "models", "losses", "metrics"]
 
 
 @main.command()
@@ -57,7 +61,7 @@ def run(config: Path | None, results: Path, **options: Any) -> None:
     job, store = Run.of({**values, **given}), Store(results)
     already = store.results([job])[0].done
     check([job], store)
-    (result,) = carry_out([job], store, 1)
+    (result,) = carry_out([job], store, Processes(1))
     said = f"done before: {result.ending}" if already else result.ending
     if result.accuracy is not None:
         said += f", accuracy {result.accuracy:.2f} % (mean of the last five evaluations)"
@@ -68,10 +72,12 @@ def run(config: Path | None, results: Path, **options: Any) -> None:
 @main.command()
 @click.argument("file", type=Place(exists=True, dir_okay=False))
 @results_option
-@jobs_option
+@engine_options
 @data_option
-def sweep(file: Path, results: Path, jobs: int) -> None:
-    """Carry out all combinations that a file describes.
+@plugin_option
+@table_options
+def sweep(file: Path, results: Path, engine: Engine, **options: Any) -> None:
+    """Carry out all combinations that a file describes; the end is a table over seeds.
 
     \b
     [fixed]
@@ -80,33 +86,34 @@ def sweep(file: Path, results: Path, jobs: int) -> None:
     rule = ["Krum()", "Bucketing(s=2) >> Krum()"]
     attack = ["Mimic()", "InnerProduct()"]
     seed = [0, 1, 2]
+
+    Above [fixed], `plugin = ["my_rules.py"]` names files of your own; their code is run.
+
+    \b
+    byzantium sweep mine.toml --rows rule --columns attack --table mine.tex
     """  # noqa: D301
-    store, runs = Store(results), load(file)
+    store, runs, wanted = Store(results), load(file), shape(**options)
+    wanted.tables(store.results(runs))  # a sentence, before anything is begun
     check(runs, store)
-    table = Table("run", "status", "accuracy (%)")
-    for result in carry_out(runs, store, jobs):
-        accuracy = "" if result.accuracy is None else f"{result.accuracy:.2f}"
-        table.add_row(described(result.job), result.ending, accuracy)
-    out.print(table)
+    write_tables(tabulated(runs, store, engine, wanted), wanted.files)
+    tell(written(store, wanted))
 
 
 @main.command(name="list")
-@click.argument(
-    "what", type=click.Choice(["artifacts", "rules", "attacks", "data"]), required=False
-)
+@click.argument("what", type=click.Choice(LISTED), required=False)
+@plugin_option
 def list_(what: str | None) -> None:
-    """What there is: artifacts, rules, attacks, data sets."""
+    """What there is: artifacts, and all that a run can name."""
+    both = members("rule", bz.Mixing) + members("rule", bz.Aggregator)
     tables = {
         "artifacts": [(name, MAKERS[name]().title) for name in MAKERS],
-        "rules": [
-            (name, _first_sentence(getattr(bz, name)))
-            for name in members(bz.Mixing) + members(bz.Aggregator)
-        ],
-        "attacks": [(name, _first_sentence(getattr(bz, name))) for name in members(bz.Attack)],
-        "data": [
-            (name, "part of the package" if name == "digits" else "fetched when first needed")
-            for name in learning.data.NAMES
-        ],
+        "rules": _rows("rule", both),
+        "attacks": _rows("attack"),
+        "data": _rows("data"),
+        "partitions": _rows("partition"),
+        "models": _rows("model"),
+        "losses": _rows("loss"),
+        "metrics": _rows("record"),
     }
     for title, rows in tables.items():
         if what in (None, title):
@@ -114,6 +121,23 @@ def list_(what: str | None) -> None:
             for row in rows:
                 table.add_row(*row)
             out.print(table)
+
+
+def _rows(part: str, names: list[str] | None = None) -> list[tuple[str, str]]:
+    """The members that a field of a run can name, and what each is; of a plugin's, also whose."""
+    table = plugins.tables()[part]
+    rows = []
+    for name in names or table:
+        what = _measured(table[name]) if part == "record" else _first_sentence(table[name])
+        whose = f" ({table.plugins[name].name})" if name in table.plugins else ""
+        rows.append((name, what + whose))
+    return rows
+
+
+def _measured(metric: Metric) -> str:
+    """What a metric is, and where its name is not the word that asks for it, that word."""
+    asked = f" (--record {metric.record})" if metric.record not in (None, metric.name) else ""
+    return metric.title + asked
 
 
 def _first_sentence(member: object) -> str:
@@ -140,8 +164,7 @@ def demo(results: Path, rounds: int, jobs: int) -> None:
     """
     store, runs = Store(results), demonstration.runs(rounds)
     check_libraries(store)
-    carry_out(list(runs.values()), store, jobs)
+    carry_out(list(runs.values()), store, Processes(jobs))
     for part in demonstration.conclusion(runs, store):
         out.print(part)
-    page, _ = written(store, None)
-    out.print(f"look at it all: {page}", soft_wrap=True)
+    out.print(f"look at it all: {written(store, drawn=False).page}", soft_wrap=True)

@@ -24,5 +24,10 @@ from .forks import fork_safe as fork_safe
 from .forks import held_during_forks as held_during_forks
 from .formula import Formula as Formula
 from .formula import Stateful as Stateful
+from .formula import check_dataclass as check_dataclass
 from .lazy import cached_property as cached_property
+from .members import Members as Members
+from .members import Plugin as Plugin
+from .members import offered as offered
+from .members import offered_as as offered_as
 from .threads import spread as spread

@@ -6,6 +6,7 @@ read, nothing but a file is, so that no pipe makes us wait and no device is read
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import secrets
@@ -17,6 +18,8 @@ from typing import BinaryIO, TextIO
 
 # How a file is opened for writing at its end; a pipe that nobody reads is not waited for.
 AT_THE_END = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+# How the name of a file ends while it is written.
+WRITING = re.compile(r"\.[0-9a-f]{16}\.writing$")
 
 
 def write(path: Path, content: str | bytes) -> None:
@@ -33,11 +36,9 @@ def writing(path: Path) -> Iterator[BinaryIO]:
     written beside, under a name that nobody can have taken before, brought to the disk and renamed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.{secrets.token_hex(8)}.writing")
     try:
+        beside, descriptor = create_beside(path)
         try:
-            # What is there already, a link among it, is never opened.
-            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             with os.fdopen(descriptor, "wb") as file:
                 yield file
                 file.flush()
@@ -49,6 +50,19 @@ def writing(path: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         raise type(error)(error.errno, error.strerror, str(path)) from error
     _sync(path.parent)
+
+
+def create_beside(path: Path) -> tuple[Path, int]:
+    """A new file beside; it is locked while it is open, so that others see that it is in use."""
+    while True:
+        beside = path.with_name(f"{path.name}.{secrets.token_hex(8)}.writing")
+        # What is there already, a link among it, is never opened.
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        with suppress(OSError):  # of a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return beside, descriptor
+        os.close(descriptor)  # before we held it, `clear_abandoned` has removed it
 
 
 def _sync(folder: Path) -> None:
@@ -64,9 +78,34 @@ def _sync(folder: Path) -> None:
 def clear(folder: Path) -> None:
     """Remove what those who were killed have left half written; for the one who works there."""
     for path in folder.iterdir():
-        if re.search(r"\.[0-9a-f]{16}\.writing$", path.name):
+        if WRITING.search(path.name):
             with suppress(OSError):
                 path.unlink()
+
+
+def clear_abandoned(path: Path) -> None:
+    """Remove what those who were killed have left beside this file, and nothing that is in use."""
+    for beside in path.parent.iterdir() if path.parent.is_dir() else ():
+        if WRITING.search(beside.name) and WRITING.sub("", beside.name) == path.name:
+            with suppress(OSError):
+                descriptor = os.open(beside, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    beside.unlink()
+                finally:
+                    os.close(descriptor)
+
+
+def in_use(path: Path) -> bool:
+    """Whether whoever made this file by `create_beside` has it open."""
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def append(path: Path, text: str) -> None:

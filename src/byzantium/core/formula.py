@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import typing
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
 from byzantium.core.errors import ByzantiumError
 from byzantium.core.fields import check_fields
@@ -14,14 +16,26 @@ if TYPE_CHECKING:
 
 
 class Formula:
-    """Members are frozen dataclasses; their fields are the parameters of a formula."""
+    """Members are frozen dataclasses; their fields are the parameters of a formula.
+
+    One without parameters need not be a dataclass.
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        check_dataclass(cls)
+        return super().__new__(cls)
 
     def __repr__(self) -> str:
-        """As one would write it, without what has its default value: `Krum(f=5)`."""
+        """As one would write it, without what has its default value: `Krum(f=5)`.
+
+        A field that was added when there were results already, and whose default is another
+        definition than theirs, is always written: metadata={"written": True}.
+        """
         given = (
             f"{field.name}={_written(getattr(self, field.name))}"
             for field in parameters(self)
-            if field.init and getattr(self, field.name) != field.default
+            if field.init
+            and (getattr(self, field.name) != field.default or field.metadata.get("written"))
         )
         return f"{type(self).__name__}({', '.join(given)})"
 
@@ -46,6 +60,29 @@ class Formula:
                 f"{cls.__name__} defines __post_init__, which checks the parameters by their "
                 "annotations; what else must hold belongs into check_parameters"
             )
+        # What a class has already, a dataclass does not replace: its repr stays the notation.
+        if "__repr__" not in vars(cls):
+            cls.__repr__ = cls.__repr__  # type: ignore[method-assign]
+
+
+def check_dataclass(kind: type[Formula]) -> None:
+    """Raise a sentence about a class whose parameters are none of a frozen dataclass."""
+    remedy = f"write @dataclass(frozen=True) above class {kind.__name__}"
+    if "__dataclass_fields__" in vars(kind):
+        if not vars(kind)["__dataclass_params__"].frozen:
+            raise ByzantiumError(f"{kind.__name__} is a dataclass that can be changed: {remedy}")
+        return
+    for name, hint in inspect.get_annotations(kind).items():
+        if not _is_class_variable(hint):
+            raise ByzantiumError(
+                f"{kind.__name__} has the parameter {name!r} and is no dataclass: {remedy}"
+            )
+
+
+def _is_class_variable(hint: Any) -> bool:
+    if isinstance(hint, str):
+        return hint.partition("[")[0].rpartition(".")[2] == "ClassVar"
+    return hint is ClassVar or typing.get_origin(hint) is ClassVar
 
 
 class Stateful:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -10,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from byzantium.core.errors import ByzantiumError, KindError
+from byzantium.core.fields import fitted_arguments
 from byzantium.core.formula import Formula
 
 # Longer than any pipeline, and short enough for any text to be read at once.
@@ -63,6 +65,47 @@ def name(text: str) -> str | None:
     return None
 
 
+def names(text: str) -> set[str]:
+    """All names in a text of our notation, those of arguments aside; empty if it is none.
+
+    >>> sorted(names("Bucketing(s=2) >> Krum(f=5)"))
+    ['Bucketing', 'Krum']
+    """
+    try:
+        return {node.id for node in ast.walk(_tree(text)) if isinstance(node, ast.Name)}
+    except (SyntaxError, RecursionError, MemoryError):
+        return set()
+
+
+def called(text: str) -> str:
+    """`Median` is short for `Median()`."""
+    return f"{text.strip()}()" if text.strip().isidentifier() else text
+
+
+def spelled(text: str, known: Known, given: int = 0) -> tuple[str, Callable[..., Any]]:
+    """How `name(argument=value)` is written, and the function with these arguments.
+
+    The first `given` parameters of the functions are not of the notation. A name without arguments
+    stands for itself, and what has its default value is not written.
+    """
+
+    def note(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(**arguments: Any) -> tuple[str, dict[str, Any]]:
+            return name, fitted_arguments(make, arguments)
+
+        signature = inspect.signature(make)
+        written = list(signature.parameters.values())[given:]
+        noted.__signature__ = signature.replace(parameters=written)  # type: ignore[attr-defined]
+        return noted
+
+    noting = {name: note(name, make) for name, make in known.items()}
+    name, arguments = read(called(text), noting)
+    defaults = inspect.signature(known[name]).parameters
+    changed = {k: v for k, v in arguments.items() if v != defaults[k].default}
+    listed = ", ".join(f"{argument}={value!r}" for argument, value in changed.items())
+    return f"{name}({listed})" if listed else name, functools.partial(known[name], **arguments)
+
+
 def _tree(text: str) -> ast.expr:
     try:
         return ast.parse(text.strip(), mode="eval").body
@@ -80,7 +123,7 @@ def _build(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str
                 raise ByzantiumError(
                     f"{text!r} names {name!r}, which does not exist{hint(name, known)}"
                 )
-            parameters = list(inspect.signature(known[name]).parameters)
+            parameters = list(_parameters(known[name]))
             if len(positional) > len(parameters):
                 raise ByzantiumError(
                     f"{text!r} gives {name} {len(positional)} values, it takes {len(parameters)}"
@@ -111,9 +154,16 @@ def _build(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str
     )
 
 
+def _parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Those that can be written by their names."""
+    found = inspect.signature(make).parameters
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {name: one for name, one in found.items() if one.kind not in several}
+
+
 def _needed(known: Callable[..., Any], arguments: Mapping[str, Any]) -> list[str]:
     """What must be given beside these arguments: what has no default, and what they make needed."""
-    parameters = inspect.signature(known).parameters.values()
+    parameters = _parameters(known).values()
     needed = [one.name for one in parameters if one.default is one.empty]
     if inspect.isclass(known) and issubclass(known, Formula):
         needed += known.wanted(arguments)

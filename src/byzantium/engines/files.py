@@ -227,6 +227,7 @@ class Merged(Mapping[str, Tensor]):
         # The widest numbers first, as others write it, so that all are aligned.
         names = sorted(self, key=lambda name: (-self._kind(name).stored.itemsize, name))
         entries = {name: (self._kind(name), self.source.pattern[name].shape) for name in names}
+        files.clear_abandoned(path)
         with files.writing(path) as file:
             file.write(encode_header(entries, json.dumps(said)))
             for name in names:

@@ -19,6 +19,7 @@ from byzantium.core import files, spread
 from byzantium.engines.checkpoints import Checkpoint
 from byzantium.engines.files import Files, check_output
 from byzantium.guarantees import announce
+from byzantium.runs import plugins
 
 # Of each array, for a first look at which checkpoints could be equal.
 GLANCE = 4096
@@ -72,6 +73,8 @@ def merge(
         "remainder": report.remainder if math.isfinite(report.remainder) else None,
         "notes": list(report.notes),
     }
+    if used := plugins.used({"rule": repr(rule)}):
+        said["plugin"] = list(used)
     report.aggregate.save(output, said)
     return said
 

@@ -1,6 +1,12 @@
+from . import certification as certification
 from .bounds import Bound as Bound
 from .bounds import bound as bound
 from .bounds import mixed as mixed
+from .certification import Certificate as Certificate
+from .certification import Finding as Finding
+from .certification import attack as attack
+from .certification import breakdown as breakdown
+from .certification import certify as certify
 from .guarantee import Guarantee as Guarantee
 from .guarantee import announce as announce
 from .guarantee import guarantee as guarantee

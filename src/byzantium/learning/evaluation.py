@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from byzantium.aggregation import Geometry, GivenPoints, Matrix
-from byzantium.learning.data import Dataset
+from byzantium.learning.dataset import Dataset
 from byzantium.learning.gradients import WorkerGradients
+from byzantium.learning.losses import Loss, cross_entropy
 
 # Where all samples are looked at, they are looked at in chunks of so many: what the layers of the
 # paper's CNN hand on then stays in the cache.
@@ -18,20 +19,25 @@ CHUNK = 128
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, data: Dataset) -> dict[str, float]:
-    """Loss and accuracy (percent) on the test set."""
+def evaluate(model: nn.Module, data: Dataset, loss: Loss = cross_entropy) -> dict[str, float]:
+    """The mean loss on the test set and, where there are classes, the accuracy (percent)."""
     mode = model.training
     model.eval()
-    loss, correct = 0.0, 0
+    total, correct = 0.0, 0
     for start in range(0, len(data.test_y), CHUNK):
         x = data.test_x[start : start + CHUNK]
         y = data.test_y[start : start + CHUNK]
-        logits = model(x)
-        loss += float(nn.functional.cross_entropy(logits, y, reduction="sum"))
-        correct += int((logits.argmax(dim=1) == y).sum())
+        outputs = model(x)
+        if loss is cross_entropy:
+            total += float(nn.functional.cross_entropy(outputs, y, reduction="sum"))
+        else:
+            total += float(loss(outputs, y)) * len(y)
+        if data.classes:
+            correct += int((outputs.argmax(dim=1) == y).sum())
     model.train(mode)
     count = len(data.test_y)
-    return {"loss": loss / count, "accuracy": 100 * correct / count}
+    accuracy = {"accuracy": 100 * correct / count} if data.classes else {}
+    return {"loss": total / count, **accuracy}
 
 
 def heterogeneity(
@@ -44,7 +50,7 @@ def heterogeneity(
     """
     mode = gradients.model.training
     gradients.model.eval()
-    rows = torch.zeros(len(parts), gradients.d)
+    rows = gradients.rows(len(parts))
     for row, part in zip(rows, parts, strict=True):
         for start in range(0, len(part), CHUNK):
             piece = part[start : start + CHUNK]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from byzantium.core import ByzantiumError
+from byzantium.learning.losses import Loss, cross_entropy
 from byzantium.learning.models import trainable
-
-Loss = Callable[[Tensor, Tensor], Tensor]
 
 # Layers that treat each sample by itself. Of these, Linear alone has parameters.
 DENSE = {
@@ -41,14 +39,19 @@ class WorkerGradients:
     worker by worker, and gradients accumulate in place. Which it is depends on the model alone.
     """
 
-    def __init__(self, model: nn.Module, loss: Loss = functional.cross_entropy) -> None:
+    def __init__(self, model: nn.Module, loss: Loss = cross_entropy) -> None:
         self.model = model
         self.loss = loss
         self.parameters = trainable(model)
         self.d = sum(p.numel() for p in self.parameters.values())
+        self.like = next(iter(self.parameters.values()))
         self.columns = columns_of(self.parameters)
         self.layers = list(_layers(model))
         self.batched = self.d <= LARGE and all(type(layer) in DENSE for layer in self.layers)
+
+    def rows(self, n: int) -> Tensor:
+        """(n, d), zeros, where the model is and of its dtype."""
+        return torch.zeros(n, self.d, dtype=self.like.dtype, device=self.like.device)
 
     def __call__(
         self,
@@ -99,8 +102,8 @@ class WorkerGradients:
 
     def _losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The mean loss of each worker, (n,), from outputs (n, b, ...) and labels (n, b)."""
-        if self.loss is functional.cross_entropy:
-            each = functional.cross_entropy(outputs.flatten(0, 1), y.flatten(), reduction="none")
+        if self.loss is cross_entropy:
+            each = nn.functional.cross_entropy(outputs.flatten(0, 1), y.flatten(), reduction="none")
             return each.view(y.shape).mean(dim=1)
         return torch.stack([self.loss(out, label) for out, label in zip(outputs, y, strict=True)])
 
@@ -113,11 +116,12 @@ class WorkerGradients:
         share: float,
         seeds: Sequence[int] | None,
     ) -> Tensor:
-        losses = torch.empty(len(x), device=x.device)
+        losses = torch.empty(len(x), dtype=self.like.dtype, device=x.device)
         before = [p.grad for p in self.parameters.values()]
         work = self._backward if x.shape[1] == 1 else self._local_steps
         try:
-            with torch.random.fork_rng(devices=[], enabled=seeds is not None):
+            devices = [x.device] if x.is_cuda else []
+            with torch.random.fork_rng(devices=devices, enabled=seeds is not None):
                 for i, row in enumerate(matrix):
                     if seeds is not None:
                         torch.manual_seed(seeds[i])

@@ -26,8 +26,10 @@ class History:
 
     @property
     def accuracy(self) -> float:
-        """Of the last evaluation, in percent."""
-        return float(self.evaluations[-1]["accuracy"]) if self.evaluations else math.nan
+        """Of the last evaluation, in percent; NaN before one, and where there are no classes."""
+        return (
+            float(self.evaluations[-1].get("accuracy", math.nan)) if self.evaluations else math.nan
+        )
 
     @property
     def diverged_in(self) -> int | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from byzantium import aggregation, learning
-from byzantium.core import cached_property
+from byzantium.core import Members, cached_property
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,6 +86,7 @@ class Metric:
     needs:   what it needs of the rule beside the aggregate: nothing, its "report", or "weights",
              which are in the report. Rules that do not weigh (by coordinate) must work out weights,
              which takes longer than the rule; with these it is of rounds with an evaluation alone.
+             One that needs "classes" is left out where the targets are numbers.
     """
 
     name: str
@@ -96,7 +97,7 @@ class Metric:
     record: str | None = ""
     key: str = ""
     kind: Literal["number", "shares", "workers"] = "number"
-    needs: Literal["", "report", "weights"] = ""
+    needs: Literal["", "report", "weights", "classes"] = ""
 
     def __post_init__(self) -> None:
         if self.record == "":
@@ -140,65 +141,64 @@ def times(values: list[list[int]]) -> dict[str, int]:
 
 # -- the table ----------------------------------------------------------------------------------
 
-TABLE = {
-    metric.name: metric
-    for metric in (
-        Metric("loss", "test loss", lambda at: at.test["loss"], scale="log", record=None),
-        Metric(
-            "accuracy",
-            "test accuracy (%)",
-            lambda at: at.test["accuracy"],
-            scale="percent",
-            record=None,
-        ),
-        Metric(
-            "train_loss",
-            "training loss",
-            lambda scene: scene.loss,
-            mean,
-            "log",
-            record=None,
-            key="loss",
-        ),
-        Metric(
-            "distance",
-            "distance to the honest mean",
-            lambda scene: (scene.aggregate - aggregation.moments(scene.honest)[0]).norm(),
-            mean,
-        ),
-        Metric(
-            "spread",
-            "spread of the honest (heterogeneity)",
-            lambda scene: learning.spread(scene.honest),
-            mean,
-        ),
-        Metric(
-            "norm",
-            "mean norm of the honest",
-            lambda scene: aggregation.row_norms(aggregation.Matrix(scene.honest)).mean(),
-            mean,
-            "log",
-        ),
-        Metric(
-            "weights",
-            "weight of each worker",
-            _weights,
-            mean_of_each,
-            kind="shares",
-            needs="weights",
-        ),
-        Metric(
-            "rejected",
-            "rejected workers",
-            lambda scene: [scene.workers[k] for k in scene.explained.rejected],
-            times,
-            kind="workers",
-            needs="report",
-        ),
-        Metric("zeta2", "ζ²", lambda at: at.heterogeneity["zeta2"], record="heterogeneity"),
-        Metric("b2", "B²", lambda at: at.heterogeneity["b2"], scale="log", record="heterogeneity"),
-    )
-}
+SHIPPED = (
+    Metric("loss", "test loss", lambda at: at.test["loss"], scale="log", record=None),
+    Metric(
+        "accuracy",
+        "test accuracy (%)",
+        lambda at: at.test["accuracy"],
+        scale="percent",
+        record=None,
+        needs="classes",
+    ),
+    Metric(
+        "train_loss",
+        "training loss",
+        lambda scene: scene.loss,
+        mean,
+        "log",
+        record=None,
+        key="loss",
+    ),
+    Metric(
+        "distance",
+        "distance to the honest mean",
+        lambda scene: (scene.aggregate - aggregation.moments(scene.honest)[0]).norm(),
+        mean,
+    ),
+    Metric(
+        "spread",
+        "spread of the honest (heterogeneity)",
+        lambda scene: learning.spread(scene.honest),
+        mean,
+    ),
+    Metric(
+        "norm",
+        "mean norm of the honest",
+        lambda scene: aggregation.row_norms(aggregation.Matrix(scene.honest)).mean(),
+        mean,
+        "log",
+    ),
+    Metric(
+        "weights",
+        "weight of each worker",
+        _weights,
+        mean_of_each,
+        kind="shares",
+        needs="weights",
+    ),
+    Metric(
+        "rejected",
+        "rejected workers",
+        lambda scene: [scene.workers[k] for k in scene.explained.rejected],
+        times,
+        kind="workers",
+        needs="report",
+    ),
+    Metric("zeta2", "ζ²", lambda at: at.heterogeneity["zeta2"], record="heterogeneity"),
+    Metric("b2", "B²", lambda at: at.heterogeneity["b2"], scale="log", record="heterogeneity"),
+)
+TABLE: Members[Metric] = Members("metric", {metric.name: metric for metric in SHIPPED})
 
 
 def words() -> tuple[str, ...]:
@@ -216,9 +216,13 @@ def of_rounds(record: Collection[str], rule: Aggregator, evaluated: bool) -> lis
     ]
 
 
-def of_evaluations(record: Collection[str]) -> list[Metric]:
-    """The metrics of an evaluation."""
-    return [metric for metric in _asked_for(record) if metric.reduce is None]
+def of_evaluations(record: Collection[str], classes: int) -> list[Metric]:
+    """The metrics of an evaluation, on data with so many classes."""
+    return [
+        metric
+        for metric in _asked_for(record)
+        if metric.reduce is None and (metric.needs != "classes" or classes)
+    ]
 
 
 def _asked_for(record: Collection[str]) -> list[Metric]:

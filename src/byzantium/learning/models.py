@@ -1,14 +1,23 @@
-"""Models: the paper's CNN, an MLP, a linear model; and what a user's own must not have."""
+"""Models: the paper's CNN, two for small pictures, an MLP, a linear one; and what none may have."""
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec
 
 import torch
 from torch import Tensor, nn
 
-from byzantium.core import ByzantiumError, Positive, checked
+from byzantium.core import ByzantiumError, Positive, checked, offered
+from byzantium.learning.dataset import Dataset
+from byzantium.learning.losses import Loss
+
+P = ParamSpec("P")
+# Channels that GroupNorm looks at together.
+GROUP = 8
 
 
 @checked
@@ -57,6 +66,79 @@ def _channels_last(gradient: Tensor) -> Tensor:
 
 
 @checked
+def convnet(channels: Positive = 3, width: Positive = 32, classes: Positive = 10) -> nn.Sequential:
+    """Three convolutions with GroupNorm, for pictures of 8 x 8 or more, such as those of CIFAR-10.
+
+    `width` channels, then twice as many, twice. GroupNorm because nobody would aggregate the
+    statistics that BatchNorm keeps. Returns logits.
+
+    >>> sum(p.numel() for p in convnet().parameters())
+    66890
+    """
+    layers: list[nn.Module] = []
+    for inputs, outputs, pooling in (
+        (channels, width, nn.MaxPool2d(2)),
+        (width, 2 * width, nn.MaxPool2d(2)),
+        (2 * width, 2 * width, nn.AdaptiveAvgPool2d(4)),
+    ):
+        layers += [nn.Conv2d(inputs, outputs, 3, padding=1), _norm(outputs), nn.ReLU(), pooling]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(2 * width * 16, classes))
+
+
+@checked
+def resnet20(channels: Positive = 3, width: Positive = 16, classes: Positive = 10) -> nn.Sequential:
+    """The residual network of 20 layers for CIFAR-10, with GroupNorm instead of BatchNorm.
+
+    Shortcuts between stages take every second pixel and fill up with zeros (option A), so they have
+    no parameters. Returns logits.
+
+    He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, CVPR 2016; Wu, He: Group
+    Normalization, ECCV 2018.
+
+    >>> sum(p.numel() for p in resnet20().parameters())
+    269722
+    """
+    layers: list[nn.Module] = [
+        nn.Conv2d(channels, width, 3, padding=1, bias=False),
+        _norm(width),
+        nn.ReLU(),
+    ]
+    inputs = width
+    for outputs in (width, 2 * width, 4 * width):
+        for _ in range(3):
+            layers.append(_Block(inputs, outputs))
+            inputs = outputs
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes)]
+    return nn.Sequential(*layers)
+
+
+class _Block(nn.Module):
+    """Two convolutions, added to what went in."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.added = outputs - inputs
+        stride = 2 if self.added else 1
+        self.convolutions = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False),
+            _norm(outputs),
+            nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+            _norm(outputs),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        short = x
+        if self.added:
+            short = nn.functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, self.added))
+        return nn.functional.relu(short + self.convolutions(x))
+
+
+def _norm(channels: int) -> nn.GroupNorm:
+    return nn.GroupNorm(math.gcd(channels, max(1, channels // GROUP)), channels)
+
+
+@checked
 def mlp(
     shape: tuple[Positive, ...], hidden: tuple[Positive, ...] = (64,), classes: Positive = 10
 ) -> nn.Sequential:
@@ -81,6 +163,64 @@ def mlp(
 def linear(shape: tuple[Positive, ...], classes: Positive = 10) -> nn.Sequential:
     """Multinomial logistic regression."""
     return mlp(shape, hidden=(), classes=classes)
+
+
+def model(build: Callable[Concatenate[Dataset, P], nn.Module]) -> Callable[..., nn.Module]:
+    """Decorates a function that builds a model for a data set: a plugin offers it under its name.
+
+    Its parameters after the data set are those of the notation: `--model "tiny(width=8)"`.
+    """
+    if not inspect.signature(build).parameters:
+        raise ByzantiumError(f"{build.__name__} needs the data set that it builds a model for")
+    return offered(build, "model")
+
+
+def check_device(name: str) -> None:
+    """Raise a sentence unless torch can compute on this device here."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise ByzantiumError(f"a simulation cannot use the device {name!r}: {why}") from error
+    if device.type == "meta":
+        raise ByzantiumError("a simulation cannot use the device 'meta', which holds no numbers")
+
+
+def check_fit(model: nn.Module, data: Dataset, loss: Loss, called: str = "the model") -> None:
+    """Raise a sentence unless a model takes the samples of a data set and answers as a loss needs.
+
+    One pass over two samples where the model is, which may be torch's device for shapes alone.
+    """
+    where = next((p for p in model.parameters()), torch.empty(0))
+    x = data.train_x[:1].expand(2, *data.train_x.shape[1:]).to(where)
+    y = data.train_y[:1].expand(2, *data.train_y.shape[1:]).to(where.device)
+    trainable(model)
+    mode = model.training
+    model.eval()  # nothing random is drawn
+    try:
+        with torch.no_grad():
+            outputs = model(x)
+            if data.classes and (outputs.ndim != 2 or outputs.shape[1] < data.classes):
+                raise ByzantiumError(
+                    f"{called} gives an answer of shape {tuple(outputs.shape[1:])} for each "
+                    f"sample, and {data.name} has {data.classes} classes"
+                )
+            value = loss(outputs, y)
+    except NotImplementedError:
+        return  # of a layer that cannot tell shapes without numbers
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+        if isinstance(error, ByzantiumError):
+            raise
+        size = " x ".join(map(str, data.train_x.shape[1:]))
+        why = " ".join(str(error).split())[:300]
+        raise ByzantiumError(
+            f"{called} does not fit {data.name}, whose samples are {size}: {why}"
+        ) from error
+    finally:
+        model.train(mode)
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        raise ByzantiumError("a loss must give one number, the mean over a batch")
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:

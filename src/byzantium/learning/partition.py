@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, Any, Concatenate, ParamSpec
 
 import numpy as np
 import torch
@@ -18,35 +19,52 @@ from byzantium.core import (
     ByzantiumError,
     Imbalance,
     KindError,
+    Members,
     Positive,
     PositiveMeasure,
     checked,
     fitted,
+    fitted_arguments,
     notation,
+    offered,
 )
-from byzantium.learning.data import Dataset, ranks
+from byzantium.learning.data import ranks
+from byzantium.learning.dataset import Dataset
 
+P = ParamSpec("P")
 Indices = NDArray[np.int64]
 Deal = Callable[[Indices, int, np.random.Generator], list[Indices]]
+# What a function that deals samples may ask for, one whole number a sample, by the name of its
+# first parameter: the number of the sample, its class, or whose it is.
+LOOKED_AT = ("samples", "labels", "users")
 
 
 @dataclass(frozen=True, repr=False)
 class Partition:
-    """A way to deal samples; partitions with the same notation are equal."""
+    """A way to deal samples, which `partition` makes; those with the same notation are equal.
+
+    looks_at: "samples", "labels" or "users".
+    """
 
     notation: str
     deal: Deal = field(compare=False)
+    looks_at: str = field(default="labels", compare=False)
 
     def __repr__(self) -> str:
         return self.notation
 
-    def __call__(self, labels: Tensor, workers: int, generator: torch.Generator) -> list[Tensor]:
-        """For each worker the indices of its samples, shuffled; the same ones for the same seed."""
-        if labels.ndim != 1 or labels.is_floating_point():
-            raise ByzantiumError(
-                f"{self} needs one whole number a sample as labels, "
-                f"got {labels.dtype} of shape {tuple(labels.shape)}"
-            )
+    def __call__(
+        self,
+        labels: Tensor,
+        workers: int,
+        generator: torch.Generator,
+        users: Tensor | None = None,
+    ) -> list[Tensor]:
+        """For each worker the indices of its samples, shuffled; the same ones for the same seed.
+
+        users: whose each sample is, where that is known.
+        """
+        values = self._values(labels, users)
         workers = fitted(str(self), "workers", workers, Positive)
         if workers > len(labels):
             raise ByzantiumError(
@@ -61,21 +79,101 @@ class Partition:
         # vanish in float64. One draw seeds them, on whatever device the generator is.
         seed = torch.randint(2**63 - 1, (), generator=generator, device=generator.device)
         rng = np.random.default_rng(int(seed))
-        parts = self.deal(labels.cpu().numpy().astype(np.int64), workers, rng)
+        parts = self._checked(self.deal(values, workers, rng), workers, len(labels))
         return [torch.from_numpy(rng.permutation(part)) for part in parts]
 
+    def _values(self, labels: Tensor, users: Tensor | None) -> Indices:
+        if self.looks_at == "samples":
+            return np.arange(len(labels))
+        if self.looks_at == "users":
+            if users is None:
+                raise ByzantiumError(f"{self} needs data that say whose each sample is")
+            labels = users
+        if labels.ndim != 1 or labels.is_floating_point():
+            raise ByzantiumError(
+                f"{self} needs one whole number a sample as {self.looks_at}, "
+                f"got {labels.dtype} of shape {tuple(labels.shape)}"
+            )
+        return labels.cpu().numpy().astype(np.int64)
 
-def iid() -> Partition:
+    def _checked(self, parts: Any, workers: int, samples: int) -> list[Indices]:
+        """What was dealt, which may be the work of a function that is not ours."""
+        found = [np.asarray(part) for part in parts]
+        if len(found) != workers or not all(part.ndim == 1 and part.size for part in found):
+            raise ByzantiumError(
+                f"{self} must give each of {workers} workers the indices of at least one sample, "
+                f"got sizes {[part.size for part in found][:20]}"
+            )
+        whole = [part for part in found if np.issubdtype(part.dtype, np.integer)]
+        if len(whole) < workers or not all(0 <= p.min() <= p.max() < samples for p in whole):
+            raise ByzantiumError(f"{self} must give indices from 0 to {samples - 1}")
+        return [part.astype(np.int64) for part in whole]
+
+
+def partition(
+    deal: Callable[Concatenate[Indices, int, np.random.Generator, P], list[Indices]],
+) -> Callable[P, Partition]:
+    """Decorates a function that deals samples: it becomes a partition, with its own parameters.
+
+    The function is given one whole number a sample (`samples`, `labels` or `users`: the name of its
+    first parameter says which), the number of workers and a generator, and returns for each worker
+    the indices of its samples.
+
+    >>> @partition
+    ... def halves(labels, workers, rng, first: float = 0.5):
+    ...     rest = np.arange(len(labels))
+    ...     return np.split(rest, [int(first * len(rest))])
+    >>> halves(first=0.25), [len(part) for part in halves(0.25)(torch.zeros(8).long(), 2,
+    ...     torch.Generator())]
+    (halves(first=0.25), [2, 6])
+    """
+    signature = inspect.signature(deal)
+    looks_at, *others = signature.parameters
+    if looks_at not in LOOKED_AT or len(others) < 2:
+        raise ByzantiumError(
+            f"{deal.__name__} needs the parameters labels, workers, rng to be a partition (or "
+            f"samples, or users, instead of labels), got {', '.join(signature.parameters)}"
+        )
+    own = signature.replace(
+        parameters=list(signature.parameters.values())[3:], return_annotation=Partition
+    )
+
+    @functools.wraps(deal)
+    def made(*args: P.args, **kwargs: P.kwargs) -> Partition:
+        arguments = fitted_arguments(deal, own.bind(*args, **kwargs).arguments)
+        written = ", ".join(
+            f"{name}={_written(value)}"
+            for name, value in arguments.items()
+            if value != own.parameters[name].default
+        )
+        # Not the function itself: what is found by its name, in another process, is this one.
+        dealing = functools.partial(_deal, made, arguments)
+        return Partition(f"{deal.__name__}({written})", dealing, looks_at)
+
+    made.__signature__ = own  # type: ignore[attr-defined]
+    return offered(made, "partition")
+
+
+def _deal(
+    made: Any, arguments: Mapping[str, Any], values: Indices, workers: int, rng: np.random.Generator
+) -> list[Indices]:
+    parts: list[Indices] = made.__wrapped__(values, workers, rng, **arguments)
+    return parts
+
+
+@partition
+def iid(samples: Indices, workers: int, rng: np.random.Generator) -> list[Indices]:
     """Samples are shuffled; worker r takes every workers-th, beginning with the r-th.
 
     >>> labels = torch.tensor([0, 0, 1, 1])
     >>> [len(part) for part in iid()(labels, 3, torch.Generator().manual_seed(1))]
     [2, 1, 1]
     """
-    return Partition("iid()", _iid)
+    return _dealt(rng.permutation(len(samples)), workers)
 
 
-def by_label() -> Partition:
+@partition
+def by_label(labels: Indices, workers: int, rng: np.random.Generator) -> list[Indices]:
     """Samples are sorted by label and cut: few labels a worker, the paper's non-iid setting.
 
     Each worker gets ceil(N/workers) consecutive ones; the last repeats some of its own until it has
@@ -89,11 +187,36 @@ def by_label() -> Partition:
     >>> [sorted(part.tolist()) for part in parts]
     [[1, 3], [0, 2]]
     """
-    return Partition("by_label()", _by_label)
+    return _cut(labels.argsort(kind="stable"), workers)
 
 
-@checked
-def dirichlet(alpha: PositiveMeasure) -> Partition:
+@partition
+def by_user(users: Indices, workers: int, rng: np.random.Generator) -> list[Indices]:
+    """Each worker has all samples of one natural user, or of several where there are more users.
+
+    Users are dealt in a random order, whole. The data must say whose each sample is, as those of
+    LEAF do (Caldas et al.: LEAF: A Benchmark for Federated Settings, 2018; FEMNIST is its writers).
+
+    >>> users = torch.tensor([7, 7, 3, 7])
+    >>> parts = by_user()(torch.zeros(4), 2, torch.Generator().manual_seed(0), users)
+    >>> sorted(sorted(part.tolist()) for part in parts)
+    [[0, 1, 3], [2]]
+    """
+    different, whose = np.unique(users, return_inverse=True)
+    if workers > len(different):
+        raise ByzantiumError(
+            f"by_user() needs at most as many workers as there are users, {len(different)}, "
+            f"got workers={workers}"
+        )
+    worker_of = np.empty(len(different), dtype=np.int64)
+    worker_of[rng.permutation(len(different))] = np.arange(len(different)) % workers
+    return [np.flatnonzero(worker_of[whose] == worker) for worker in range(workers)]
+
+
+@partition
+def dirichlet(
+    labels: Indices, workers: int, rng: np.random.Generator, alpha: PositiveMeasure
+) -> list[Indices]:
     """Each class is shared among the workers in proportions drawn from Dirichlet(alpha).
 
     The smaller alpha, the fewer workers have most of a class. Whoever would have no sample at all
@@ -105,29 +228,54 @@ def dirichlet(alpha: PositiveMeasure) -> Partition:
     >>> dirichlet(0.1)
     dirichlet(alpha=0.1)
     """
-    return Partition(
-        f"dirichlet(alpha={_written(alpha)})", functools.partial(_dirichlet, alpha=alpha)
-    )
+    owner = np.empty(len(labels), dtype=np.int64)
+    alpha = min(alpha, 1e300)  # as even as shares get, and their sum is finite
+    for label in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        ends = rng.dirichlet(np.full(workers, alpha)).cumsum() * len(members)
+        ends[-1] = len(members)  # whatever the sum of shares was rounded to
+        owner[members] = np.searchsorted(ends, np.arange(len(members)) + 0.5)
+    held = np.bincount(owner, minlength=workers)
+    for poor in np.flatnonzero(held == 0):
+        rich = held.argmax()
+        owner[np.flatnonzero(owner == rich)[0]] = poor
+        held[[rich, poor]] += (-1, 1)
+    return np.split(owner.argsort(kind="stable"), held.cumsum()[:-1])
 
 
-@checked
-def mixed(fraction: Annotated[float, Bounds(least=0, most=1)]) -> Partition:
+@partition
+def mixed(
+    labels: Indices,
+    workers: int,
+    rng: np.random.Generator,
+    fraction: Annotated[float, Bounds(least=0, most=1)],
+) -> list[Indices]:
     """A random `fraction` of the samples is dealt as in `iid`, the rest as in `by_label`.
 
     >>> mixed(fraction=0.5)
     mixed(fraction=0.5)
     """
-    return Partition(
-        f"mixed(fraction={_written(fraction)})", functools.partial(_mixed, fraction=fraction)
-    )
+    order = rng.permutation(len(labels))
+    free, rest = np.split(order, [round(fraction * len(labels))])
+    rest.sort()
+    rest = rest[labels[rest].argsort(kind="stable")]
+    # What does not come out even goes to the first workers here, to the last there: with as many
+    # samples as workers, each has one.
+    return [
+        np.concatenate(two) for two in zip(_dealt(free, workers), _cut(rest, workers), strict=True)
+    ]
 
 
-PARTITIONS: dict[str, Callable[..., Partition]] = {
-    "iid": iid,
-    "by_label": by_label,
-    "dirichlet": dirichlet,
-    "mixed": mixed,
-}
+PARTITIONS: Members[Callable[..., Partition]] = Members(
+    "partition",
+    {
+        "iid": iid,
+        "by_label": by_label,
+        "by_user": by_user,
+        "dirichlet": dirichlet,
+        "mixed": mixed,
+    },
+)
 
 
 def read(text: str) -> Partition:
@@ -139,9 +287,7 @@ def read(text: str) -> Partition:
     Traceback (most recent call last):
     byzantium.ByzantiumError: 'idd()' names 'idd', which does not exist; did you mean 'iid'?
     """
-    if isinstance(text, str) and text.strip().isidentifier():
-        text = f"{text.strip()}()"
-    result = notation.read(text, PARTITIONS)
+    result = notation.read(notation.called(text) if isinstance(text, str) else text, PARTITIONS)
     assert isinstance(result, Partition)
     return result
 
@@ -154,6 +300,8 @@ def long_tail(data: Dataset, gamma: Imbalance) -> Dataset:
     >>> long_tail(load("digits"), gamma=512).test_y.bincount().tolist()
     [35, 18, 8, 4, 2, 1, 1, 1, 1, 1]
     """
+    if not data.classes:
+        raise ByzantiumError(f"{data.name} has no classes, of which some could be rarer")
     train, test = tail(data.train_y, gamma), tail(data.test_y, gamma)
     return replace(
         data,
@@ -162,6 +310,7 @@ def long_tail(data: Dataset, gamma: Imbalance) -> Dataset:
         train_y=data.train_y[train],
         test_x=data.test_x[test],
         test_y=data.test_y[test],
+        train_user=None if data.train_user is None else data.train_user[train],
     )
 
 
@@ -218,49 +367,10 @@ def picture(parts: Sequence[Tensor], labels: Tensor, path: str | os.PathLike[str
     figure.savefig(path, dpi=150)
 
 
-def _written(value: float) -> str:
+def _written(value: Any) -> str:
     """One text for equal numbers, the shortest that says all: 1, not 1.0."""
-    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-
-
-def _iid(labels: Indices, workers: int, rng: np.random.Generator) -> list[Indices]:
-    return _dealt(rng.permutation(len(labels)), workers)
-
-
-def _by_label(labels: Indices, workers: int, rng: np.random.Generator) -> list[Indices]:
-    return _cut(labels.argsort(kind="stable"), workers)
-
-
-def _mixed(
-    labels: Indices, workers: int, rng: np.random.Generator, *, fraction: float
-) -> list[Indices]:
-    order = rng.permutation(len(labels))
-    free, rest = np.split(order, [round(fraction * len(labels))])
-    rest.sort()
-    rest = rest[labels[rest].argsort(kind="stable")]
-    # What does not come out even goes to the first workers here, to the last there: with as many
-    # samples as workers, each has one.
-    return [
-        np.concatenate(two) for two in zip(_dealt(free, workers), _cut(rest, workers), strict=True)
-    ]
-
-
-def _dirichlet(
-    labels: Indices, workers: int, rng: np.random.Generator, *, alpha: float
-) -> list[Indices]:
-    owner = np.empty(len(labels), dtype=np.int64)
-    alpha = min(alpha, 1e300)  # as even as shares get, and their sum is finite
-    for label in np.unique(labels):
-        members = rng.permutation(np.flatnonzero(labels == label))
-        ends = rng.dirichlet(np.full(workers, alpha)).cumsum() * len(members)
-        ends[-1] = len(members)  # whatever the sum of shares was rounded to
-        owner[members] = np.searchsorted(ends, np.arange(len(members)) + 0.5)
-    held = np.bincount(owner, minlength=workers)
-    for poor in np.flatnonzero(held == 0):
-        rich = held.argmax()
-        owner[np.flatnonzero(owner == rich)[0]] = poor
-        held[[rich, poor]] += (-1, 1)
-    return np.split(owner.argsort(kind="stable"), held.cumsum()[:-1])
+    short = isinstance(value, float) and float(f"{value:g}") == value
+    return f"{value:g}" if short else repr(value)
 
 
 def _dealt(order: Indices, workers: int) -> list[Indices]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
+from byzantium import learning
 from byzantium.core import (
     Beta,
     ByzantiumError,
@@ -36,6 +38,8 @@ class Settings:
                      `metrics.py`; "heterogeneity" is the paper's zeta^2 and B^2 at evaluations;
                      "weights" of coordinate-wise rules, which take longer than the rule, are of
                      rounds with an evaluation.
+    loss:            what is minimised, of the table in `losses.py`; "squared" is regression.
+    device, dtype:   where the model, the data and the vectors are, and of which numbers.
     """
 
     n: Positive
@@ -52,6 +56,10 @@ class Settings:
     evaluate_every: Positive = 30
     record: tuple[str, ...] = ()
     seed: Seed = 0
+    # These were added when there were checkpoints, whose settings do not name them.
+    loss: str = field(default="cross_entropy", repr=False)
+    device: str = field(default="cpu", repr=False)
+    dtype: Literal["float32", "float64"] = field(default="float32", repr=False)
 
     def __post_init__(self) -> None:
         check_fields(self, "a simulation")
@@ -63,8 +71,30 @@ class Settings:
             raise ByzantiumError(
                 f"a simulation needs participants <= n, got {self.participants} of {self.n}"
             )
+        _check_device(self.device)
+        object.__setattr__(self, "loss", _spelled(self.loss))
         known = metrics.words()
         if unknown := set(self.record) - set(known):
             raise ByzantiumError(
                 f"a simulation can record {', '.join(known)}, got {', '.join(sorted(unknown))}"
             )
+
+
+def _spelled(loss: str) -> str:
+    try:
+        return learning.losses.spelled(loss)[0]
+    except ByzantiumError as error:
+        raise ByzantiumError(f"a simulation needs a loss: {error}") from error
+
+
+def _check_device(name: str) -> None:
+    """Raise a sentence unless torch knows such a device, here or elsewhere."""
+    import torch
+
+    try:
+        torch.device(name)
+    except (RuntimeError, ValueError) as error:
+        raise ByzantiumError(
+            f"a simulation needs a device that torch knows, such as 'cpu' or 'cuda:0', "
+            f"got device={name[:80]!r}"
+        ) from error

@@ -6,6 +6,7 @@ The workers are in `worker.py`, the server is in `server.py`, what is measured i
 from __future__ import annotations
 
 import copy
+import dataclasses
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -17,10 +18,12 @@ from torch import Tensor, nn
 from byzantium.aggregation import Aggregator
 from byzantium.core import TooManyRejected
 from byzantium.guarantees import announce
-from byzantium.learning import checkpoint, evaluation, metrics
+from byzantium.learning import checkpoint, evaluation, losses, metrics
 from byzantium.learning.batches import Batches
-from byzantium.learning.data import Dataset
+from byzantium.learning.dataset import Dataset
 from byzantium.learning.history import History
+from byzantium.learning.losses import Loss
+from byzantium.learning.models import check_device, check_fit
 from byzantium.learning.partition import Partition, iid
 from byzantium.learning.server import MakeOptimiser, Server
 from byzantium.learning.settings import Settings
@@ -54,15 +57,24 @@ class Simulation:
         attack: Attack | None = None,
         partition: Partition | None = None,
         optimiser: MakeOptimiser | None = None,
+        loss: Loss | None = None,
     ) -> None:
+        """Make ready for the first round.
+
+        loss: instead of what the settings name, any function of outputs and targets of a batch.
+        """
         self.settings = settings
-        self.data = data
-        self.model = model
+        check_device(settings.device)
+        dtype = getattr(torch, settings.dtype)
+        self.data = data.to(settings.device, dtype)
+        self.model = model.to(settings.device, dtype)
+        self.loss = losses.read(settings.loss) if loss is None else loss
+        check_fit(model, self.data, self.loss)
         self.attack = copy.deepcopy(attack) if attack is not None else NoAttack()
         self.partition = partition if partition is not None else iid()
         self.momentum = Momentum(settings.momentum, settings.heavy_ball)
         # Row i of `sent` is what worker i sends: its momentum, or what attackers made of theirs.
-        self.workers = Workers(model, settings.n)
+        self.workers = Workers(model, settings.n, self.loss)
         self.gradients, self.sent = self.workers.gradients, self.workers.sent
         parameters = self.gradients.parameters.values()
         self.optimiser = (
@@ -82,7 +94,7 @@ class Simulation:
         self.seeds = {name: int(seed) >> 1 for name, seed in zip(STREAMS, seeds, strict=True)}
         generators = {name: torch.Generator().manual_seed(s) for name, s in self.seeds.items()}
         honest = settings.n - settings.q
-        parts = self.partition(data.train_y, honest, generators["partition"])
+        parts = self.partition(data.train_y, honest, generators["partition"], users=data.train_user)
         self.batches = Batches(parts, settings.batch, generators["batches"])
         # Attackers draw from the whole set, dealt out among as many as there are honest workers.
         everybody = iid()(data.train_y, honest, generators["partition"])
@@ -210,12 +222,12 @@ class Simulation:
 
     def _evaluation(self, t: int) -> dict[str, Any]:
         scene = metrics.Evaluation(self)
-        wanted = metrics.of_evaluations(self.settings.record)
+        wanted = metrics.of_evaluations(self.settings.record, self.data.classes)
         return {"round": t + 1, **{metric.key: metric.measure(scene) for metric in wanted}}
 
     def evaluate(self) -> dict[str, float]:
-        """Loss and accuracy (percent) on the test set."""
-        return evaluation.evaluate(self.model, self.data)
+        """The loss on the test set and, where there are classes, the accuracy (percent)."""
+        return evaluation.evaluate(self.model, self.data, self.loss)
 
     def heterogeneity(self) -> dict[str, float]:
         """The paper's zeta^2 and B^2 at the current model, over the honest workers."""
@@ -226,9 +238,13 @@ class Simulation:
     def fingerprint(self) -> str:
         """What must agree for a checkpoint to be of this simulation."""
         shapes = [tuple(p.shape) for p in self.gradients.parameters.values()]
+        later = {"loss": self.settings.loss, "dtype": self.settings.dtype}
+        first = {field.name: field.default for field in dataclasses.fields(self.settings)}
+        said = "".join(f" {name}={value}" for name, value in later.items() if value != first[name])
         return (
             f"{self.settings!r} {self.rule!r} {self.attack!r} {self.partition!r} "
             f"{self.data.name} {len(self.data.train_y)} {type(self.optimiser).__name__} {shapes}"
+            f"{said}"
         )
 
     def result(self) -> dict[str, Any]:

@@ -127,7 +127,10 @@ def _check_history(training: Simulation, state: State) -> History:
                 _check_workers(record.get(metric.key, []), settings.n)
         if record.get("round") != k + 1:
             raise CheckpointError(f"its history has a strange round {k + 1}")
-    looked = {"round": int, **{m.key: float for m in metrics.of_evaluations(settings.record)}}
+    looked = {
+        "round": int,
+        **{m.key: float for m in metrics.of_evaluations(settings.record, training.data.classes)},
+    }
     for evaluation in history.evaluations:
         like(evaluation, looked, "history")
     expected = [k + 1 for k in range(t - diverged) if training.evaluated(k)]

@@ -12,8 +12,9 @@ from torch import nn
 
 from byzantium.aggregation import Aggregator
 from byzantium.core import held
-from byzantium.learning.data import Dataset
+from byzantium.learning.dataset import Dataset
 from byzantium.learning.history import History
+from byzantium.learning.losses import Loss
 from byzantium.learning.partition import Partition
 from byzantium.learning.saving import checkpointed, finished, resume
 from byzantium.learning.server import MakeOptimiser
@@ -31,6 +32,7 @@ def simulate(
     partition: Partition | None = None,
     optimiser: MakeOptimiser | None = None,
     *,
+    loss: Loss | None = None,
     folder: Path | None = None,
     seconds: float = 60,
     progress: bool | None = None,
@@ -41,7 +43,7 @@ def simulate(
     from where it was killed. When it is done, `model.pt` stays, with the history; started again, it
     is read from there. Two never work in one folder. A progress bar is shown on a terminal.
     """
-    training = Simulation(settings, data, model, rule, attack, partition, optimiser)
+    training = Simulation(settings, data, model, rule, attack, partition, optimiser, loss)
     shown = sys.stderr.isatty() if progress is None else progress
     if folder is None:
         _finish(training, iter(training), shown)

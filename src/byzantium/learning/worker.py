@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from byzantium.core import Beta, ByzantiumError, KindError, fitted
 from byzantium.learning.gradients import WorkerGradients
+from byzantium.learning.losses import Loss, cross_entropy
 
 Update = TypeVar("Update")
 
@@ -119,13 +120,14 @@ class Workers:
 
     Gradients are written straight into the rows of the matrix, by one kernel for all workers.
 
-    sent: (n, d), float32. Row i is what worker i sends: its momentum, or what an attack made of it.
+    sent: (n, d), of the model's dtype. Row i is what worker i sends: its momentum, or what
+          an attack made of it.
     seen: for each worker, whether it has had its first round.
     """
 
-    def __init__(self, model: nn.Module, n: int) -> None:
-        self.gradients = WorkerGradients(model)
-        self.sent = torch.zeros(n, self.gradients.d)
+    def __init__(self, model: nn.Module, n: int, loss: Loss = cross_entropy) -> None:
+        self.gradients = WorkerGradients(model, loss)
+        self.sent = self.gradients.rows(n)
         self.seen = [False] * n
 
     def compute(

@@ -3,12 +3,15 @@ from .artifacts import Artifact as Artifact
 from .artifacts import Cell as Cell
 from .artifacts import Picture as Picture
 from .artifacts import Version as Version
+from .benchmarks import benchmark as benchmark
 from .bucketing import MAKERS as MAKERS
 from .bucketing import artifact as artifact
 from .bucketing import bucketed as bucketed
+from .comparison import CRITERION as CRITERION
 from .comparison import POINTS as POINTS
 from .comparison import Compared as Compared
 from .comparison import Comparison as Comparison
 from .comparison import compare as compare
 from .comparison import published_cells as published_cells
+from .comparison import worst as worst
 from .requests import Requests as Requests

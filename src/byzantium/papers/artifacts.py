@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Self
 
@@ -54,6 +54,16 @@ class Cell:
             f"{name}={value}" if isinstance(value, (int, float)) else str(value)
             for name, value in self.labels.items()
         )
+
+    def chosen(self, only: str | None) -> bool:
+        """Whether all words of a choice are among the labels, as in `krum mimic s=2`."""
+        words = re.split(r"[\s,]+", only.strip()) if only else []
+        return set(words) <= set(self.name.split())
+
+    def seeded(self, seeds: Iterable[int], version: Version) -> Cell:
+        """With a job for each seed, as the version has it."""
+        changed = version.applied(self.jobs[0])
+        return replace(self, jobs=tuple(changed.varied(seed=seed) for seed in seeds))
 
 
 @dataclass(frozen=True)
@@ -122,6 +132,7 @@ class Artifact:
     fixed, varies: in words.
     notes:         what else one must know to compare.
     version:       the paper's, or a cheaper one.
+    maker:         the command that makes it; empty where no one command does.
     """
 
     name: str
@@ -132,6 +143,7 @@ class Artifact:
     cells: tuple[Cell, ...]
     notes: str = ""
     version: Version = Version()
+    maker: str = ""
 
     @property
     def cheaper(self) -> tuple[str, ...]:
@@ -159,3 +171,21 @@ class Artifact:
     @property
     def jobs(self) -> tuple[Job, ...]:
         return tuple(dict.fromkeys(job for cell in self.cells for job in cell.jobs))
+
+    def in_version(self, version: Version | None = None) -> Artifact:
+        """With all its seeds, or cheaper."""
+        version = version or Version()
+        if not self.trains:
+            version = Version(seeds=version.seeds, only=version.only)
+        if version.model is not None and self.varies_the_model:
+            raise ByzantiumError(
+                f"{self.name} compares sizes of the paper's model; it has no other model"
+            )
+        cells = [cell for cell in self.cells if cell.chosen(version.only)]
+        if not cells:
+            raise ByzantiumError(
+                f"no cell of {self.name} has all of {version.only!r}; one is {self.cells[0].name!r}"
+            )
+        seeds = SEEDS if version.seeds is None else version.seeds
+        seeded = (cell.seeded(range(seeds), version) for cell in cells)
+        return replace(self, cells=tuple(seeded), version=version)

@@ -9,14 +9,13 @@ with three steps and radius 10, mimicry with a warm-up of one round.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from byzantium.core import ByzantiumError, notation
-from byzantium.papers.artifacts import SEEDS, Artifact, Cell, Picture, Version
-from byzantium.runs import Job, Mimicry, Run
+from byzantium.papers.artifacts import Artifact, Cell, Picture, Version
+from byzantium.runs import Mimicry, Run
 
 ATTACKS = {
     "bit-flip": "BitFlip()",
@@ -339,31 +338,4 @@ def artifact(name: str, version: Version | None = None) -> Artifact:
     """
     if name not in MAKERS:
         raise ByzantiumError(f"there is no artifact {name!r}{notation.hint(name, MAKERS)}")
-    made = MAKERS[name]()
-    version = version or Version()
-    if not made.trains:
-        version = Version(seeds=version.seeds, only=version.only)
-    seeds = SEEDS if version.seeds is None else version.seeds
-    if version.model is not None and made.varies_the_model:
-        raise ByzantiumError(f"{name} compares sizes of the paper's model; it has no other model")
-    cells = [cell for cell in made.cells if _chosen(cell, version.only)]
-    if not cells:
-        raise ByzantiumError(
-            f"no cell of {name} has all of {version.only!r}; one is {made.cells[0].name!r}"
-        )
-    seeded = (
-        replace(cell, jobs=tuple(_seeded(cell.jobs[0], range(seeds), version))) for cell in cells
-    )
-    return replace(made, cells=tuple(seeded), version=version)
-
-
-def _chosen(cell: Cell, only: str | None) -> bool:
-    """Whether all words of a choice are among the labels, as in `krum mimic s=2`."""
-    words = re.split(r"[\s,]+", only.strip()) if only else []
-    return set(words) <= set(cell.name.split())
-
-
-def _seeded(job: Job, seeds: Iterable[int], version: Version) -> Iterator[Job]:
-    changed = version.applied(job)
-    for seed in seeds:
-        yield changed.varied(seed=seed)
+    return replace(MAKERS[name](), maker=f"byzantium reproduce {name}").in_version(version)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean, stdev, variance
 
 from byzantium.papers import published
 from byzantium.papers.artifacts import Artifact, Cell
@@ -16,6 +17,12 @@ from byzantium.runs import Result, Store
 
 # A cell agrees within two published standard deviations, or so many points.
 POINTS = 1.5
+CRITERION = (
+    "within two published standard deviations of the published mean, "
+    f"or within {POINTS} points of it, whichever is more"
+)
+# Student's t by degrees of freedom, 1 to 10: a larger one is beyond chance, with 95 % (two-sided).
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,18 @@ class Compared:
     def tolerance(self) -> float:
         return max(POINTS, 2 * self.published.deviation) if self.published else math.nan
 
+    def differs(self, other: Compared) -> bool:
+        """Whether seeds show that two cells differ, by Welch's t test, 95 %; one shows nothing."""
+        a, b = self.values, other.values
+        if min(len(a), len(b)) < 2:
+            return False
+        u, v = variance(a) / len(a), variance(b) / len(b)
+        gap = abs(fmean(a) - fmean(b))
+        if u + v == 0:
+            return gap > 0
+        freedom = (u + v) ** 2 / (u**2 / (len(a) - 1) + v**2 / (len(b) - 1))
+        return gap > STUDENT[min(int(freedom + 1e-9), len(STUDENT)) - 1] * math.sqrt(u + v)
+
     @property
     def verdict(self) -> str:
         """One of "agrees", "differs", "diverged", "missing"; "" where nothing was published."""
@@ -106,10 +125,10 @@ class Comparison:
         return any(result.status != "missing" for c in self.cells for result in c.results)
 
     def command(self, cell: Compared | None = None) -> str:
-        """What makes the artifact, or one cell of it."""
+        """What makes the artifact, or one cell of it; empty where no one command does."""
         version = self.artifact.version
         version = version if cell is None else version.narrowed(cell.cell)
-        return " ".join(["byzantium reproduce", self.artifact.name, *version.flags()])
+        return " ".join([self.artifact.maker, *version.flags()])
 
     def order(self) -> tuple[int, int]:
         """How many pairs of rules have the published order, and how many were looked at.
@@ -131,6 +150,16 @@ class Comparison:
 
 def _setting(compared: Compared) -> dict[str, object]:
     return {k: v for k, v in compared.cell.labels.items() if k != "aggregator"}
+
+
+def worst(cells: Sequence[Compared]) -> Compared | None:
+    """The cell with the least mean over seeds; one that diverged is worse than any number."""
+    there = [cell for cell in cells if cell.values or cell.diverged]
+    return min(there, key=_goodness, default=None)
+
+
+def _goodness(cell: Compared) -> float:
+    return -math.inf if cell.diverged or cell.value is None else cell.value
 
 
 def published_cells(store: Store) -> list[Compared]:

@@ -9,7 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from byzantium.papers import bucketed
+from byzantium.reports.headline import headline
 from byzantium.reports.palette import words
+from byzantium.reports.pivot import pivots
 from byzantium.runs import Run, Store
 
 RULES = {
@@ -20,7 +22,7 @@ RULES = {
     "cclip": "CenteredClipping(radius=1, steps=3)",
 }
 ATTACKS = {
-    "mimic": "Mimic(warmup=1)",
+    "Mimic": "Mimic(warmup=1)",
     "IPM": "InnerProduct(epsilon=0.1)",
     "ALIE": "ALittleIsEnough()",
     "far away": "ALittleIsEnough(z=100)",
@@ -45,29 +47,22 @@ def runs(rounds: int = 300) -> Runs:
 
 def conclusion(runs: Runs, store: Store) -> Iterator[RenderableType]:
     """The table that makes the point, and the point in a sentence."""
-    value = {key: store.result(run).accuracy or 0.0 for key, run in runs.items()}
-    worst = {
-        (rule, s): min(value[rule, attack, s] for attack in ATTACKS)
-        for rule in RULES
-        for s in (1, 2)
-    }
+    results = {key: store.result(run) for key, run in runs.items()}
+    value = {key: result.accuracy or 0.0 for key, result in results.items()}
     table = Table(title="Test accuracy (%), alone → with bucketing (s = 2)", title_justify="left")
     table.add_column("rule")
-    for attack in (*ATTACKS, "worst"):
+    for attack in ("worst", *ATTACKS):
         table.add_column(attack, justify="right")
     for rule in RULES:
         pairs = [(value[rule, attack, 1], value[rule, attack, 2]) for attack in ATTACKS]
-        pairs.append((worst[rule, 1], worst[rule, 2]))
-        table.add_row(words("aggregator", rule), *(_shaded(*pair) for pair in pairs))
+        worst = (min(alone for alone, _ in pairs), min(mixed for _, mixed in pairs))
+        table.add_row(words("aggregator", rule), *(_shaded(*pair) for pair in (worst, *pairs)))
     yield table
-    gained = max(RULES, key=lambda rule: worst[rule, 2] - worst[rule, 1])
-    name = words("aggregator", gained)
+    point = headline(pivots(results.values()))
     yield (
         f"Vectors far away bring the mean to {value['mean', 'far away', 1]:.0f} %. Robust rules "
-        "stand that, and are not enough: "
-        f"the honest workers hold different labels, none is representative, and the worst of these "
-        f"attacks brings {name} to {worst[gained, 1]:.0f} %. Behind bucketing it keeps "
-        f"{worst[gained, 2]:.0f} % under all four."
+        "stand that, and are not enough: the honest workers hold different labels, and none is "
+        f"representative. {point.sentence if point else ''}"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
@@ -11,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from byzantium.core import files, needed
 from byzantium.learning import metrics
-from byzantium.papers import Compared, Comparison, published
-from byzantium.reports import palette, tables
-from byzantium.reports.palette import words
+from byzantium.papers import CRITERION, Compared, Comparison
+from byzantium.reports import measured, palette, tables
+from byzantium.reports.looks import Labels, Look, Looks, looks
+from byzantium.reports.looks import of as line_of
+from byzantium.reports.palette import short, words
 from byzantium.reports.style import (
     BLACK,
-    DASHES,
     GREY,
+    PATTERNS,
     SMALL,
     USUAL,
     inches,
@@ -26,6 +29,7 @@ from byzantium.reports.style import (
     note,
     sheet,
 )
+from byzantium.reports.tables import namer
 from byzantium.runs import Run
 
 if TYPE_CHECKING:
@@ -33,10 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# The labels that tell a line from the others of its panel, and how lines look.
-Labels = tuple[tuple[str, Any], ...]
-Look = dict[str, Any]
-Looks = dict[Labels, Look]
+Style = dict[str, Any]
 BAND = 0.2  # how opaque the band of a standard deviation is
 
 
@@ -45,7 +46,7 @@ def draw(comparison: Comparison, folder: Path, dpi: int = 150) -> list[Path]:
     needed("matplotlib", "report", "a figure")
     figure = KINDS[comparison.artifact.picture.kind](comparison)
     # Without the time of day, equal results are equal files.
-    saved: dict[str, Look] = {"png": {"dpi": dpi}, "pdf": {"metadata": {"CreationDate": None}}}
+    saved: dict[str, Style] = {"png": {"dpi": dpi}, "pdf": {"metadata": {"CreationDate": None}}}
     paths = []
     for ending, options in saved.items():
         paths.append(folder / f"{comparison.artifact.stem}.{ending}")
@@ -79,32 +80,36 @@ def _curves(comparison: Comparison) -> Figure:
     """A grid of panels that share their axes; a legend for all, or for each row if they differ."""
     picture = comparison.artifact.picture
     rows, columns = _values(comparison, picture.rows), _values(comparison, picture.columns)
+    called = namer(comparison)
     cells = [[_at(comparison, row, column) for column in columns] for row in rows]
-    looks = [_looks([c for panel in row for c in panel], picture.lines) for row in cells]
-    shared = all(look == looks[0] for look in looks)
-    keys = [_keys(comparison, look) for look in looks]
-    across = _across(len(keys[0]), len(columns))
+    shown = [looks([c for panel in row for c in panel], picture.lines) for row in cells]
+    shared = all(look == shown[0] for look in shown)
+    ranges = [measured.zoom(comparison, [c for panel in row for c in panel]) for row in cells]
+    keys = [_keys(comparison, look) for look in shown]
+    panel = (1.95, 1.45) if len(columns) > 2 else (3.0, 2.0)
+    across = _across(keys[0], 0.85 + len(columns) * (panel[0] + 0.12))
     figure, axes = sheet(
         comparison.artifact,
         (len(rows), len(columns)),
-        (1.95, 1.45) if len(columns) > 2 else (3.0, 2.0),
+        panel,
+        share="row",
         left=0.85 if len(rows) > 1 else 0.65,
         right=0.2 if shared else 1.2,
         bottom=0.5 + (0.2 * math.ceil(len(keys[0]) / across) if shared else 0),
     )
     for r, row in enumerate(rows):
         for c in range(len(columns)):
-            _panel(axes[r][c], comparison, cells[r][c], looks[r])
+            _panel(axes[r][c], comparison, cells[r][c], shown[r])
+        _scales(axes[r], comparison, ranges[r])
         if len(rows) > 1:
-            title = ", ".join([words(picture.rows, row), *_fixed(looks, r, cells[r][0])])
+            title = ", ".join([short(picture.rows, row), *_fixed(shown, r, cells[r][0])])
             axes[r][0].set_ylabel(title, fontsize=USUAL + 0.5, weight="bold")
         if not shared:
-            beside: Look = {"loc": "center left", "bbox_to_anchor": (1.03, 0.5)}
+            beside: Style = {"loc": "center left", "bbox_to_anchor": (1.03, 0.5)}
             axes[r][-1].legend(handles=keys[r], frameon=False, fontsize=USUAL, **beside)
     for top, below, column in zip(axes[0], axes[-1], columns, strict=True):
-        top.set_title(words(picture.columns, column), fontsize=USUAL, pad=5)
+        top.set_title(_captioned(called, picture.columns, column), fontsize=USUAL, pad=5)
         below.set_xlabel("round", fontsize=USUAL)
-    _scales(axes[0][0], comparison)
     if len(rows) > 1:
         x, _ = inches(figure, 0.2, 0)
         y = (axes[0][0].get_position().y1 + axes[-1][0].get_position().y0) / 2
@@ -116,9 +121,16 @@ def _curves(comparison: Comparison) -> Figure:
     return figure
 
 
-def _across(entries: int, columns: int) -> int:
-    """How many entries of a legend stand side by side: all, or two even lines."""
-    return entries if entries <= max(3, columns + 1) else math.ceil(entries / 2)
+def _captioned(called: Callable[[str, Any], str], name: str, value: Any) -> str:
+    """In words where the paper has a name for it, else as short as it can be said."""
+    return words(name, value) if value in palette.BY_NAME else called(name, value)
+
+
+def _across(keys: Sequence[Artist], width: float) -> int:
+    """How many entries of a legend stand side by side on so many inches, in even lines."""
+    longest = max(len(str(key.get_label())) for key in keys)
+    fit = max(1, int(width / (0.065 * longest + 0.6)))
+    return math.ceil(len(keys) / math.ceil(len(keys) / fit))
 
 
 def _at(comparison: Comparison, row: Any, column: Any) -> list[Compared]:
@@ -131,56 +143,50 @@ def _at(comparison: Comparison, row: Any, column: Any) -> list[Compared]:
     ]
 
 
-def _looks(cells: Sequence[Compared], names: Sequence[str]) -> Looks:
-    """Colour and dashes for what varies among the lines of a row: the first by colour."""
-    varying = [n for n in names if len({c.cell.labels[n] for c in cells}) > 1] or list(names[:1])
-    looks: Looks = {}
-    for compared in cells:
-        values = tuple((name, compared.cell.labels[name]) for name in varying)
-        found = palette.LINES.get(varying[0], {}).get(values[0][1])
-        colour = found.light if found else GREY
-        dashes = DASHES.get(values[1][1], "-") if len(values) > 1 else "-"
-        looks[values] = {"color": colour, "linestyle": dashes}
-    return dict(sorted(looks.items(), key=lambda item: [value for _, value in item[0]]))
+def _style(look: Look) -> Style:
+    """As matplotlib has it."""
+    return {"color": look.colour.light, "linestyle": PATTERNS[look.dashes]}
 
 
-def _fixed(looks: Sequence[Looks], row: int, cells: Sequence[Compared]) -> list[str]:
+def _fixed(shown: Sequence[Looks], row: int, cells: Sequence[Compared]) -> list[str]:
     """What other rows vary among their lines, and this one does not."""
-    varying = [{name for values in look for name, _ in values} for look in looks]
+    varying = [{name for values in look for name, _ in values} for look in shown]
     names = sorted(set[str]().union(*varying) - varying[row])
     return [words(name, cells[0].cell.labels[name]) for name in names]
 
 
-def _keys(comparison: Comparison, looks: Looks) -> list[Artist]:
+def _keys(comparison: Comparison, shown: Looks) -> list[Artist]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
+    name = _line_names(comparison)
     keys: list[Artist] = [
-        Line2D([], [], label=_line_name(values), lw=1.8, **look) for values, look in looks.items()
+        Line2D([], [], label=name(values), lw=1.8, **_style(look)) for values, look in shown.items()
     ]
-    if any(_published(comparison, compared) for compared in comparison.cells):
+    if any(measured.published_curves(comparison, compared) for compared in comparison.cells):
         label = "published, each seed" if comparison.comparable else "published, paper's setting"
         keys.append(Line2D([], [], color=GREY, lw=0.8, alpha=0.7, label=label))
-    if len(comparison.cells[0].results) > 1:
+    if any(len(compared.results) > 1 for compared in comparison.cells):
         keys.append(Patch(facecolor=GREY, alpha=BAND, lw=0, label="± std over seeds"))
     return keys
 
 
-def _line_name(values: Labels) -> str:
-    return ", ".join(words(name, value) for name, value in values)
+def _line_names(comparison: Comparison) -> Callable[[Labels], str]:
+    called = namer(comparison)
+    return lambda values: ", ".join(_captioned(called, name, value) for name, value in values)
 
 
-def _panel(axis: Axes, comparison: Comparison, cells: Sequence[Compared], looks: Looks) -> None:
+def _panel(axis: Axes, comparison: Comparison, cells: Sequence[Compared], shown: Looks) -> None:
     remarks: dict[str, list[str]] = {}
-    drawn = False
+    drawn, name = False, _line_names(comparison)
     for compared in cells:
-        labels = compared.cell.labels
-        values = next(key for key in looks if all(labels[n] == value for n, value in key))
-        for seed in _published(comparison, compared):
-            axis.plot(*zip(*seed, strict=True), lw=0.6, alpha=0.45, zorder=2, **looks[values])
-        drawn |= _line(axis, tables.curves(comparison, compared), looks[values])
+        values, look = line_of(shown, compared)
+        style = _style(look)
+        for seed in measured.published_curves(comparison, compared):
+            axis.plot(*zip(*seed, strict=True), lw=0.6, alpha=0.45, zorder=2, **style)
+        drawn |= _line(axis, measured.curves(comparison, compared), style)
         if what := _remark(compared):
-            remarks.setdefault(what, []).append(_line_name(values))
+            remarks.setdefault(what, []).append(name(values))
     if not drawn:
         missing(axis)
     else:
@@ -188,7 +194,7 @@ def _panel(axis: Axes, comparison: Comparison, cells: Sequence[Compared], looks:
         note(axis, "\n".join(f"{who} ({what})" for what, who in few.items()))
 
 
-def _line(axis: Axes, seeds: Sequence[dict[int, float]], look: Look) -> bool:
+def _line(axis: Axes, seeds: Sequence[dict[int, float]], look: Style) -> bool:
     """The mean over seeds, and a band of a standard deviation; whether there is anything."""
     rounds = sorted({at for seed in seeds for at in seed})
     if not rounds:
@@ -204,22 +210,15 @@ def _line(axis: Axes, seeds: Sequence[dict[int, float]], look: Look) -> bool:
     return True
 
 
-def _published(comparison: Comparison, compared: Compared) -> list[list[tuple[int, float]]]:
-    """For each published seed round and value, where the figure shows what was published."""
-    place = {"accuracy": 1, "loss": 2}.get(comparison.artifact.picture.y)
-    if place is None:
-        return []
-    seeds = published.curves(comparison.artifact.name, compared.cell.labels)
-    return [[(point[0], point[place]) for point in seed] for seed in seeds]
-
-
-def _scales(axis: Axes, comparison: Comparison) -> None:
-    """Of all panels: they share their axes."""
+def _scales(row: Sequence[Axes], comparison: Comparison, zoom: tuple[float, float] | None) -> None:
+    """Of the panels of a row, which share their axis; rounds are the same in all."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-    scale = metrics.scale(comparison.artifact.picture.y)
+    axis, scale = row[0], metrics.scale(comparison.artifact.picture.y)
     if scale == "percent":
-        axis.set_ylim(0, 100)
+        axis.set_ylim(zoom or (0, 100))
+        if zoom:
+            note(row[-1], f"zoomed: {zoom[0]:g} to {zoom[1]:g}", 0.97, "top")
     elif scale == "log":
         axis.set_yscale("log", nonpositive="clip")
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
@@ -234,46 +233,48 @@ def _scales(axis: Axes, comparison: Comparison) -> None:
 
 
 def _table(comparison: Comparison) -> Figure:
-    """Ours in the cells, the published numbers small below; the darker, the better."""
-    picture = comparison.artifact.picture
-    rows, columns = _values(comparison, picture.rows), _values(comparison, picture.columns)
-    size = (1.9 * len(columns), 0.48 * len(rows))
-    figure, axes = sheet(comparison.artifact, (1, 1), size, left=1.35, bottom=0.2)
+    """Ours in the cells, the published numbers small below; colours as on the page."""
+    names, across = tables.axes(comparison)
+    called, columns = namer(comparison), _values(comparison, across)
+    keys = [tuple((n, c.cell.labels[n]) for n in names) for c in comparison.cells]
+    rows = list(dict.fromkeys(keys))
+    titles = [", ".join(_captioned(called, *label) for label in key) for key in rows]
+    size = (2.2 * len(columns), 0.48 * len(rows))
+    left = 0.3 + 0.066 * max(map(len, titles))
+    said = comparison.is_published and comparison.comparable
+    bottom = 0.5 if said else 0.2
+    figure, axes = sheet(comparison.artifact, (1, 1), size, left=left, bottom=bottom)
     axis = axes[0][0]
-    found = [compared.value for compared in comparison.cells if compared.value is not None]
-    low, high = (min(found), max(found)) if found else (0.0, 1.0)
-    for compared in comparison.cells:
-        row = rows.index(compared.cell.labels[picture.rows])
-        column = columns.index(compared.cell.labels[picture.columns])
+    for key, compared in zip(keys, comparison.cells, strict=True):
+        row = rows.index(key)
+        column = columns.index(compared.cell.labels[across])
         value = compared.value
-        share = None if value is None else (value - low) / max(high - low, 1e-9)
-        _cell(axis, column, row, share)
-        style: Look = {"ha": "center", "va": "center"}
-        colour = GREY if value is None else BLACK
-        axis.text(column + 0.5, row + 0.36, _ours(compared), fontsize=9, color=colour, **style)
+        _cell(axis, column, row, value)
+        style: Style = {"ha": "center", "va": "center"}
+        colour = GREY if value is None else palette.readable(palette.scale(value / 100))
         below = _theirs(comparison, compared)
-        axis.text(column + 0.5, row + 0.73, below, fontsize=SMALL, color="#444444", **style)
+        middle = row + (0.36 if below else 0.5)
+        axis.text(column + 0.5, middle, _ours(compared), fontsize=9, color=colour, **style)
+        axis.text(column + 0.5, row + 0.73, below, fontsize=SMALL, color=colour, **style)
     axis.set_xlim(0, len(columns))
     axis.set_ylim(len(rows), 0)
     axis.xaxis.tick_top()
-    for ticks, name, values in (
-        (axis.set_xticks, picture.columns, columns),
-        (axis.set_yticks, picture.rows, rows),
-    ):
-        places = [k + 0.5 for k in range(len(values))]
-        ticks(places, [words(name, value) for value in values], fontsize=USUAL)
+    heads = [_captioned(called, across, value) for value in columns]
+    axis.set_xticks([k + 0.5 for k in range(len(heads))], heads, fontsize=USUAL)
+    axis.set_yticks([k + 0.5 for k in range(len(titles))], titles, fontsize=USUAL)
+    if said:
+        text = "\n".join(textwrap.wrap(f"agrees: {CRITERION}", 15 * int(size[0] + 1.9)))
+        figure.text(0.5, inches(figure, 0, 0.25)[1], text, ha="center", va="center", fontsize=SMALL)
     axis.tick_params(length=0)
     axis.grid(visible=False)
     axis.spines[:].set_visible(False)
     return figure
 
 
-def _cell(axis: Axes, column: int, row: int, share: float | None) -> None:
-    from matplotlib import colormaps
+def _cell(axis: Axes, column: int, row: int, value: float | None) -> None:
     from matplotlib.patches import Rectangle
 
-    # The dark half of the map is left out: black stays readable on all of the rest.
-    face = "#F5F5F5" if share is None else colormaps["Blues"](0.05 + 0.36 * share)
+    face = "#F5F5F5" if value is None else palette.scale(value / 100)
     axis.add_patch(Rectangle((column, row), 1, 1, facecolor=face, edgecolor="white", lw=2))
 
 
@@ -290,7 +291,9 @@ def _theirs(comparison: Comparison, compared: Compared) -> str:
     if cell is None:
         return ""
     verdict = tables.verdict(comparison, compared).text
+    seeds = len(compared.values)
     said = f", {verdict}" if verdict in ("agrees", "differs") else ""
+    said += f" ({seeds} seed{'s' * (seeds > 1)})" if said else ""
     return f"published {cell.mean:.2f} ± {cell.deviation:.2f}{said}"
 
 
@@ -303,7 +306,7 @@ def _bars(comparison: Comparison) -> Figure:
     picture = comparison.artifact.picture
     columns = _values(comparison, picture.columns)
     figure, axes = sheet(comparison.artifact, (1, len(columns)), (2.7, 1.9), bottom=0.7)
-    kinds: dict[str, Look] = {
+    kinds: dict[str, Style] = {
         "honest": {"facecolor": palette.HONEST.light},
         "attacker": {"facecolor": palette.ATTACKER.light, "hatch": "////"},
     }
@@ -313,7 +316,7 @@ def _bars(comparison: Comparison) -> Figure:
         axis.set_title(title, fontsize=USUAL, pad=5)
         axis.set_xlabel("worker", fontsize=USUAL)
         axis.grid(visible=False, axis="x")
-        seeds, job = tables.weights(compared), compared.cell.jobs[0]
+        seeds, job = measured.weights(compared), compared.cell.jobs[0]
         assert isinstance(job, Run)
         axis.set_xlim(-0.8, job.n - 0.2)
         axis.xaxis.set_major_locator(MaxNLocator(10, integer=True))
@@ -336,7 +339,7 @@ def _bars(comparison: Comparison) -> Figure:
                 **kinds[kind],
             )
         remark = f" ({_remark(compared)})" if _remark(compared) else ""
-        share = tables.share(means, job)
+        share = measured.share(means, job)
         axis.set_title(f"{title}: {share:.0%} on attackers{remark}", fontsize=USUAL, pad=5)
     axes[0][0].set_ylim(bottom=0)
     axes[0][0].set_ylabel(picture.title, fontsize=USUAL)
@@ -384,7 +387,7 @@ def _errors(axis: Axes, name: str, cells: Sequence[Compared], label: str, x: str
     there = [c for c in cells if c.cell.labels[label] == name and c.value is not None]
     # Over seeds, variances are averaged: each is of as many draws.
     spread = [
-        math.sqrt(fmean(tables.deviation(r) ** 2 for r in c.results if r.done)) for c in there
+        math.sqrt(fmean(measured.deviation(r) ** 2 for r in c.results if r.done)) for c in there
     ]
     if there:
         axis.errorbar(
@@ -400,7 +403,7 @@ def _errors(axis: Axes, name: str, cells: Sequence[Compared], label: str, x: str
     return bool(there)
 
 
-def _point(rule: str) -> Look:
+def _point(rule: str) -> Style:
     """The colour and the marker of a rule."""
     shown = palette.BY_LABEL[rule]
     return {"color": shown.colour.light, "marker": shown.marker}
@@ -408,6 +411,7 @@ def _point(rule: str) -> Look:
 
 KINDS: dict[str, Callable[[Comparison], Figure]] = {
     "table": _table,
+    "grid": _table,
     "curves": _curves,
     "bars": _bars,
     "points": _points,

@@ -6,10 +6,12 @@ import functools
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from byzantium.papers import MAKERS, POINTS, Artifact, Comparison, artifact, published_cells
+from byzantium.papers import CRITERION, MAKERS, Artifact, Comparison, artifact, published_cells
 from byzantium.reports import tables
+from byzantium.reports.formats import how_many, markdown_table, section, surroundings
+from byzantium.reports.palette import TERMS
 from byzantium.reports.tables import Entry, Table
 from byzantium.runs import Store
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 # More missing cells than this are not listed one by one.
 LISTED = 4
-TONES = {"good": "green", "bad": "bold red", "faint": "dim", "": ""}
+TONES = {"good": "green", "best": "bold", "bad": "bold red", "faint": "dim", "": ""}
 INTRODUCTION = """\
 # Reproduction
 
@@ -26,11 +28,18 @@ The tables and figures of S. P. Karimireddy, L. He, M. Jaggi: *Byzantine-Robust 
 Heterogeneous Datasets via Bucketing*, ICLR 2022, as this library makes them. Everything below is
 generated from the results of runs; nothing is written by hand.
 """
+NAMES = ", ".join(f"{t.short} is `{t.kind}`" for t in TERMS if t.kind not in ("", t.short))
 RULE = f"""\
 An accuracy is the mean of the last five evaluations of a run, in percent, on the test set. A cell
-**agrees** if our mean over seeds is within two published standard deviations of the published mean,
-or within {POINTS} points of it, whichever is more. The order of two rules is looked at where they
-were published farther apart than that, in the same setting.
+**agrees** if our mean over seeds is {CRITERION}.
+The order of two rules is looked at where they were published farther apart than that, in the same
+setting. Names are the paper's: {NAMES}.
+"""
+OWN = """\
+# Results
+
+Generated from a folder of results; nothing is written by hand. An accuracy is the mean of the last
+five evaluations of a run, in percent, on the test set.
 """
 CHEAPER = """\
 The accuracies of a cheaper version are not comparable with the published ones, and there is no
@@ -39,22 +48,31 @@ verdict; only the order of the rules can be compared.
 
 
 def markdown(
-    comparisons: Sequence[Comparison], store: Store, pictures: Mapping[str, str] | None = None
+    comparisons: Sequence[Comparison],
+    store: Store,
+    pictures: Mapping[str, str] | None = None,
+    own: Sequence[Comparison] = (),
 ) -> str:
     """The text of REPRODUCTION.md, from results alone.
 
     comparisons: of artifacts, in any order; one of which nothing was begun counts as not run.
     store:       where the results are; it is asked how far the artifacts are that are not shown.
     pictures:    for the stem of an artifact the path of its figure, from where the text will be.
+    own:         tables of runs that are of no artifact; where there are no others, these are all.
     """
+    if own and not any(comparison.begun for comparison in comparisons):
+        made = _fenced([_command(store, "RESULTS.md")])
+        return "\n".join([OWN, made, surroundings(store), *_own(own, pictures)])
     names = list(MAKERS)
     shown = [comparison for comparison in comparisons if comparison.begun]
     shown.sort(key=lambda comparison: names.index(comparison.artifact.name))
     shown_names = {comparison.artifact.name for comparison in shown}
-    parts = [INTRODUCTION, _fenced([_command(store)]), RULE, _surroundings(shown)]
+    parts = [INTRODUCTION, _fenced([_command(store)]), RULE, surroundings(tables.results(shown))]
     parts += _overview(shown, store)
     for comparison in shown:
         parts += _section(comparison, (pictures or {}).get(comparison.artifact.stem))
+    if own:
+        parts += ["## Other runs", "Of none of the tables and figures above.", *_own(own, pictures)]
     parts += _not_run([name for name in names if name not in shown_names], store)
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
@@ -69,8 +87,13 @@ def terminal(comparison: Comparison) -> rich.table.Table:
     if comparison.artifact.cheaper:
         title += f"\ncheaper version: {', '.join(comparison.artifact.cheaper)}"
     caption = tables.outcome(comparison)
+    if not comparison.artifact.maker:  # of one's own
+        caption = " ".join(filter(None, [comparison.artifact.notes, tables.meaning(comparison)]))
+        title += f"\n{comparison.artifact.fixed}"
     if comparison.is_published and not comparison.comparable:
         caption += " No verdicts: accuracies of a cheaper version are not comparable."
+    elif comparison.is_published:
+        caption += f" A cell agrees if it is {CRITERION}."
     drawn = Drawn(title=Text(title), caption=Text(caption))
     for k, head in enumerate(shown.head):
         drawn.add_column(Text(head), justify="left" if k < shown.labels else "right")
@@ -82,37 +105,10 @@ def terminal(comparison: Comparison) -> rich.table.Table:
 # -- parts of the text --------------------------------------------------------------------------
 
 
-def _command(store: Store) -> str:
+def _command(store: Store, name: str = "REPRODUCTION.md") -> str:
     # A path of the machine it was made on would tell the reader nothing.
     root = store.root.name if store.root.is_absolute() else store.root.as_posix()
-    return f"byzantium report {shlex.quote(root)} --markdown REPRODUCTION.md"
-
-
-def _surroundings(shown: Sequence[Comparison]) -> str:
-    """What the numbers were made with, and how long it took."""
-    done = [result.summary for result in tables.results(shown) if result.done]
-    if not done:
-        return "No run is finished yet.\n"
-    kinds: dict[str, list[float]] = {}
-    for summary in done:
-        kinds.setdefault(_made_with(summary), []).append(summary.get("seconds", 0.0))
-    lines = [
-        f"- {kind}: {_runs(len(seconds))}, {tables.duration(sum(seconds))}"
-        for kind, seconds in kinds.items()
-    ]
-    total = sum(sum(seconds) for seconds in kinds.values())
-    head = f"{_runs(len(done))}, {total / 3600:.1f} hours of computing (the runs' times, added up):"
-    return "\n".join([head, "", *lines]) + "\n"
-
-
-def _made_with(summary: Mapping[str, Any]) -> str:
-    get = summary.get
-    threads = get("threads", "?")
-    return (
-        f"{get('machine', 'unknown machine')}; Python {get('python', '?')}, "
-        f"torch {get('torch', '?')}, byzantium {get('byzantium', '?')} "
-        f"(numerics {get('numerics', '?')}), {threads} thread{'s' * (threads != 1)} a run"
-    )
+    return f"byzantium report {shlex.quote(root)} --markdown {name}"
 
 
 def _overview(shown: Sequence[Comparison], store: Store) -> Iterator[str]:
@@ -123,8 +119,9 @@ def _overview(shown: Sequence[Comparison], store: Store) -> Iterator[str]:
     run = [cell for cell in cells if cell.verdict != "missing"]
     agree = sum(cell.verdict == "agrees" for cell in run)
     yield (
-        f"**{len(cells)} accuracies were published (Tables 1 to 4 and the main figure). {len(run)} "
-        f"of them were run here as in the paper, with its model, data and rounds: {agree} agree.**\n"
+        f"**{len(cells)} accuracies were published (Tables 1 to 4 and the main figure). "
+        f"{len(run)} of them were run here as in the paper, with its model, data and rounds: "
+        f"{agree} agree.**\n"
     )
     yield "".join(f"- {_titled(each)}: {_lowered(tables.outcome(each))}\n" for each in shown)
 
@@ -152,11 +149,18 @@ def _section(comparison: Comparison, picture: str | None) -> Iterator[str]:
     elif not comparison.comparable:
         yield CHEAPER
     shown = tables.table(comparison)
-    yield _table(shown)
+    yield markdown_table(shown)
     yield from _legend(comparison)
     yield _ending(comparison)
     yield from _failures(comparison)
     yield from _missing(comparison)
+
+
+def _own(own: Sequence[Comparison], pictures: Mapping[str, str] | None) -> Iterator[str]:
+    for comparison in own:
+        yield from section(comparison)
+        if picture := (pictures or {}).get(comparison.artifact.stem):
+            yield f"![{comparison.artifact.title}]({picture})\n"
 
 
 def _meaning(comparison: Comparison) -> str:
@@ -187,13 +191,13 @@ def _legend(comparison: Comparison) -> Iterator[str]:
     differ = [c for c in comparison.cells if c.verdict in ("differs", "diverged")]
     if differ:
         yield "What differs:"
-        yield _table(tables.cells(comparison, differ))
+        yield markdown_table(tables.cells(comparison, differ))
 
 
 def _ending(comparison: Comparison) -> str:
     done = [result.summary for result in tables.results([comparison]) if result.done]
     took = tables.duration(sum(summary.get("seconds", 0.0) for summary in done))
-    return f"**{tables.outcome(comparison)}** {_runs(len(done))} done, which took {took}."
+    return f"**{tables.outcome(comparison)}** {how_many(len(done))} done, which took {took}."
 
 
 def _failures(comparison: Comparison) -> Iterator[str]:
@@ -203,7 +207,7 @@ def _failures(comparison: Comparison) -> Iterator[str]:
     if counts:
         yield "Failed:"
         spans = ((reason.replace("`", "'"), count) for reason, count in counts.items())
-        yield "".join(f"- `{span}` ({_runs(count)})\n" for span, count in spans)
+        yield "".join(f"- `{span}` ({how_many(count)})\n" for span, count in spans)
 
 
 def _missing(comparison: Comparison) -> Iterator[str]:
@@ -233,29 +237,15 @@ def _not_run(names: Sequence[str], store: Store) -> Iterator[str]:
         made, identities = _as_published(name)
         command = Comparison(made, ()).command()
         done = len(identities & there)
-        runs = _runs(len(identities)) + (f", {done} done" if done else "")
+        runs = how_many(len(identities)) + (f", {done} done" if done else "")
         rows.append((Entry(made.title), Entry(runs), Entry(f"`{command}`")))
     yield "## Not run"
     yield "As in the paper; `--seeds`, `--rounds`, `--model` and `--data` make cheaper versions."
-    yield _table(Table(("artifact", "runs", "command"), tuple(rows), 3))
+    yield markdown_table(Table(("artifact", "runs", "command"), tuple(rows), 3))
 
 
 # -- notation -----------------------------------------------------------------------------------
 
 
-def _runs(count: int) -> str:
-    return f"{count} run{'s' * (count != 1)}"
-
-
 def _fenced(commands: Sequence[str]) -> str:
     return "\n".join(["```", *commands, "```"]) + "\n"
-
-
-def _table(table: Table) -> str:
-    rules = ["---" if k < table.labels else "---:" for k in range(len(table.head))]
-    rows = [[_bold(entry) for entry in row] for row in table.rows]
-    return "".join(f"| {' | '.join(row)} |\n" for row in [list(table.head), rules, *rows])
-
-
-def _bold(entry: Entry) -> str:
-    return f"**{entry.text}**" if entry.tone == "bad" else entry.text

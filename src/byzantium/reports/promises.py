@@ -9,7 +9,7 @@ from byzantium.aggregation import parse_rule
 from byzantium.core import ByzantiumError
 from byzantium.guarantees import Guarantee, guarantee
 from byzantium.learning import metrics
-from byzantium.runs import LAST, Metrics, Run
+from byzantium.runs import LAST, Metrics, Run, plugins
 
 
 def promises(run: Run, lines: Sequence[Metrics]) -> dict[str, str]:
@@ -17,6 +17,8 @@ def promises(run: Run, lines: Sequence[Metrics]) -> dict[str, str]:
 
     Theorem 2 leaves a constant factor out; the condition of Theorem 4 is as printed.
     """
+    if plugins.missing(run.plugin):
+        return {}
     found = _guarantee(run.rule, run.participants or run.n, run.q or run.f)
     if not isinstance(found, Guarantee):
         return {"promise": f"not covered: {found}"}

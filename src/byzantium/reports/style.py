@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLACK, GREY = "#222222", "#777777"
-DASHES: dict[Any, Any] = {0.0: "-", 0.9: (0, (4, 1.5)), 0.5: (0, (6, 1, 1, 1)), 0.99: (0, (1, 1))}
+PATTERNS: dict[str, Any] = {
+    "solid": "-",
+    "dash": (0, (4, 1.5)),
+    "dot": (0, (1, 1)),
+    "dashdot": (0, (6, 1, 1, 1)),
+    "longdash": (0, (8, 2)),
+}
 SMALL, USUAL, LARGE = 6.5, 8.0, 10.5
 
 
@@ -26,29 +32,34 @@ def sheet(
     shape: tuple[int, int],
     panel: tuple[float, float],
     *,
-    share: bool = True,
+    share: Any = True,
     gap: tuple[float, float] = (0.12, 0.14),
     left: float = 0.75,
     right: float = 0.2,
     bottom: float = 0.85,
     titled: bool = True,
 ) -> tuple[Figure, list[list[Axes]]]:
-    """Panels of one size under a title and, in small, in what the version is cheaper."""
+    """Panels of one size under a title and, in small, in what the version is cheaper.
+
+    share: whether panels share their axes; "row", if those of a row alone share what is upwards.
+    """
     from matplotlib.figure import Figure
 
     rows, columns = shape
     inner = columns * panel[0] + (columns - 1) * gap[0]
     width = left + inner + right
     titles = textwrap.wrap(artifact.title, int(width * 12))
-    cheaper = f"cheaper version: {', '.join(artifact.cheaper)}" if artifact.cheaper else ""
-    notes = textwrap.wrap(cheaper, int(width * 15))
+    below = f"cheaper version: {', '.join(artifact.cheaper)}" if artifact.cheaper else ""
+    if not artifact.maker:  # runs of one's own: the title alone does not say what they are
+        below = f"{artifact.fixed}. {artifact.notes}" if artifact.notes else artifact.fixed
+    notes = textwrap.wrap(below, int(width * 15))
     top = (0.4 if titled else 0.2) + 0.19 * len(titles) + 0.14 * len(notes)
     height = top + rows * panel[1] + (rows - 1) * gap[1] + bottom
     figure = Figure(figsize=(width, height))
     axes = figure.subplots(
         rows,
         columns,
-        sharex=share,
+        sharex=bool(share),
         sharey=share,
         squeeze=False,
         gridspec_kw={
@@ -78,6 +89,31 @@ def sheet(
         for axis in row:
             _plain(axis)
     return figure, [list(row) for row in axes]
+
+
+def row(
+    columns: int, panel: tuple[float, float], *, left: float = 0.75, right: float = 0.2
+) -> tuple[Figure, list[Axes]]:
+    """Panels side by side that share their axes, without a title."""
+    from matplotlib.figure import Figure
+
+    top, bottom, gap = 0.35, 0.5, 0.15
+    width = left + columns * panel[0] + (columns - 1) * gap + right
+    height = top + panel[1] + bottom
+    figure = Figure(figsize=(width, height))
+    sides = {"left": left / width, "right": 1 - right / width}
+    ends = {"bottom": bottom / height, "top": 1 - top / height}
+    axes = figure.subplots(
+        1,
+        columns,
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        gridspec_kw={**sides, **ends, "wspace": gap / panel[0]},
+    )[0]
+    for axis in axes:
+        _plain(axis)
+    return figure, list(axes)
 
 
 def _plain(axis: Axes) -> None:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
 from byzantium.learning import metrics
-from byzantium.papers import Compared, Comparison
-from byzantium.runs import LARGEST, LAST, Result, Run
+from byzantium.papers import Compared, Comparison, worst
+from byzantium.reports import measured, palette
+from byzantium.runs import Result, Run
 
 NONE = "—"
+# Parameters of these are left out where they tell nothing apart; those of all else are the point.
+SHORTENED = ("rule", "attack")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A text in a table, and its tone: "good", "bad", "faint" or none."""
+    """A text in a table, and its tone: "good", "best", "bad", "faint" or none."""
 
     text: str
     tone: str = ""
@@ -30,79 +33,6 @@ class Table:
     head: tuple[str, ...]
     rows: tuple[tuple[Entry, ...], ...]
     labels: int
-
-
-# -- what was measured --------------------------------------------------------------------------
-
-
-def curves(comparison: Comparison, compared: Compared) -> list[dict[int, float]]:
-    """For each seed what the figure shows, by round; as far as it goes, and where it is finite.
-
-    A norm is shown as its ratio to that without momentum, of the same seed.
-    """
-    y = comparison.artifact.picture.y
-    own = [_recorded(result, y) for result in compared.results]
-    if y != "norm":
-        return own
-    labels = {**compared.cell.labels, "momentum": 0.0}
-    plain = next((cell for cell in comparison.cells if cell.cell.labels == labels), None)
-    if plain is None:
-        return [{} for _ in own]
-    below = [_recorded(result, y) for result in plain.results]
-    return [
-        _drawn({at: value / base[at] for at, value in curve.items() if base.get(at)})
-        for curve, base in zip(own, below, strict=True)
-    ]
-
-
-def _recorded(result: Result, y: str) -> dict[int, float]:
-    return _drawn({line["round"]: line[y] for line in result.metrics if y in line})
-
-
-def _drawn(curve: dict[int, float]) -> dict[int, float]:
-    return {at: value for at, value in curve.items() if abs(value) <= LARGEST}
-
-
-def measured(comparison: Comparison, compared: Compared) -> list[float]:
-    """For each completed seed the number of the cell: of curves the mean of the last five."""
-    if comparison.artifact.picture.y in ("accuracy", "error"):
-        return compared.values
-    pairs = zip(compared.results, curves(comparison, compared), strict=True)
-    return [
-        fmean(list(curve.values())[-LAST:])
-        for result, curve in pairs
-        if result.status == "completed" and curve
-    ]
-
-
-def weights(compared: Compared, done: bool = False) -> list[list[float]]:
-    """For each seed, of those that are done or of all begun, the mean weight of every worker."""
-    return [
-        _mean_weights(result)
-        for result in compared.results
-        if any("weights" in line for line in result.metrics) and (result.done or not done)
-    ]
-
-
-def _mean_weights(result: Result) -> list[float]:
-    lines = [line for line in result.metrics if "weights" in line]
-    ends = [0, *(line["round"] for line in lines)]
-    # The last block is shorter where the number of rounds is no multiple of the others' length.
-    lengths = [ends[k + 1] - ends[k] for k in range(len(lines))]
-    columns = zip(*(line["weights"] for line in lines), strict=True)
-    return [fmean(column, lengths) for column in columns]
-
-
-def share(weights: Sequence[float], job: Run) -> float:
-    """What part of the weight attackers had; none where nobody had any."""
-    total = sum(weights)
-    return sum(weights[job.n - job.q :]) / total if total else 0.0
-
-
-def deviation(result: Result) -> float:
-    """Of the draws of a demonstration; 0 where it is not known."""
-    found = result.metrics[-1].get("deviation", 0.0) if result.metrics else 0.0
-    return float(found) if math.isfinite(found) else 0.0
 
 
 # -- rows ---------------------------------------------------------------------------------------
@@ -123,7 +53,7 @@ def cells(comparison: Comparison, shown: Sequence[Compared]) -> Table:
     names = varying(comparison)
     rows = []
     for compared in shown:
-        labels = (Entry(str(compared.cell.labels[name])) for name in names)
+        labels = _labels(comparison, compared, names)
         cell = compared.published
         published = f"{cell.mean:.2f} ± {cell.deviation:.2f}" if cell else NONE
         gap = compared.difference
@@ -141,24 +71,99 @@ def cells(comparison: Comparison, shown: Sequence[Compared]) -> Table:
 
 
 def grid(comparison: Comparison) -> Table:
-    """A column for each attack, or what else the columns are; "ours (published)" in the cells."""
+    """A column for each attack, or what else the columns are; "ours (published)" in the cells.
+
+    Over several attacks the worst of them goes first. Where nothing was published the best of each
+    column is marked, and all that the seeds cannot tell from it.
+    """
+    names, across = axes(comparison)
+    called = namer(comparison)
+    heads = list(dict.fromkeys(compared.cell.labels[across] for compared in comparison.cells))
+    rows: dict[tuple[Any, ...], dict[Any, Compared]] = {}
+    for compared in comparison.cells:
+        labels = compared.cell.labels
+        rows.setdefault(tuple(labels[name] for name in names), {})[labels[across]] = compared
+    columns = [[row.get(head) for row in rows.values()] for head in heads]
+    titles = [called(across, head) for head in heads]
+    if judged(comparison):
+        titles.insert(0, "worst")
+        columns.insert(0, [worst(list(row.values())) for row in rows.values()])
+    shown = [_column(comparison, column) for column in columns]
+    if judged(comparison):
+        pairs = zip(shown[0], rows.values(), strict=True)
+        shown[0] = [_worst_entry(entry, list(row.values()), len(heads)) for entry, row in pairs]
+    listed = tuple(
+        (*(Entry(_label(called, name, v)) for name, v in zip(names, labels, strict=True)), *entries)
+        for labels, entries in zip(rows, zip(*shown, strict=True), strict=True)
+    )
+    return Table((*names, *titles), listed, len(names))
+
+
+def axes(comparison: Comparison) -> tuple[list[str], str]:
+    """The labels that make the rows of a grid, and the one that makes its columns."""
     picture = comparison.artifact.picture
     across = picture.lines[0] if picture.kind == "points" else picture.columns
     names = [name for name in varying(comparison) if name != across]
-    if not names:
-        names = [name for name in comparison.cells[0].cell.labels if name != across][:1]
-    heads = list(dict.fromkeys(compared.cell.labels[across] for compared in comparison.cells))
-    rows: dict[tuple[Any, ...], dict[Any, Entry]] = {}
+    return names or [name for name in comparison.cells[0].cell.labels if name != across][:1], across
+
+
+def judged(comparison: Comparison) -> bool:
+    """Whether there is a worst case: of accuracies, under several attacks side by side."""
+    _, across = axes(comparison)
+    attacks = {compared.cell.labels[across] for compared in comparison.cells}
+    accuracy = comparison.artifact.picture.y == "accuracy"
+    return across == "attack" and accuracy and len(attacks) > 1
+
+
+def namer(comparison: Comparison) -> Callable[[str, Any], str]:
+    """What labels and their values are called, each as short as it can be among the others."""
+    values: dict[str, set[str]] = {}
     for compared in comparison.cells:
-        labels = compared.cell.labels
-        row = rows.setdefault(tuple(labels[name] for name in names), {})
-        row[labels[across]] = _brief(comparison, compared)
-    listed = tuple(
-        (*(Entry(str(label)) for label in labels), *(row.get(head, Entry("")) for head in heads))
-        for labels, row in rows.items()
-    )
-    titles = (head if isinstance(head, str) else f"{across}={head}" for head in heads)
-    return Table((*names, *titles), listed, len(names))
+        for name, value in compared.cell.labels.items():
+            if isinstance(value, str) and value not in palette.BY_NAME:
+                values.setdefault(name, set()).add(value)
+    names = {name: palette.shortened(texts) for name, texts in values.items() if name in SHORTENED}
+    return lambda name, value: names.get(name, {}).get(value) or palette.short(name, value)
+
+
+def _label(called: Callable[[str, Any], str], name: str, value: Any) -> str:
+    """In a row, under its name."""
+    return called(name, value) if isinstance(value, str) else str(value)
+
+
+def best(column: Sequence[Compared]) -> list[Compared]:
+    """The best of some cells first, then what its seeds cannot tell from it."""
+    there = sorted((c for c in column if c.values), key=lambda c: -(c.value or 0.0))
+    if not there or len(there[0].values) < 2:
+        return there[:1]
+    return [c for c in there if not there[0].differs(c)]
+
+
+def _column(comparison: Comparison, column: Sequence[Compared | None]) -> list[Entry]:
+    """The best of those that nobody published, with what cannot be told from it, are marked."""
+    there = [compared for compared in column if compared is not None and compared.values]
+    accuracy = comparison.artifact.picture.y == "accuracy"
+    several = usual(comparison) > 1 and not comparison.is_published
+    marked = best(there) if accuracy and several else []
+    entries = [Entry("") if one is None else _brief(comparison, one) for one in column]
+    if len(marked) == len(there):  # nothing can be told from anything
+        return entries
+    return [
+        Entry(entry.text, "best") if one in marked else entry
+        for entry, one in zip(entries, column, strict=True)
+    ]
+
+
+def _worst_entry(entry: Entry, row: Sequence[Compared], attacks: int) -> Entry:
+    """The worst of a row, beside the worst published; of how many attacks, if not of all."""
+    numbers = [compared.published.mean for compared in row if compared.published]
+    text = entry.text.partition(" (")[0]
+    if len(numbers) == attacks:
+        text += f" ({_number(min(numbers))})"
+    there = sum(bool(compared.values or compared.diverged) for compared in row)
+    if 0 < there < attacks:
+        text += f", of {there} attack{'s' * (there > 1)}"
+    return Entry(text or NONE, entry.tone if not numbers else "")
 
 
 def shares(comparison: Comparison) -> Table:
@@ -166,8 +171,8 @@ def shares(comparison: Comparison) -> Table:
     names = varying(comparison)
     rows = []
     for compared in comparison.cells:
-        labels = (Entry(str(compared.cell.labels[name])) for name in names)
-        found = weights(compared, done=True)
+        labels = _labels(comparison, compared, names)
+        found = measured.weights(compared, done=True)
         if not found:
             rows.append((*labels, *[Entry(state(compared) or NONE, "faint")] * 3, _seeds(compared)))
             continue
@@ -181,7 +186,7 @@ def shares(comparison: Comparison) -> Table:
         rows.append(
             (
                 *labels,
-                Entry(f"{share(mean, job):.3f}"),
+                Entry(f"{measured.share(mean, job):.3f}"),
                 Entry(f"{mean[largest] / total if total else 0.0:.3f} ({who})"),
                 Entry(f"{effective:.1f} of {job.n}"),
                 _seeds(compared),
@@ -189,6 +194,11 @@ def shares(comparison: Comparison) -> Table:
         )
     head = (*names, "share on attackers", "largest share", "effective workers", "seeds")
     return Table(head, tuple(rows), len(names))
+
+
+def _labels(comparison: Comparison, compared: Compared, names: Sequence[str]) -> list[Entry]:
+    called, labels = namer(comparison), compared.cell.labels
+    return [Entry(_label(called, name, labels[name])) for name in names]
 
 
 def varying(comparison: Comparison) -> list[str]:
@@ -254,7 +264,7 @@ def _seeds(compared: Compared, unit: str = "") -> Entry:
 
 def _brief(comparison: Comparison, compared: Compared) -> Entry:
     y = comparison.artifact.picture.y
-    values = measured(comparison, compared)
+    values = measured.numbers(comparison, compared)
     published = f" ({_number(compared.published.mean)})" if compared.published else ""
     if not values:
         tone = "bad" if published and compared.verdict == "diverged" else "faint"
@@ -264,7 +274,15 @@ def _brief(comparison: Comparison, compared: Compared) -> Entry:
         text += f" ± {_number(stdev(values), y, 2)}"
     if others(compared):
         text += f", {others(compared)}"
+    elif not comparison.is_published and len(values) != usual(comparison):
+        text += f", {_seeds(compared, ' seed').text}"
     return Entry(text + published, verdict(comparison, compared).tone if published else "")
+
+
+def usual(comparison: Comparison) -> int:
+    """How many seeds most cells have."""
+    counts = Counter(len(compared.values) for compared in comparison.cells if compared.values)
+    return counts.most_common(1)[0][0] if counts else 0
 
 
 # -- sentences ----------------------------------------------------------------------------------
@@ -276,7 +294,10 @@ def outcome(comparison: Comparison) -> str:
     if comparison.is_published and comparison.comparable:
         looked_at = [c for c in comparison.cells if c.published and c.verdict != "missing"]
         agree = sum(compared.verdict == "agrees" for compared in looked_at)
-        said.append(f"{agree} of {len(looked_at)} cells agree")
+        seeds = sorted({len(compared.values) for compared in looked_at}) or [0]
+        many = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
+        plural = "s" * (seeds[-1] != 1)
+        said.append(f"{agree} of {len(looked_at)} cells agree ({many} seed{plural})")
     if comparison.is_published:
         same, pairs = comparison.order()
         order = f"the order of the rules is kept in {same} of {pairs} pairs"
@@ -294,6 +315,49 @@ def outcome(comparison: Comparison) -> str:
         said.append(f"all {total} cells done")
     text = "; ".join(said)
     return f"{text[0].upper()}{text[1:]}."
+
+
+def meaning(comparison: Comparison) -> str:
+    """What a number of a grid is, over how many seeds, and what they can show."""
+    title, seeds = comparison.artifact.picture.title, usual(comparison)
+    title = title[0].upper() + title[1:]
+    if not seeds:
+        return f"{title}; no run is finished."
+    if seeds == 1:
+        return f"{title}; one seed, which cannot show that two cells differ."
+    said = f"{title}; mean ± standard deviation over {seeds} seeds."
+    marked = any(entry.tone == "best" for row in grid(comparison).rows for entry in row)
+    if len(grid(comparison).rows) == 1:
+        return said
+    if not marked:
+        return f"{said} They cannot tell the cells of a column apart (Welch's t test, 95 %)."
+    return (
+        f"{said} Bold: the best of a column, and all that these seeds cannot tell from it "
+        "(Welch's t test, 95 %)."
+    )
+
+
+def advice(comparison: Comparison) -> str:
+    """For each column of a grid what is best in it; one seed gives no advice."""
+    if usual(comparison) < 2:
+        return "One seed cannot show which is best."
+    (name, *_), across = axes(comparison)
+    called, columns = namer(comparison), dict[Any, list[Compared]]()
+    for compared in comparison.cells:
+        columns.setdefault(compared.cell.labels[across], []).append(compared)
+    said = []
+    for head, column in columns.items():
+        if not (found := best(column)):
+            continue
+        first, *same = found
+        text = f"{called(across, head)}: {_named(called, name, first)} ({first.value:.1f})"
+        others = ", ".join(_named(called, name, one) for one in same)
+        said.append(text + (f" or {others}" if others else ""))
+    return "; ".join(said) + "."
+
+
+def _named(called: Callable[[str, Any], str], name: str, compared: Compared) -> str:
+    return f"`{called(name, compared.cell.labels[name])}`"
 
 
 def results(comparisons: Sequence[Comparison]) -> list[Result]:

@@ -99,6 +99,11 @@ class Job(ABC):
         check_names(cls, values)
         return cls(**values)
 
+    @classmethod
+    def recorded(cls, values: Mapping[str, Any]) -> Self:
+        """From what a stranger may have written: nothing that it names is opened or run."""
+        return cls.of(values)
+
     @cached_property
     def identity(self) -> str:
         """A hash of the fields and of the version of the numerics.

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from byzantium import aggregation, runs
 from byzantium.core import ByzantiumError, Count, Positive, Seed, files
-from byzantium.runs.job import METRICS, Job, Stop, Watch, append
+from byzantium.runs import plugins
+from byzantium.runs.job import METRICS, Job, Stop, Watch, append, option
 
 if TYPE_CHECKING:
     from byzantium.aggregation import Aggregator
@@ -34,19 +35,24 @@ class Mimicry(Job):
     d: Positive = 100
     draws: Positive = 20
     seed: Seed = 0
+    plugin: tuple[str, ...] = option((), "Whose the rule is, where it does not ship.", later=True)
 
     def check(self) -> None:
         if self.q >= self.n:
             raise ByzantiumError(f"a demonstration needs q < n, got q={self.q} of {self.n}")
+        if plugins.unread(self, ["rule"]):
+            return
         rule = self.aggregator()
         aggregation.check_sizes(rule.stages, self.n)
         object.__setattr__(self, "rule", repr(rule))
+        plugins.settle(self, ["rule"])
 
     @property
     def workers(self) -> int:
         return self.n
 
     def aggregator(self) -> Aggregator:
+        plugins.need(self)
         return runs.parts.rule_of(self.rule, self.q)
 
     def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:

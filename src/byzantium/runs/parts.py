@@ -3,36 +3,73 @@
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
 from byzantium.aggregation import Aggregator, parse_rule
-from byzantium.core import ByzantiumError, Measure, Positive, fitted_arguments, notation
-from byzantium.learning import Dataset, load, long_tail, models
+from byzantium.core import ByzantiumError, Measure, Members, Positive, notation
+from byzantium.learning import Dataset, load, long_tail, models, own
+from byzantium.learning import data as learning_data
+
+
+def _outputs(data: Dataset) -> int:
+    """How many numbers a model must give: one for each class, or as many as a target has."""
+    return data.classes or data.train_y[0].numel()
 
 
 def _cnn(data: Dataset, scale: Positive = 1) -> nn.Module:
+    """The paper's convolutional network, for images of 1 x 28 x 28."""
     if data.train_x.shape[1:] != (1, 28, 28):
         size = " x ".join(map(str, data.train_x.shape[1:]))
         raise ByzantiumError(
             f"the model cnn is for images of 1 x 28 x 28, those of {data.name} are {size}"
         )
-    return models.cnn(scale, data.classes)
+    return models.cnn(scale, _outputs(data))
 
 
 def _mlp(data: Dataset, hidden: Positive = 64, layers: Positive = 1) -> nn.Module:
-    return models.mlp(tuple(data.train_x.shape[1:]), (hidden,) * layers, data.classes)
+    """Fully connected layers with ReLU between them."""
+    return models.mlp(tuple(data.train_x.shape[1:]), (hidden,) * layers, _outputs(data))
 
 
 def _linear(data: Dataset) -> nn.Module:
-    return models.linear(tuple(data.train_x.shape[1:]), data.classes)
+    """Multinomial logistic regression, or linear regression."""
+    return models.linear(tuple(data.train_x.shape[1:]), _outputs(data))
 
 
-MODELS: dict[str, Callable[..., nn.Module]] = {"cnn": _cnn, "mlp": _mlp, "linear": _linear}
+def _convnet(data: Dataset, width: Positive = 32) -> nn.Module:
+    """Three convolutions with GroupNorm, for pictures such as those of CIFAR-10."""
+    return models.convnet(_channels(data, "convnet"), width, _outputs(data))
+
+
+def _resnet20(data: Dataset, width: Positive = 16) -> nn.Module:
+    """The residual network of 20 layers, with GroupNorm."""
+    return models.resnet20(_channels(data, "resnet20"), width, _outputs(data))
+
+
+def _channels(data: Dataset, name: str) -> int:
+    shape = data.train_x.shape[1:]
+    if len(shape) != 3 or min(shape[1:]) < 8:
+        size = " x ".join(map(str, shape))
+        raise ByzantiumError(
+            f"the model {name} is for pictures of at least 8 x 8, those of {data.name} are {size}"
+        )
+    return shape[0]
+
+
+MODELS: Members[Callable[..., nn.Module]] = Members(
+    "model",
+    {
+        "cnn": _cnn,
+        "convnet": _convnet,
+        "resnet20": _resnet20,
+        "mlp": _mlp,
+        "linear": _linear,
+    },
+)
 
 
 def _sgd(
@@ -48,57 +85,32 @@ def _adam(parameters: Any, rate: float, weight_decay: Measure = 0.0) -> torch.op
 OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"sgd": _sgd, "adam": _adam}
 
 
+def data(text: str) -> str:
+    """How a data set is written; of a file, its name and a digest of its contents."""
+    return own.recorded(text) if own.is_file(text) else learning_data.spelled(text)[0]
+
+
 def selected(name: str, gamma: float) -> Dataset:
     data = load(name)
     return data if gamma == 1 else long_tail(data, gamma)
 
 
 @functools.lru_cache(maxsize=2)
-def dataset(name: str, gamma: float, folder: str | None) -> Dataset:
-    """Read once for all runs of a process; `folder` is where `load` looks for the files."""
+def dataset(name: str, gamma: float, folder: str | None, plugins: tuple[str, ...]) -> Dataset:
+    """Read once for all runs of a process, while the plugins and the folder of files are these."""
     return selected(name, gamma)
 
 
 def rule_of(text: str, f: int) -> Aggregator:
     """A rule from its notation; written without its f, it has this one."""
-    return parse_rule(called(text), f=f)
-
-
-def called(text: str) -> str:
-    """`Median` is short for `Median()`."""
-    return f"{text.strip()}()" if text.strip().isidentifier() else text
+    return parse_rule(notation.called(text), f=f)
 
 
 def model(text: str) -> tuple[str, Callable[[Dataset], nn.Module]]:
     """How a model is written, and what builds it for a data set."""
-    return _spelled(text, MODELS, given=1)
+    return notation.spelled(text, MODELS, given=1)
 
 
 def optimiser(text: str) -> tuple[str, Callable[[Any, float], torch.optim.Optimizer]]:
     """How an optimiser is written, and what makes it of parameters and a learning rate."""
-    return _spelled(text, OPTIMISERS, given=2)
-
-
-def _spelled(
-    text: str, known: Mapping[str, Callable[..., Any]], given: int
-) -> tuple[str, Callable[..., Any]]:
-    """How `name(argument=value)` is written, and the function with these arguments.
-
-    The first `given` parameters are not of the notation.
-    """
-
-    def note(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(**arguments: Any) -> tuple[str, dict[str, Any]]:
-            return name, fitted_arguments(make, arguments)
-
-        signature = inspect.signature(make)
-        written = list(signature.parameters.values())[given:]
-        noted.__signature__ = signature.replace(parameters=written)  # type: ignore[attr-defined]
-        return noted
-
-    noting = {name: note(name, make) for name, make in known.items()}
-    name, arguments = notation.read(called(text), noting)
-    defaults = inspect.signature(known[name]).parameters
-    given_ones = {k: v for k, v in arguments.items() if v != defaults[k].default}
-    listed = ", ".join(f"{argument}={value}" for argument, value in given_ones.items())
-    return f"{name}({listed})" if listed else name, functools.partial(known[name], **arguments)
+    return notation.spelled(text, OPTIMISERS, given=2)

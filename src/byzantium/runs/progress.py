@@ -15,11 +15,12 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from byzantium.runs.certification import Certification
 from byzantium.runs.federation import Federation
 from byzantium.runs.job import Job
 from byzantium.runs.mimicry import Mimicry
+from byzantium.runs.pool import Event
 from byzantium.runs.run import Run
-from byzantium.runs.sweep import Event
 
 
 def described(job: Job) -> str:
@@ -29,6 +30,8 @@ def described(job: Job) -> str:
         return f"{job.rule} against {job.attack}{momentum}, {job.partition}, seed {job.seed}"
     if isinstance(job, Mimicry):
         return f"{job.rule}, {job.q} of {job.n} copy one, dimension {job.d}"
+    if isinstance(job, Certification):
+        return f"{job.rule} attacked, {job.f} of {job.n} bad, seed {job.seed}"
     if isinstance(job, Federation):
         return f"{job.name}: {job.rule}, f = {job.f}"
     return job.identity
@@ -66,7 +69,8 @@ class Board:
     def show(self, event: Event) -> None:
         name = described(event.job)
         if event.kind == "begun":
-            self.bars[event.job] = self.progress.add_task(name, total=None)
+            if event.job not in self.bars:  # by another worker, whose end nobody told of
+                self.bars[event.job] = self.progress.add_task(name, total=None)
         elif event.kind == "progress":
             self.progress.update(
                 self.bars[event.job],

@@ -69,7 +69,8 @@ def configuration(path: Path) -> dict[str, Any]:
 def summary(path: Path, measure: str) -> dict[str, Any] | None:
     """What became of a job that is done; None if there is no such file.
 
-    measure: what was measured, accuracy (percent) or error; a completed job has it.
+    measure: what was measured, accuracy (percent) or error; a completed job has it. Where there are
+             no classes to be accurate about, it has the loss instead.
     """
     with _reading(path):
         try:
@@ -77,7 +78,8 @@ def summary(path: Path, measure: str) -> dict[str, Any] | None:
         except FileNotFoundError:
             return None
         status, measured = outcome(values.get("status")).status, values.get(measure)
-        if status == "completed" and not _is_number(measured, 0):
+        instead = measure == "accuracy" and measured is None and _is_number(values.get("loss"))
+        if status == "completed" and not _is_number(measured, 0) and not instead:
             raise ByzantiumError(f"its {measure} is {reprlib.repr(measured)}")
         if status != "completed" and measured is not None:
             raise ByzantiumError(f"it {status} and has the {measure} {reprlib.repr(measured)}")
@@ -239,10 +241,19 @@ def _are_digests(value: Any) -> bool:
 
 
 def _is_measured(name: str, value: Any, workers: int | None) -> bool:
-    """A number, which need not be finite; a number for each worker; how often some were named."""
-    kind = measured.TABLE[name].kind if name in measured.TABLE else "number"
+    """A number, which need not be finite; a number for each worker; how often some were named.
+
+    A metric that is not in the table, of a plugin that is not loaded, may be any of these.
+    """
+    kind = measured.TABLE[name].kind if name in measured.TABLE else _kind_of(value)
     if kind == "shares":
         return isinstance(value, list) and len(value) == workers and all(map(_is_number, value))
     if kind == "workers":
         return isinstance(value, dict) and all(map(_is_whole, value.values()))
     return _is_number(value) or (isinstance(value, float) and not math.isfinite(value))
+
+
+def _kind_of(value: Any) -> str:
+    if isinstance(value, list):
+        return "shares"
+    return "workers" if isinstance(value, dict) else "number"

@@ -6,10 +6,10 @@ import inspect
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from byzantium import aggregation, learning, runs, threats
 from byzantium.core import (
@@ -24,6 +24,7 @@ from byzantium.core import (
     notation,
 )
 from byzantium.learning import metrics
+from byzantium.runs import plugins
 from byzantium.runs.job import METRICS, Job, Metrics, Stop, Watch, append, option
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
 # The accuracy of a run is the mean of its last five evaluations, as in the paper.
 LAST = 5
+PLUGIN_HELP = (
+    "A Python file of your own, whose rules, attacks, partitions, models, data sets, losses and "
+    "metrics can then be named. Its code is run. May be given several times."
+)
 
 
 @dataclass(frozen=True)
@@ -86,12 +91,19 @@ class Run(Job):
         ("distance", "spread", "weights"), f"What else to keep, of {', '.join(metrics.words())}."
     )
     seed: Seed = option(0, "Of everything random.")
+    loss: str = option(
+        "cross_entropy",
+        "What is minimised: cross_entropy, squared (regression), absolute, huber(delta).",
+        later=True,
+    )
+    device: str = option("cpu", "Where it is computed, as torch names it.", later=True)
+    dtype: Literal["float32", "float64"] = option("float32", "The numbers of it.", later=True)
+    plugin: tuple[str, ...] = option((), PLUGIN_HELP, later=True)
 
     def check(self) -> None:
-        names = learning.data.NAMES
-        if self.data not in names:
-            hint = notation.hint(self.data, names)
-            raise ByzantiumError(f"there is no data set {self.data!r}{hint}")
+        if plugins.unread(self, (*plugins.tables(), "optimiser")):
+            learning.Settings(**{**self._settings(), "record": (), "loss": "cross_entropy"})
+            return
         settings, rule = self.settings(), self.aggregator()
         for stage in rule.stages:
             if stage.bad not in (None, self.f):
@@ -102,13 +114,33 @@ class Run(Job):
         aggregation.check_sizes(rule.stages, settings.participants or settings.n)
         normal = {
             "rule": repr(rule),
-            "attack": repr(threats.parse_attack(runs.parts.called(self.attack))),
+            "attack": repr(threats.parse_attack(notation.called(self.attack))),
             "partition": repr(learning.partition.read(self.partition)),
             "model": runs.parts.model(self.model)[0],
             "optimiser": runs.parts.optimiser(self.optimiser)[0],
+            "data": runs.parts.data(self.data),
+            "loss": settings.loss,
         }
         for name, text in normal.items():
             object.__setattr__(self, name, text)
+        plugins.settle(self, plugins.tables())
+        object.__setattr__(self, "_data", learning.own.place(self.data))
+
+    @classmethod
+    def recorded(cls, values: Mapping[str, Any]) -> Self:
+        data = values.get("data", "")
+        if isinstance(data, str) and learning.own.is_path(data):
+            raise ByzantiumError(f"its data, {data[:80]!r}, are a path without a digest")
+        return cls.of(values)
+
+    def _prepare(self) -> None:
+        """Have at hand what it was planned with; a sentence about what is missing.
+
+        Where a file of data is, travels with it into other processes, as the places of plugins do.
+        """
+        plugins.need(self)
+        if place := getattr(self, "_data", None):
+            learning.own.know(self.data, place)
 
     # -- parts -----------------------------------------------------------------------------------
 
@@ -121,47 +153,55 @@ class Run(Job):
         """How many attack: unless it is said, as many as declared; none without an attack."""
         if self.attackers is not None:
             return self.attackers
-        return 0 if runs.parts.called(self.attack) == "NoAttack()" else self.f
+        return 0 if notation.called(self.attack) == "NoAttack()" else self.f
 
     def settings(self) -> Settings:
-        return learning.Settings(
-            n=self.n,
-            q=self.q,
-            **{
-                name: getattr(self, name)
-                for name in inspect.signature(learning.Settings).parameters
-                if name not in ("n", "q")
-            },
-        )
+        return learning.Settings(**self._settings())
+
+    def _settings(self) -> dict[str, Any]:
+        names = inspect.signature(learning.Settings).parameters
+        return {name: getattr(self, name) for name in names}
 
     def aggregator(self) -> Aggregator:
+        self._prepare()
         return runs.parts.rule_of(self.rule, self.f)
 
     def dataset(self) -> Dataset:
         """The data set; of the last two, those that other runs of this process need are at hand."""
-        return runs.parts.dataset(self.data, self.long_tail, os.environ.get("BYZANTIUM_DATA"))
+        self._prepare()
+        folder = os.environ.get("BYZANTIUM_DATA")
+        return runs.parts.dataset(self.data, self.long_tail, folder, self.plugin)
 
     def built(self, data: Dataset) -> nn.Module:
         """The model for a data set, at its beginning."""
         import torch
 
+        self._prepare()
         _, build = runs.parts.model(self.model)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             model: nn.Module = build(data)
+        if not isinstance(model, torch.nn.Module):
+            kind = type(model).__name__
+            raise ByzantiumError(f"the model {self.model} must be an nn.Module, got a {kind}")
         return model
 
     def check_parts(self, data: Dataset) -> None:
-        """Raise a sentence unless the model and the partition fit a data set."""
+        """Raise a sentence unless the model, the loss and the partition fit a data set."""
         import torch
 
+        learning.models.check_device(self.device)
         try:
             with torch.device("meta"):  # shapes without numbers, which take no memory
-                self.built(data)
+                model = self.built(data)
         except (RuntimeError, MemoryError) as error:
             raise ByzantiumError(f"the model {self.model} cannot be built: {error}") from error
+        loss = learning.losses.read(self.loss)
+        learning.models.check_fit(model, data, loss, f"the model {self.model}")
         generator = torch.Generator().manual_seed(0)
-        learning.partition.read(self.partition)(data.train_y, self.n - self.q, generator)
+        learning.partition.read(self.partition)(
+            data.train_y, self.n - self.q, generator, users=data.train_user
+        )
 
     def simulation(self) -> Simulation:
         """The training, at its beginning."""
@@ -180,6 +220,7 @@ class Run(Job):
     # -- work ------------------------------------------------------------------------------------
 
     def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:
+        self._prepare()
         training = self.simulation()
         learning.resume(training, folder)
         history, path = training.history, folder / METRICS
@@ -194,10 +235,11 @@ class Run(Job):
             watch(record["round"], self.rounds, accuracy)
         if history.status == "running":
             return None
-        last = [evaluation["accuracy"] for evaluation in history.evaluations[-LAST:]]
+        measure = "accuracy" if training.data.classes else "loss"
+        last = [evaluation[measure] for evaluation in history.evaluations[-LAST:]]
         completed = history.status == "completed"
-        accuracy_of_last = sum(last) / len(last) if completed else None
-        summary = {"status": history.outcome, "accuracy": accuracy_of_last}
+        mean_of_last = sum(last) / len(last) if completed else None
+        summary = {"status": history.outcome, measure: mean_of_last}
         digests = dict(training.data.digests)
         return {**summary, "data": digests} if digests else summary
 
@@ -218,11 +260,12 @@ def check_ready(jobs: Iterable[Job]) -> None:
     It takes seconds, and is asked before hours of work. Runs that are alike in this are looked at
     once. The data are not held on to: other processes may do the work.
     """
-    alike: dict[tuple[str, float], dict[tuple[str, str, int], Run]] = {}
+    alike: dict[tuple[str, float], dict[tuple[Any, ...], Run]] = {}
     for run in jobs:
         if isinstance(run, Run):
+            run._prepare()
             same = alike.setdefault((run.data, run.long_tail), {})
-            same[run.model, run.partition, run.n - run.q] = run
+            same[run.model, run.partition, run.loss, run.device, run.n - run.q] = run
     for (name, gamma), different in alike.items():
         data = runs.parts.selected(name, gamma)
         for run in different.values():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from byzantium.core import ByzantiumError, at_work, needed
 from byzantium.runs import records
+from byzantium.runs.certification import Certification
 from byzantium.runs.federation import Federation
 from byzantium.runs.job import CONFIGURATION, FAILURE, METRICS, NUMERICS, Job, Metrics, finished
 from byzantium.runs.mimicry import Mimicry
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("byzantium")
 
-KINDS: dict[str, type[Job]] = {kind.__name__: kind for kind in (Run, Mimicry, Federation)}
+KINDS: dict[str, type[Job]] = {
+    kind.__name__: kind for kind in (Run, Mimicry, Federation, Certification)
+}
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,7 @@ def job_of(values: dict[str, Any]) -> Job:
     kind = values.pop("kind", "Run")
     if kind not in KINDS:
         raise ByzantiumError(f"there is no kind of job {kind!r}; there are {', '.join(KINDS)}")
-    return KINDS[kind].of(values)
+    return KINDS[kind].recorded(values)
 
 
 def _row(result: Result) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from .attacks import MinSum as MinSum
 from .attacks import NoAttack as NoAttack
 from .attacks import NonFinite as NonFinite
 from .mimic import Mimic as Mimic
+from .notation import members as members
 from .notation import parse_attack as parse_attack
 from .tuned import Tuned as Tuned
 

@@ -87,4 +87,10 @@ class Attack(Formula, Stateful, ABC):
             q = len(own)
         generator = generator or torch.Generator().manual_seed(secrets.randbits(63))
         sent = self.vectors(Scene(honest.detach(), own, q, rule, epoch, generator))
-        return sent.detach().to(honest.dtype).expand(q, honest.shape[1])
+        d = honest.shape[1]
+        if not isinstance(sent, Tensor) or sent.shape not in ((d,), (1, d), (q, d)):
+            raise ByzantiumError(
+                f"{self!r} must send {q} vectors of dimension {d}, or one for all, got a "
+                f"{type(sent).__name__} of shape {tuple(getattr(sent, 'shape', ()))}"
+            )
+        return sent.detach().to(honest).expand(q, d)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from byzantium.aggregation import column_blocks
-from byzantium.core import Measure
+from byzantium.core import ByzantiumError, Measure
 from byzantium.threats.attack import Attack, Scene
 
 # What an attack that must not be noticed may owe to the rounding of its vector to the dtype.
@@ -61,6 +61,8 @@ class LabelFlip(NoAttack):
     own_momentum: ClassVar[bool] = False  # as in the published runs
 
     def labels(self, y: Tensor, classes: int) -> Tensor:
+        if not classes:
+            raise ByzantiumError(f"{self!r} turns labels around, and these targets are numbers")
         return classes - 1 - y
 
 
@@ -147,15 +149,19 @@ class NonFinite(Attack):
         return numbers[torch.arange(scene.honest.shape[1], device=numbers.device) % len(values)]
 
 
+@dataclass(frozen=True, repr=False)
 class _Unnoticed(Attack):
-    r"""The honest mean, moved against the deviations as far as the distances allow.
+    r"""The honest mean, moved against a direction as far as the distances allow.
 
-    .. math:: \bar x - \gamma \sigma
+    .. math:: \bar x - \gamma p
 
+    The direction p is one of three: the deviations by coordinate, the mean itself, or its signs.
     All is measured from the first honest vector, in float64, so that a large common part costs no
     digits; and again from the vector as it is sent, whose own digits may be as few as the spread
     has. If its rounding carries it beyond the bound, gamma is made smaller.
     """
+
+    direction: Literal["deviation", "unit", "sign"] = "deviation"
 
     @abstractmethod
     def conditions(self, squares: Tensor) -> Tensor:
@@ -167,32 +173,38 @@ class _Unnoticed(Attack):
     def vectors(self, scene: Scene) -> Tensor:
         honest, (h, d) = scene.honest, scene.honest.shape
         first = honest[0].double()
-        mean, deviation = torch.empty_like(first), torch.empty_like(first)
+        mean, against = torch.empty_like(first), torch.empty_like(first)
         products, along = first.new_zeros(h, h), first.new_zeros(h)
         for columns in column_blocks(h, d, torch.float64):
             block = honest[:, columns].double() - first[columns]
             mean[columns] = block.mean(dim=0)
-            deviation[columns] = block.std(dim=0, correction=min(1, h - 1))
+            against[columns] = self._along(block, first[columns] + mean[columns])
             block = block - mean[columns]
             products += block @ block.T
-            along += block @ deviation[columns]
-        square = deviation.square().sum()
+            along += block @ against[columns]
+        square = against.square().sum()
         if not square > 0:
             return first + mean
         to_mean = products.diagonal()
         bound = self.conditions(to_mean[:, None] + to_mean - 2 * products).max()
-        # ||mean - gamma sigma - x_i||^2 = to_mean_i + 2 gamma along_i + gamma^2 square: a quadratic
-        # for each condition, in units of the length of sigma, whose own square may underflow.
+        # ||mean - gamma p - x_i||^2 = to_mean_i + 2 gamma along_i + gamma^2 square: a quadratic
+        # for each condition, in units of the length of p, whose own square may underflow.
         slope, constant = self.conditions(along) / square, self.conditions(to_mean)
         less = torch.zeros_like(bound)
         while True:
             room = ((bound - less - constant) / square).clip(min=0)
             step = ((slope.square() + room).sqrt() - slope).min()
-            sent = (first + (mean - step * deviation)).to(honest.dtype)
+            sent = (first + (mean - step * against)).to(honest.dtype)
             excess = self.conditions(_squared_distances(honest, sent)).max() - bound
             if not (step > 0 and excess > ROUNDING * bound):
                 return sent
             less = torch.maximum(excess, 2 * less)
+
+    def _along(self, rows: Tensor, mean: Tensor) -> Tensor:
+        """The direction in some columns, of any length: gamma is found for the one it has."""
+        if self.direction == "deviation":
+            return rows.std(dim=0, correction=min(1, len(rows) - 1))
+        return mean if self.direction == "unit" else mean.sign()
 
 
 def _squared_distances(rows: Tensor, point: Tensor) -> Tensor:
@@ -210,7 +222,8 @@ class MinMax(_Unnoticed):
     .. math:: \bar x - \gamma \sigma, \quad
         \max_i \|\bar x - \gamma \sigma - x_i\| = \max_{i,j} \|x_i - x_j\|
 
-    The paper searches gamma by bisection; each condition is a quadratic, solved here.
+    or, with another `direction`, along the mean ("unit") or its signs ("sign") instead of the
+    deviations. The paper searches gamma by bisection; each condition is a quadratic, solved here.
 
     Shejwalkar, Houmansadr: Manipulating the Byzantine, NDSS 2021.
 
@@ -229,7 +242,8 @@ class MinSum(_Unnoticed):
     .. math:: \bar x - \gamma \sigma, \quad
         \sum_i \|\bar x - \gamma \sigma - x_i\|^2 = \max_j \sum_i \|x_j - x_i\|^2
 
-    The paper searches gamma by bisection; the condition is a quadratic, solved here.
+    or, with another `direction`, along the mean ("unit") or its signs ("sign") instead of the
+    deviations. The paper searches gamma by bisection; the condition is a quadratic, solved here.
 
     Shejwalkar, Houmansadr: Manipulating the Byzantine, NDSS 2021.
 

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 
-from byzantium.core import notation
+from byzantium.core import Members, notation
 from byzantium.threats.attack import Attack
+
+
+@functools.cache
+def members() -> Members[type[Attack]]:
+    """The attacks that can be written: those at the door, and those of plugins."""
+    from byzantium import threats
+
+    exported = (getattr(threats, name) for name in threats.__all__)
+    attacks = [one for one in exported if inspect.isclass(one) and issubclass(one, Attack)]
+    return Members("attack", {one.__name__: one for one in attacks if not inspect.isabstract(one)})
 
 
 def parse_attack(text: str) -> Attack:
     """Read an attack back from its repr.
 
-    >>> parse_attack("Tuned(attack=InnerProduct(epsilon=0.5))")
-    Tuned(attack=InnerProduct(epsilon=0.5))
+    >>> parse_attack("Tuned(InnerProduct(epsilon=0.5))")
+    Tuned(attack=InnerProduct(epsilon=0.5), both=True)
     """
-    from byzantium import threats
-
-    exported = (getattr(threats, name) for name in threats.__all__)
-    attacks = [one for one in exported if inspect.isclass(one) and issubclass(one, Attack)]
-    attack = notation.read(
-        text, {one.__name__: one for one in attacks if not inspect.isabstract(one)}
-    )
+    attack = notation.read(text, members())
     assert isinstance(attack, Attack)
     return attack

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 from byzantium.core import ByzantiumError
 from byzantium.threats.attack import Attack, Scene
 
-# Ten strengths to try; then twice three more around the best.
+# Ten strengths to try, of either sign; then twice three more around the best.
 GRID = tuple(2.0**k for k in range(-4, 6))
 
 
@@ -23,8 +23,10 @@ class Tuned(Attack):
 
     .. math:: \arg\max_\lambda \|\mathrm{rule}(x_1, \dots, \mathrm{attack}_\lambda) - \bar x\|
 
-    At most 16 probes in each round, on copies of the rule and with a generator of the attackers'
-    own: a probe never advances the server's state, and never sees its next permutation.
+    Of both signs, unless `both` is False: a rule that stands a push in one direction may give way
+    in the other. (`both` is always written, because runs before it searched one sign.) At most 26
+    probes in each round, on copies of the rule and with a generator of the attackers' own: a probe
+    never advances the server's state, and never sees its next permutation.
 
     >>> from byzantium import Mean
     >>> from byzantium.threats import InnerProduct
@@ -33,6 +35,7 @@ class Tuned(Attack):
     """
 
     attack: Attack
+    both: bool = field(default=True, metadata={"written": True})
 
     def check_parameters(self) -> None:
         if self.attack.strength is None:
@@ -51,7 +54,8 @@ class Tuned(Attack):
     def vectors(self, scene: Scene) -> Tensor:
         if scene.rule is None:
             raise ByzantiumError(f"{self!r} needs the server's rule to try its strength on")
-        seed = int(torch.randint(2**62, (), generator=scene.generator))
+        device = scene.generator.device
+        seed = int(torch.randint(2**62, (), generator=scene.generator, device=device))
         own = dataclasses.replace(scene, generator=torch.Generator())
         h, d = scene.honest.shape
         everybody = scene.honest.new_empty(h + scene.q, d)
@@ -70,11 +74,13 @@ class Tuned(Attack):
             moved = rule(everybody, torch.Generator().manual_seed(seed)) - own.mean
             return float(moved.norm())
 
-        tried = {strength: distance(strength) for strength in GRID}
-        around = max(tried, key=tried.__getitem__)
+        strengths = (*GRID, *(-strength for strength in GRID)) if self.both else GRID
+        tried = {strength: distance(strength) for strength in strengths}
+        farthest = max(tried, key=tried.__getitem__)
+        around = abs(farthest)
         for step in (around / 4, around / 8, around / 16):
             best = max(tried, key=tried.__getitem__)
-            for strength in (best - step, min(best + step, GRID[-1])):
+            for strength in (max(best - step, -GRID[-1]), min(best + step, GRID[-1])):
                 if strength not in tried:
                     tried[strength] = distance(strength)
         return sent(max(tried, key=tried.__getitem__))

@@ -34,6 +34,7 @@ def robust_all_reduce(
     and take part as the workers 0 to n - 1. It works like a fast all-reduce: each rank gets some of
     the columns of all vectors, their n x n sums are added up, the rule decides, each rank combines
     its columns, and these are brought together. The vector itself is not changed, unless it is out.
+    There is no base: where models are to be aggregated, bring what they differ by from the last.
 
     out:        where to write the aggregate, of the vector's shape and dtype. In the vector itself
                 it takes no new memory, as with `torch.distributed.all_reduce`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.aggregation import Matrix, Source
+from byzantium.core import ByzantiumError
 from byzantium.engines.distributed.ranks import Ranks
 
 Array = NDArray[np.float64]
@@ -50,6 +52,12 @@ class Shard(Source):
     def dimension(self) -> int:
         return len(self.vector)
 
+    def relative_to(self, base: Any) -> Source:
+        raise ByzantiumError(
+            "vectors of several ranks take no base: each rank subtracts it from its own, and adds "
+            "it to the aggregate"
+        )
+
     def block(self, columns: slice, rows: Rows) -> Tensor:
         """All that is read is read by pieces; this is for those who want some columns."""
         found = [matrix[torch.from_numpy(rows)] for _, matrix, _ in self.pieces(np.arange(self.n))]
@@ -66,12 +74,11 @@ class Shard(Source):
         if self._coming is None:
             self._memory = _taken(self.n * self.d, self.vector)
             self._coming, start = [], 0
-            for chunk, widths in zip(self.chunks, self.widths, strict=True):
+            for k, (chunk, widths) in enumerate(zip(self.chunks, self.widths, strict=True)):
                 width = widths[self.ranks.rank]
-                place = self._memory[self.n * start : self.n * (start + width)]
-                arriving = [width] * self.n
-                finish = self.ranks.exchange(place, self.vector[chunk], arriving, widths)
-                self._coming.append((place.view(self.n, width), finish))
+                place = self._memory[self.n * start : self.n * (start + width)].view(self.n, width)
+                leaves = torch.split(self.vector[chunk], widths)
+                self._coming.append((place, self.ranks.exchange(list(place), leaves, k)))
                 start += width
         for k, (matrix, finish) in enumerate(self._coming):
             if k == len(self._arrived):
@@ -101,24 +108,20 @@ class Shard(Source):
         return torch.cat(parts) if parts else vector[:0]
 
     def whole(self, vector: Tensor) -> Tensor:
-        """What arrived has been read: its memory is used for what leaves, and kept."""
         found = self.out
         if found is None or found.dtype != vector.dtype or not found.is_contiguous():
             found = vector.new_empty(self.dimension)
-        memory = self._memory if self._coming else None
-        self._coming, self._arrived = None, []
-        if memory is None or memory.dtype != vector.dtype:
-            memory = vector.new_empty(self.n * self.d)
+        if self._coming is not None:  # what arrived has been read
+            _spare[:] = [self._memory]
+            self._coming, self._arrived = None, []
         endings, start = [], 0
-        for chunk, widths in zip(self.chunks, self.widths, strict=True):
-            width = widths[self.ranks.rank]
-            leaves = memory[self.n * start : self.n * (start + width)]
-            leaves.view(self.n, width).copy_(vector[start : start + width].expand(self.n, width))
-            endings.append(self.ranks.exchange(found[chunk], leaves, widths, [width] * self.n))
-            start += width
+        for k, (chunk, widths) in enumerate(zip(self.chunks, self.widths, strict=True)):
+            part = vector[start : start + widths[self.ranks.rank]]
+            arrives = torch.split(found[chunk], widths)
+            endings.append(self.ranks.exchange(arrives, [part] * self.n, k))
+            start += len(part)
         for end in endings:
             end()
-        _spare[:] = [memory]
         return found
 
 

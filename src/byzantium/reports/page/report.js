@@ -1,11 +1,16 @@
-"use strict";
-
 // -- the data, and small tools --------------------------------------------------------------------
 
 const $ = (id) => document.getElementById(id);
 const root = document.documentElement;
-const report = JSON.parse($("data").textContent);
+const report = JSON.parse(await unpacked($("data").textContent));
 const labels = new Map(Object.entries(report.labels));
+
+/** The text in what was compressed and written in base64. */
+async function unpacked(text) {
+  const bytes = Uint8Array.from(atob(text), (sign) => sign.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+}
+
 const label = (text) => labels.get(text) ?? text;
 
 /** An element. Texts among the children become text; nothing is ever read as HTML. */
@@ -51,9 +56,8 @@ function duration(seconds) {
 
 // -- colours --------------------------------------------------------------------------------------
 
-const VIRIDIS = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779",
-  "#6ece58", "#b5de2b", "#fde725"];
 const { palette } = report;
+const VIRIDIS = palette.scale;
 for (const [name, [light, dark]] of Object.entries(palette.colours)) {
   root.style.setProperty(`--${name}`, `light-dark(${light}, ${dark})`);
 }
@@ -73,10 +77,6 @@ const colour = (name) => css(channels(name));
 const between = (a, b, share) => a.map((value, k) => value + (b[k] - value) * share);
 const ruleColour = (kind) =>
   `--${palette.rules[kind] ?? turn(palette.other_rules, otherRules.indexOf(kind))}`;
-/** The colour of a line by its label, or where that has none, of the k-th line. */
-const lineColour = (name, value, k) =>
-  `--${palette.lines[name]?.[value] ?? turn(palette.other_lines, k)}`;
-
 function viridis(share) {
   const at = Math.min(Math.max(share, 0), 1) * (VIRIDIS.length - 1);
   const k = Math.min(Math.floor(at), VIRIDIS.length - 2);
@@ -181,7 +181,8 @@ const bySize = (runs) => [...grouped(runs, (run) => run.setting)].sort((a, b) =>
 function filters() {
   const same = [];
   for (const [name, title] of FACETS) {
-    const values = distinct(report.runs, (run) => run[name]).sort(naturally);
+    const values = distinct(report.runs, (run) => run[name]);
+    if (typeof values[0] === "number") values.sort(naturally);
     if (values.length < 2) {
       if (values[0]) same.push(`${title.toLowerCase()} ${label(values[0])}`);
       continue;
@@ -197,6 +198,11 @@ function filters() {
     });
     $("filters").append(make("fieldset", null, make("legend", null, title), chips));
   }
+  $("filter").hidden = !$("filters").childElementCount;
+  $("filter").addEventListener("click", () => {
+    $("filters").hidden = !$("filters").hidden;
+    $("filter").setAttribute("aria-expanded", String(!$("filters").hidden));
+  });
   if (same.length) $("filters").append(note(`The same in all runs: ${same.join(", ")}.`));
   $("clear").addEventListener("click", () => {
     for (const set of chosen.values()) set.clear();
@@ -214,63 +220,66 @@ function refresh() {
 
 // -- the worst case -------------------------------------------------------------------------------
 
-/** Over seeds: the mean accuracy, or that one diverged, which is worse than anything. */
-function score(runs) {
-  const diverged = runs.filter((run) => run.status !== "completed").length;
-  const value = diverged ? -1 : mean(runs.map((run) => run.accuracy));
-  return { value, diverged, seeds: runs.length };
-}
+// So many tables are open; of the others only their settings are seen.
+const OPEN = 2;
 
 function worstCase() {
-  const finished = shown().filter((run) => ["completed", "diverged"].includes(run.status));
-  const tables = bySize(finished).flatMap(([setting, runs]) =>
-    matrix(report.settings[setting], runs));
-  $("matrices").replaceChildren(...(tables.length ? tables : [note("No finished run is shown.")]));
+  const left = report.tables.map((table) => [table, table.cells.filter((cell) =>
+    passes(cell) && (cell.value !== null || cell.diverged))]).filter(([, cells]) => cells.length);
+  const made = left.map(([table, cells], k) => matrix(table, cells, k < OPEN));
+  $("matrices").replaceChildren(...(made.length ? made : [note("No finished run is shown.")]));
+  const one = left.length && left.every(([, cells]) => cells.every((cell) => cell.seeds === 1));
+  $("chance").textContent = one ? "There is one seed of each, which cannot show that two numbers differ." : "";
 }
 
-/** For each rule, the best worst case first, its rows: what stands before it, and the scores. */
-function scores(runs, attacks) {
-  const all = [...grouped(runs, (run) => run.rule)].map(([rule, own]) => {
-    const mixings = [...grouped(own, (run) => run.mixing)].sort((a, b) => naturally(a[0], b[0]));
-    const rows = mixings.map(([mixing, same]) => {
-      const found = attacks.map((attack) => {
-        const cell = same.filter((run) => run.attack === attack);
-        return cell.length ? score(cell) : null;
-      });
-      const there = found.filter((one) => one !== null);
-      const worst = there.reduce((least, one) => (one.value < least.value ? one : least));
-      return { mixing, found, worst, of: there.length, text: same[0].text };
-    });
-    return { rule, kind: own[0].kind, rows, best: Math.max(...rows.map((row) => row.worst.value)) };
+/** The least mean over seeds; that one diverged is worse than anything. */
+const goodness = (cell) => (cell.diverged ? -1 : cell.value);
+const least = (cells) => cells.reduce((worst, cell) => (goodness(cell) < goodness(worst) ? cell : worst));
+
+/** Rules in the order of the paper, each with its rows: what stands before it, and its cells. */
+function matrix(table, cells, open) {
+  const columns = distinct(cells, (cell) => cell.column);
+  const judged = table.judged && columns.length > 1;
+  const byRule = table.rows.length === 1 && table.rows[0] === "rule";
+  const heads = columns.map((text) => {
+    const { notation } = cells.find((cell) => cell.column === text);
+    return make("th", { scope: "col", title: notation }, twoLines(text, notation));
   });
-  return all.sort((a, b) => b.best - a.best || naturally(a.rule, b.rule));
-}
-
-function matrix(setting, runs) {
-  const attacks = distinct(runs, (run) => run.attack).sort(naturally);
-  const head = make("tr", null, make("th", { class: "beside-rows" }), make("th"),
-    attacks.map((attack) => make("th", { scope: "col", title: attack }, twoLines(attack))),
-    make("th"), make("th", { scope: "col", class: "worst" }, "worst"));
+  const head = make("tr", null, byRule ? make("th", { class: "beside-rows" }) : null, make("th"),
+    judged ? [make("th", { scope: "col", class: "worst" }, "worst"), make("th")] : null, heads);
+  const groups = grouped(cells, (cell) => (byRule ? cell.rule : cell.row));
   // The rule stands beside its rows, or on a phone above them; the style sheet shows one of both.
-  const bodies = scores(runs, attacks).map(({ rule, kind, rows }) => {
-    const beside = make("th", { class: "beside-rows", rowspan: rows.length, title: rule },
-      dot(kind), twoLines(rule));
-    const above = make("th", { colspan: attacks.length + 3, title: rule }, dot(kind), label(rule));
-    return make("tbody", null, make("tr", { class: "above-rows" }, above),
-      rows.map((row, k) => make("tr", null, k ? null : beside,
-        make("th", { scope: "row", class: "mixing", title: row.text }, label(row.mixing) || "alone"),
-        row.found.map((one) => accuracyCell(one)), make("td", { class: "gap" }),
-        accuracyCell(row.worst, row.of, attacks.length))));
+  const bodies = [...groups].map(([rule, own]) => {
+    const rows = [...grouped(own, (cell) => (byRule ? cell.mixing : cell.row))];
+    const { kind } = own[0];
+    const beside = () => make("th", { class: "beside-rows", rowspan: rows.length, title: rule },
+      dot(kind), twoLines(label(rule), rule));
+    const above = make("th", { colspan: columns.length + 3, title: rule }, dot(kind), label(rule));
+    return make("tbody", null, byRule ? make("tr", { class: "above-rows" }, above) : null,
+      rows.map(([row, same], k) => make("tr", null, byRule && !k ? beside() : null,
+        make("th", { scope: "row", class: "mixing", title: same[0].text },
+          byRule ? label(row) || "alone" : row),
+        judged ? [accuracyCell(least(same), same.length, columns.length),
+          make("td", { class: "gap" })] : null,
+        columns.map((column) => accuracyCell(same.find((cell) => cell.column === column) ?? null)))));
   });
-  const table = make("table", { class: "matrix", "aria-label": setting },
+  const named = make("table", { class: "matrix", "aria-label": table.fixed },
     make("thead", null, head), bodies);
-  return [make("p", { class: "setting" }, setting), make("div", { class: "box" }, table)];
+  const seeds = distinct(cells, (cell) => cell.seeds);
+  const said = `${table.fixed}; ${seeds.length === 1 ? count(seeds[0], "seed") :
+    `${Math.min(...seeds)} to ${Math.max(...seeds)} seeds`}`;
+  const box = make("div", { class: "box" }, named);
+  const notes = table.notes ? [note(table.notes)] : [];
+  return open ? make("div", null, make("p", { class: "setting" }, said), notes, box)
+    : make("details", { class: "fold" }, make("summary", null, said), notes, box);
 }
 
-/** A name, and under it the parameters, where they must be said. */
-function twoLines(text) {
-  const [, name, parameters] = label(text).match(/^(\w+)\((.*)\)$/s) ?? [null, label(text), ""];
-  return [name, parameters ? make("small", null, parameters) : null];
+/** The paper’s name, and under it the parameters where they must be said, else our name if it is another. */
+function twoLines(text, notation) {
+  const [, name, parameters] = text.match(/^(\w+)\((.*)\)$/s) ?? [null, text, ""];
+  const [ours] = notation.split("(");
+  if (parameters) return [name, make("small", null, parameters)];
+  return [name, ours && ours !== name ? make("small", { class: "ours" }, ours) : null];
 }
 
 function dot(kind) {
@@ -279,7 +288,7 @@ function dot(kind) {
   return element;
 }
 
-/** A score; in the last column, the worst of so many attacks, of all there are. */
+/** A cell over seeds; of the worst case, of how many attacks, if not of all there are. */
 function accuracyCell(found, of, all) {
   const kind = of === undefined ? "" : "worst";
   if (found === null) return make("td", { class: "none" }, "–");
@@ -290,8 +299,9 @@ function accuracyCell(found, of, all) {
     return make("td", { class: `${kind} diverged` }, "diverged", part, seeds);
   }
   const background = viridis(found.value / 100);
-  const title = count(found.seeds, "seed");
-  const cell = make("td", { class: kind, title }, found.value.toFixed(1), part);
+  const spread = found.deviation === null ? null : make("small", null, `± ${found.deviation.toFixed(1)}`);
+  const title = kind ? `${found.column}, ${count(found.seeds, "seed")}` : count(found.seeds, "seed");
+  const cell = make("td", { class: kind, title }, found.value.toFixed(1), spread, part);
   cell.style.background = css(background);
   cell.style.color = readable(background);
   return cell;
@@ -347,7 +357,12 @@ function sentences(artifact) {
     const looked = done.filter((cell) => cell.published);
     const agree = looked.filter((cell) => cell.verdict === "agrees").length;
     const all = count(looked.length, "cell");
-    if (looked.length) said.push(`${agree} of ${all} agree with what was published.`);
+    const seeds = distinct(looked, (cell) => cell.seeds).sort(naturally);
+    if (looked.length) {
+      said.push(`${agree} of ${all} agree with what was published: the mean over our ` +
+        `${seeds.length > 1 ? `${seeds[0]} to ${seeds.at(-1)} seeds` : count(seeds[0], "seed")} is ` +
+        `${report.criterion}.`);
+    }
   } else {
     said.push("No verdict is given: this is a cheaper version, whose accuracies are not comparable.");
   }
@@ -371,7 +386,7 @@ function table({ picture, published, comparable, cells: all }, cells) {
     (name === picture.rows || distinct(all, (cell) => cell.labels[name]).length > 1));
   const rows = grouped(cells, (cell) =>
     down.map((name) => cell.words[name]).join(", "));
-  const parts = published ? ["published", "ours", "difference"] : ["ours"];
+  const parts = !published ? ["ours"] : comparable ? ["published", "ours", "difference"] : ["published", "ours"];
   const group = (k) => (k ? "" : "group ");
   const heads = columns.map((value) => make("th",
     { colspan: parts.length, class: "group", scope: "colgroup" },
@@ -381,17 +396,23 @@ function table({ picture, published, comparable, cells: all }, cells) {
   const head = make("thead", null, make("tr", null, make("th"), heads),
     parts.length > 1 ? make("tr", null, make("th"), under) : null);
   const body = [...rows].map(([text, same]) => make("tr", null,
-    make("th", { scope: "row" }, text),
+    make("th", { scope: "row" }, rowName(text)),
     columns.map((value) => {
       const cell = same.find((one) => one.labels[across] === value);
       return parts.map((part, k) => make("td", { class: group(k) + part },
-        cell ? place(cell, part, picture.y, comparable) : ""));
+        cell ? place(cell, part, picture.y) : ""));
     })));
   return make("table", { class: "table" }, head, make("tbody", null, body));
 }
 
+/** Short, and in small what that is in words. */
+function rowName(text) {
+  const [name, words] = inShort(text);
+  return words ? [name, make("small", null, words)] : name;
+}
+
 /** What stands in a place of a table. */
-function place(cell, part, y, comparable) {
+function place(cell, part, y) {
   const { published, value } = cell;
   if (part === "published") {
     return published ? `${published.mean.toFixed(2)} ± ${published.deviation.toFixed(2)}` : "–";
@@ -400,9 +421,9 @@ function place(cell, part, y, comparable) {
     if (cell.difference === null) return "–";
     const sign = cell.difference > 0 ? "+" : "";
     const text = `${sign}${cell.difference.toFixed(2)}`.replace("-", "−");
-    if (!comparable) return make("span", { class: "faint" }, text);
     const mark = cell.verdict === "agrees" ? "✓ agrees" : "≠ differs";
-    return [text, make("small", { class: cell.verdict }, mark)];
+    return [text, make("small", { class: cell.verdict }, mark),
+      make("small", { title: report.criterion }, `±${cell.tolerance.toFixed(1)}, ${count(cell.seeds, "seed")}`)];
   }
   const said = [];
   if (value !== null) {
@@ -437,7 +458,7 @@ function panels(artifact, drawing) {
   const grid = make("div", { class: few ? "panels few" : "panels" });
   grid.style.setProperty("--columns", Math.max(columns, 2));
   const caption = (cell) => [picture.rows, picture.columns].filter((name) => name in cell.labels)
-    .map((name) => cell.words[name]).join(" · ");
+    .map((name) => inShort(cell.words[name])[0]).join(" · ");
   for (const [text, inside] of grouped(cells, caption)) {
     const plot = make("div", { class: few ? "plot wide" : "plot", role: "img",
       "aria-label": `${artifact.title}: ${text}` });
@@ -454,12 +475,16 @@ function panels(artifact, drawing) {
   return [legend(artifact, style, toggle), note(meaningOf(artifact)), grid];
 }
 
+/** A name, and what it is in words, if that is said. */
+const inShort = (text) => text.match(/^(.*?) \(([a-z ]+)\)$/)?.slice(1) ?? [text];
+
 function legend({ picture, cells }, style, toggle) {
   const lines = picture.lines.length ? [...grouped(cells, style.text)] : [];
   if (picture.lines.length > 1) lines.sort((a, b) => naturally(a[0], b[0]));
-  const entries = lines.map(([text, [cell]]) => [text, make("i"), style.css(cell)]);
+  const entries = lines.map(([text, [{ look: [name, dashes] }]]) =>
+    [text, make("i", { class: dashes }), `var(--${name})`]);
   if (cells.some((cell) => cell.theirs?.length)) {
-    entries.push(["published", make("i", { class: "dashed" }), ""]);
+    entries.push(["published", make("i", { class: "thin" }), ""]);
   }
   return make("div", { class: "legend" }, entries.map(([text, mark, shade]) => {
     mark.style.borderColor = shade;
@@ -473,39 +498,21 @@ function meaningOf({ picture, cells }) {
   if (picture.kind === "bars") return `${picture.title}; attackers are hatched`;
   if (picture.kind === "points") return picture.title;
   const published = cells.some((cell) => cell.theirs?.length);
-  return `${picture.title}, over rounds${published ? "; thin dashed: published, one a seed" : ""}`;
+  return `${picture.title}, over rounds${published ? "; thin: published, a line for each seed" : ""}`;
 }
 
-/** Rules have their colour; of two labels that are combined, one is the hue, the other the shade. */
-function lineStyle({ picture, cells }) {
-  const names = picture.lines;
-  const text = (cell) => names.map((name) => cell.words[name]).join(", ");
-  const all = distinct(cells, text);
-  const values = names.map((name) => distinct(cells, (cell) => cell.labels[name]).sort(naturally));
-  const combined = names.length === 2 && all.length === values[0].length * values[1].length;
-  const parts = (cell) => {
-    if (names.includes("aggregator")) return [ruleColour(cell.kind), 0];
-    // Where two labels are not combined, only both together tell a line from the others.
-    const known = names.length === 1 || combined ? names[0] : null;
-    const [hue, shade] = combined
-      ? names.map((name, k) => values[k].indexOf(cell.labels[name])) : [all.indexOf(text(cell)), 0];
-    const share = combined ? 0.6 * (1 - (shade + 1) / values[1].length) : 0;
-    return [lineColour(known, cell.labels[known], hue), share];
-  };
+/** Lines look as in the figure of the artifact: each cell says how. */
+function lineStyle({ picture }) {
   return {
-    text,
-    colour(cell) {
-      const [name, share] = parts(cell);
-      return css(between(channels(name), channels("--paper"), share));
-    },
-    css(cell) {
-      const [name, share] = parts(cell);
-      return `color-mix(in srgb, var(${name}), var(--paper) ${100 * share}%)`;
-    },
+    text: (cell) => picture.lines.map((name) => cell.words[name]).join(", "),
+    line: (cell) => ({ color: colour(`--${cell.look[0]}`), dash: cell.look[1] }),
   };
 }
 
-function curves({ picture }, cells, style, hidden) {
+/** The range of an axis in percent: all of it, or where the lines differ. */
+const range = (zoom) => (zoom ? { range: zoom, nticks: 5 } : { range: [0, 102], dtick: 25 });
+
+function curves({ picture, zoom }, cells, style, hidden) {
   const visible = cells.filter((cell) => !hidden.has(style.text(cell)));
   const line = ([x, y], cell, who, more) => ({
     type: "scatter", mode: x.length > 1 ? "lines" : "markers", x, y, name: who,
@@ -514,21 +521,23 @@ function curves({ picture }, cells, style, hidden) {
     ...more,
   });
   const theirs = visible.flatMap((cell) => cell.theirs.map((curve) => line(curve, cell, "published",
-    { opacity: 0.55, line: { color: style.colour(cell), width: 1, dash: "3px,2px" } })));
+    { opacity: 0.5, line: { ...style.line(cell), width: 0.8 } })));
   const ours = visible.map((cell) => line(cell.ours, cell, "ours", {
-    line: { color: style.colour(cell), width: 2 },
+    line: { ...style.line(cell), width: 2 },
   }));
   // A cross at the end is where one diverged.
   for (const [k, { diverged, ours: [x] }] of visible.entries()) {
     const size = x.map((at) => (at === x.at(-1) ? 8 : 0));
     if (diverged) Object.assign(ours[k], { mode: "lines+markers", marker: { symbol: "x", size } });
   }
-  const whole = { range: [0, 102], dtick: 25 };
+  const closer = zoom[cells[0]?.words[picture.rows]];
   return {
     data: [...(hidden.has("published") ? [] : theirs), ...ours],
     layout: {
-      xaxis: { nticks: 4, rangemode: "tozero" },
-      yaxis: percent(picture.y) ? whole : { rangemode: "tozero", nticks: 5 },
+      margin: { l: 46, r: 6, t: 6, b: 36 },
+      xaxis: { nticks: 4, rangemode: "tozero", title: { text: "round", standoff: 2 } },
+      yaxis: { title: { text: plain(picture.title), standoff: 2 },
+        ...(percent(picture.y) ? range(closer) : { rangemode: "tozero", nticks: 5 }) },
     },
   };
 }
@@ -549,9 +558,9 @@ function bars(artifact, cells) {
   });
   const layout = {
     bargap: 0.25,
-    margin: { l: 38, r: 6, t: 6, b: 40 },
+    margin: { l: 46, r: 6, t: 6, b: 40 },
     xaxis: { title: { text: "worker" }, showgrid: false, dtick: 5 },
-    yaxis: { range: [0, 1.05 * top], nticks: 5 },
+    yaxis: { range: [0, 1.05 * top], nticks: 5, title: { text: plain(artifact.picture.title), standoff: 2 } },
   };
   return { data, layout };
 }
@@ -561,23 +570,21 @@ function points({ picture }, cells, style, hidden) {
   const data = [...grouped(found, style.text)].map(([text, own]) => ({
     type: "scatter", mode: "lines+markers", name: text, meta: [plain(text)],
     x: own.map((cell) => cell.labels[picture.x]), y: own.map((cell) => cell.value),
-    line: { color: style.colour(own[0]), width: 2 },
+    line: { ...style.line(own[0]), width: 2 },
     hovertemplate: "%{meta[0]}<br>%{x}: %{y:.4~g}<extra></extra>",
   }));
   const over = cells[0]?.labels[picture.columns] ?? "";
   const log = over === "dimension" ? { type: "log", dtick: 1 } : {};
   const positive = found.every((cell) => cell.value > 0);
   const layout = {
-    margin: { l: 48, r: 10, t: 6, b: 40 },
+    margin: { l: 54, r: 10, t: 6, b: 40 },
     xaxis: { title: { text: plain(over) }, ...log },
-    yaxis: { rangemode: "tozero", ...(positive ? log : {}) },
+    yaxis: { rangemode: "tozero", title: { text: plain(picture.title), standoff: 2 }, ...(positive ? log : {}) },
   };
   return { data, layout };
 }
 
 // -- learning curves ------------------------------------------------------------------------------
-
-const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
 
 /** A rule and what stands before it, as short as it can be said. */
 const pipeline = (run) => [run.mixing, run.rule].filter((part) => part).map(label).join(" >> ");
@@ -599,49 +606,77 @@ function explorer() {
   });
 }
 
+/** Over seeds, by round: the mean, and the standard deviation where there are several. */
+function overSeeds(runs, y) {
+  const found = new Map();
+  for (const { series } of runs) {
+    series.round.forEach((at, k) => {
+      const value = series[y]?.[k] ?? null;
+      if (value !== null) found.set(at, [...(found.get(at) ?? []), value]);
+    });
+  }
+  const x = [...found.keys()].sort(naturally);
+  const means = x.map((at) => mean(found.get(at)));
+  const spread = x.map((at, k) => {
+    const values = found.get(at);
+    const squares = values.reduce((sum, value) => sum + (value - means[k]) ** 2, 0);
+    return values.length > 1 ? Math.sqrt(squares / (values.length - 1)) : 0;
+  });
+  return { x, means, spread };
+}
+
 /** The runs of one setting: a panel for each attack, all with the same axes. */
 function explored() {
   const [setting, y] = [$("setting").value, $("quantity").value];
   const type = $("logarithmic").checked ? "log" : "linear";
   const mixings = distinct(report.runs, (run) => run.mixing).sort(naturally);
   const runs = shown().filter((run) => String(run.setting) === setting && run.series[y]);
-  const groups = grouped(runs, pipeline);
-  const attacks = distinct(runs, (run) => run.attack).sort(naturally);
+  const attacks = distinct(runs, (run) => run.attack);
   const axis = (attack) => (attack === attacks[0] ? "" : attacks.indexOf(attack) + 1);
-  const data = runs.map((run) => ({
-    type: "scatter", mode: run.series.round.length > 1 ? "lines" : "markers",
-    x: run.series.round, y: run.series[y], opacity: 0.85,
-    xaxis: `x${axis(run.attack)}`, yaxis: `y${axis(run.attack)}`,
-    line: { color: colour(ruleColour(run.kind)), width: 1.6,
-      dash: DASHES[mixings.indexOf(run.mixing) % DASHES.length] },
-    // All runs of a rule have one entry in the legend.
-    name: plain(pipeline(run)), legendgroup: pipeline(run),
-    showlegend: groups.get(pipeline(run))[0] === run,
-    meta: [run.text, `${run.attack}, seed ${run.seed}`].map(plain),
-    hovertemplate: "<b>%{meta[0]}</b><br>%{meta[1]}<br>round %{x}: %{y:.4~g}<extra></extra>",
-  }));
+  const named = new Set();
+  const lines = [...grouped(runs, (run) => `${run.text} ${run.attack}`).values()];
+  const data = lines.flatMap((same) => {
+    const [run] = same;
+    const { x, means, spread } = overSeeds(same, y);
+    const first = !named.has(pipeline(run));
+    named.add(pipeline(run));
+    const [r, g, b] = channels(ruleColour(run.kind));
+    const both = { type: "scatter", legendgroup: pipeline(run),
+      xaxis: `x${axis(run.attack)}`, yaxis: `y${axis(run.attack)}` };
+    const band = { ...both, x: [...x, ...x.toReversed()], fill: "toself", mode: "none", hoverinfo: "skip",
+      y: [...means.map((m, k) => m + spread[k]), ...means.map((m, k) => m - spread[k]).toReversed()],
+      fillcolor: `rgba(${r},${g},${b},0.18)`, showlegend: false, name: "band" };
+    const line = { ...both, mode: x.length > 1 ? "lines" : "markers", x, y: means, opacity: 0.9,
+      line: { color: css([r, g, b]), width: 1.8, dash: turn(palette.dashes, mixings.indexOf(run.mixing)) },
+      // All lines of a rule have one entry in the legend.
+      name: plain(pipeline(run)), showlegend: first,
+      meta: [run.text, `${run.attack}, ${count(same.length, "seed")}`].map(plain),
+      hovertemplate: "<b>%{meta[0]}</b><br>%{meta[1]}<br>round %{x}: %{y:.4~g}<extra></extra>" };
+    return spread.some((value) => value > 0) ? [band, line] : [line];
+  });
   const wide = $("explorer").clientWidth >= 600;
   const rows = Math.ceil(attacks.length / (wide ? 3 : 1)) || 1;
   const columns = Math.ceil(attacks.length / rows) || 1;
   const height = rows > 1 ? 250 * rows : 380;
-  $("explorer").style.height = `${height + 140}px`;
+  $("explorer").style.height = `${height + 170}px`;
   const layout = {
     // On a phone dragging scrolls.
     dragmode: wide ? "zoom" : false,
     showlegend: true, uirevision: [setting, y, type].join(),
-    margin: { l: 50, r: 10, t: 56, b: 30 },
-    legend: { orientation: "h", y: -32 / height, yanchor: "top",
+    margin: { l: 56, r: 10, t: 56, b: 40 },
+    legend: { orientation: "h", y: -52 / height, yanchor: "top",
       font: { color: colour("--ink"), size: 12 } },
-    grid: { rows, columns, pattern: "independent", xgap: 0.12, ygap: 0.24 },
+    grid: { rows, columns, pattern: "independent", xgap: 0.12, ygap: 0.3 },
     annotations: attacks.map((attack) => ({ text: plain(label(attack)), showarrow: false,
       xref: `x${axis(attack)} domain`, yref: `y${axis(attack)} domain`,
       x: 0, y: 1, yanchor: "bottom", font: { color: colour("--ink"), size: 12 } })),
   };
   attacks.forEach((attack, k) => {
     const title = k % columns ? {} : { title: { text: plain(report.metrics[y].title) } };
-    const range = percent(y) && type === "linear" ? { range: [0, 102] } : {};
-    layout[`xaxis${axis(attack)}`] = { rangemode: "tozero", matches: k ? "x" : undefined };
-    layout[`yaxis${axis(attack)}`] = { type, ...title, ...range, matches: k ? "y" : undefined };
+    const span = percent(y) && type === "linear" ? range(report.zoom[setting]) : {};
+    layout[`xaxis${axis(attack)}`] = { rangemode: "tozero", matches: k ? "x" : undefined,
+      title: { text: "round", standoff: 4 } };
+    layout[`yaxis${axis(attack)}`] = { type, ...title, ...span, matches: k ? "y" : undefined };
   });
   return { data, layout };
 }
@@ -651,15 +686,27 @@ function explored() {
 function trust() {
   const select = $("choice");
   const able = report.runs.map((run, number) => ({ run, number })).filter(({ run }) => run.weights);
-  const own = chart($("heat"), () => heat(report.runs[select.value]));
+  const chosenRun = () => report.runs[select.value];
+  const own = [chart($("standing"), () => standing(chosenRun()))];
+  $("caution").textContent = report.caution;
   const about = () => {
-    const run = report.runs[select.value];
-    $("heat").parentElement.hidden = !run;
-    $("share").textContent = run ? listened(run) : "";
-    $("heat").style.height = run ? `${Math.min(Math.max(run.n * 17, 220), 700) + 60}px` : "";
+    const run = chosenRun();
+    for (const id of ["about", "share", "does", "suspicion", "caution"]) $(id).hidden = !run;
+    document.querySelector("#trust .beside").hidden = !run;
+    document.querySelector("#trust details").hidden = !run;
+    if (run) {
+      const words = (text) => report.words[label(text)] ?? label(text);
+      const rule = [run.mixing && label(run.mixing), words(run.rule)].filter((part) => part).join(" >> ");
+      $("about").textContent = run.attack ? `${rule} under ${words(run.attack)}` : rule;
+      $("share").textContent = listened(run);
+      $("does").textContent = report.rules[run.kind] ? `${label(run.rule)}: ${report.rules[run.kind]}` : "";
+      $("suspicion").textContent = suspected(run);
+      $("heat").replaceChildren(...heat(run));
+      $("standing").style.height = `${Math.min(Math.max(run.n * 17, 220), 700) + 60}px`;
+    }
     $("run").replaceChildren(...(run ? configuration(run) :
       [note("No run that recorded weights is shown.")]));
-    redraw([own]);
+    redraw(own);
   };
   select.addEventListener("change", about);
   refreshers.push(() => {
@@ -669,65 +716,94 @@ function trust() {
       make("optgroup", { label: report.settings[setting] }, some.map(({ run, number }) =>
         make("option", { value: number },
           `${pipeline(run)} · ${label(run.attack)} · seed ${run.seed}`)))));
-    // A run with attackers shows more than one without.
-    const wanted = left.find(({ number }) => String(number) === before) ??
-      left.find(({ run }) => run.q) ?? left[0];
+    // The run in which attackers were listened to most tells most.
+    const most = left.reduce((best, one) =>
+      (best === null || (one.run.trust.share ?? -1) > (best.run.trust.share ?? -1) ? one : best), null);
+    const wanted = left.find(({ number }) => String(number) === before) ?? most;
     if (wanted) select.value = wanted.number;
     about();
   });
 }
 
-/** Whom the rule listened to, in words. */
-function listened({ weights, n, q }) {
-  const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
-  const means = weights.rows[0].map((_, k) => mean(weights.rows.map((row) => row[k])));
-  const all = sum(means);
+const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
+
+/** Whom the rule listened to, in words, and what that means. */
+function listened({ trust: { weight, share }, n, q }) {
+  const all = sum(weight);
   if (!all) return "No worker counted.";
-  const effective = all ** 2 / sum(means.map((weight) => weight ** 2));
+  const effective = all ** 2 / sum(weight.map((one) => one ** 2));
   const uneven = `As uneven as if ${effective.toFixed(1)} of ${n} workers had counted alike.`;
-  if (!q) return `Nobody attacked. ${uneven}`;
-  const share = (100 * sum(means.slice(n - q))) / all;
-  return `The ${count(q, "attacker")} had ${share.toFixed(1)} % of the weight; counting alike, ` +
-    `they would have ${((100 * q) / n).toFixed(0)} %. ${uneven}`;
+  if (share === null) return `${q ? "" : "Nobody attacked. "}${uneven}`;
+  const even = q / n;
+  const means = share > 1.5 * even ? "The rule took them for the best witnesses and followed them."
+    : share < 0.5 * even ? "The rule mostly left them out."
+    : "The rule could not tell them from the honest ones.";
+  return `The ${count(q, "attacker")} had ${(100 * share).toFixed(1)} % of the weight; counting alike, ` +
+    `they would have ${(100 * even).toFixed(0)} %. ${means} ${uneven}`;
 }
 
-function heat(run) {
+/** Who went unheard, and whether those were the attackers, which a simulation knows. */
+function suspected({ trust: { unheard }, n, q, attack }) {
+  if (!unheard.length) return "No worker can be called unheard: none had less than half an equal share beyond chance.";
+  const bad = unheard.filter((worker) => worker >= n - q).length;
+  const who = `Unheard, with less than half an equal share beyond chance: ${unheard.join(", ")}.`;
+  if (!attack) return who;
+  return `${who} Of these ${unheard.length}, ${bad} ${bad === 1 ? "is an attacker" : "are attackers"} and ` +
+    `${unheard.length - bad} honest.`;
+}
+
+/** Each worker’s mean weight in equal shares, and its spread over the rounds. */
+function standing(run) {
   if (!run) return { data: [], layout: {} };
-  const { weights, n, q } = run;
-  const workers = [...Array(n).keys()];
-  const bad = (k) => k >= n - q;
-  const step = Math.ceil(n / 40);
-  const ticks = workers.filter((k) => k % step === 0 || k === n - 1);
-  const mark = { color: colour("--attacker"), width: 3 };
-  const attacker = (k) => `<span style="color:${mark.color}"><b>attacker ${k}</b></span>`;
-  const edge = n - q - 0.5;
-  const at = { type: "line", xref: "paper", y0: edge };
+  const { trust: { weight, spread }, n, q } = run;
+  const workers = weight.map((_, k) => k);
+  const each = (of) => workers.map((k) => of(k >= n - q));
   const data = [{
-    type: "heatmap", x: weights.round.map(String), y: workers, xgap: 1, ygap: 1,
-    // Where all count alike that is the middle of the scale.
-    zmin: 0, zmax: Math.max(2 / n, ...weights.rows.flat()),
-    z: workers.map((k) => weights.rows.map((row) => row[k])),
-    text: workers.map((k) => weights.rows.map(() => (bad(k) ? "attacker" : "worker"))),
-    colorscale: VIRIDIS.map((one, k) => [k / (VIRIDIS.length - 1), one]),
-    colorbar: { thickness: 10, outlinewidth: 0, title: { text: "weight", side: "right" }, nticks: 6 },
-    hovertemplate: "%{text} %{y}, until round %{x}: %{z:.4~g}<extra></extra>",
+    type: "bar", orientation: "h", y: workers, x: weight,
+    error_x: { type: "data", array: spread, thickness: 1, width: 2, color: colour("--faint") },
+    marker: { color: each((bad) => colour(`--${bad ? palette.attacker : palette.honest}`)),
+      pattern: { shape: each((bad) => (bad ? "/" : "")), solidity: 0.4 } },
+    text: each((bad) => (bad ? "attacker" : "worker")), textposition: "none",
+    hovertemplate: "%{text} %{y}: %{x:.3~g} of an equal share<extra></extra>",
   }];
+  const line = { type: "line", yref: "paper", x0: 1, x1: 1, y0: 0, y1: 1,
+    line: { color: colour("--faint"), width: 1, dash: "dot" } };
   const layout = {
-    margin: { l: 78, r: 10, t: 8, b: 42 },
-    xaxis: { title: { text: "until round" }, type: "category", nticks: 10, showgrid: false,
-      ticks: "" },
-    yaxis: { autorange: "reversed", showgrid: false, ticks: "", tickvals: ticks,
-      ticktext: ticks.map((k) => (bad(k) ? attacker(k) : `${k}`)) },
-    // A bracket beside the attackers, and a line above them.
-    shapes: q ? [{ ...at, x0: -0.006, x1: -0.006, y1: n - 0.5, line: mark },
-      { ...at, x0: 0, x1: 1, y1: edge, line: { ...mark, width: 1.5 } }] : [],
+    bargap: 0.2, margin: { l: 48, r: 10, t: 8, b: 42 }, shapes: [line],
+    xaxis: { title: { text: "mean weight; 1 is an equal share" }, rangemode: "tozero" },
+    yaxis: { title: { text: "worker" }, autorange: "reversed", showgrid: false },
   };
   return { data, layout };
 }
 
+/** A row for each worker, a column for each stretch of rounds; the brighter, the more it counted. */
+function heat({ weights, n, q }) {
+  // Where all count alike that is the middle of the scale.
+  const top = Math.max(2 / n, ...weights.rows.flat());
+  const every = Math.ceil(weights.round.length / 6);
+  const rows = weights.rows[0].map((_, worker) => {
+    const bad = worker >= n - q;
+    const who = bad ? `attacker ${worker}` : String(worker);
+    return make("tr", { class: bad ? "bad" : null }, make("th", { scope: "row" }, who),
+      weights.rows.map((row, k) => {
+        const cell = make("td", { title: `${bad ? "attacker" : "worker"} ${worker}, until round ` +
+          `${weights.round[k]}: ${row[worker].toPrecision(3)}` });
+        cell.style.background = css(viridis(row[worker] / top));
+        return cell;
+      }));
+  });
+  const last = weights.round.length - 1;
+  const rounds = weights.round.map((at, k) => make("th", { scope: "col" },
+    make("span", null, k === last || (k % every === 0 && k + every / 2 <= last) ? at : "")));
+  const scale = make("div", { class: "scale" }, "0", make("i"), `${top.toPrecision(2)} of the weight`);
+  scale.querySelector("i").style.background = `linear-gradient(to right, ${VIRIDIS.join(",")})`;
+  return [make("table", { class: "heat" }, make("tbody", null, rows),
+    make("tfoot", null, make("tr", null, make("th", null, "until round"), rounds))), scale];
+}
+
 function configuration(run) {
-  const changed = new Set(run.changed);
-  const fields = Object.entries(run.fields);
+  const { changed } = run;
+  const byDefault = Object.entries(report.defaults).filter(([name]) => !(name in changed));
   const said = (value) => (Array.isArray(value) ? value.join(", ") : String(value ?? "–"));
   const rows = (entries, kind) => entries.map(([name, value]) => make("tr", { class: kind },
     make("th", { scope: "row" }, name.replaceAll("_", " ")), make("td", null, said(value))));
@@ -741,16 +817,23 @@ function configuration(run) {
   return [
     make("p", null, commandOf(run.command)),
     make("table", null, rows(results, "result"),
-      rows(fields.filter(([name]) => changed.has(name)), "changed")),
-    make("details", { class: "fold" }, make("summary", null, "what is as by default"),
-      make("table", null, rows(fields.filter(([name]) => !changed.has(name)), "default"))),
-  ];
+      rows(Object.entries(changed), "changed")),
+    run.command ? make("details", { class: "fold" }, make("summary", null, "what is as by default"),
+      make("table", null, rows(byDefault, "default"))) : null,
+  ].filter((part) => part !== null);
 }
 
 // -- the page -------------------------------------------------------------------------------------
 
 function head() {
-  const { runs } = report;
+  const { runs, headline } = report;
+  if (headline) {
+    $("headline").hidden = false;
+    $("sentence").textContent = headline.sentence;
+    $("on").textContent = headline.setting;
+    document.querySelector(".numbers").hidden = headline.low === null;
+    for (const id of ["low", "high"]) $(id).textContent = `${(headline[id] ?? 0).toFixed(0)} %`;
+  }
   const how = grouped(runs, (run) => run.status);
   const counts = [...how.keys()].sort().map((name) => `${how.get(name).length} ${name}`).join(", ");
   const seconds = runs.reduce((sum, run) => sum + (run.seconds ?? 0), 0);
@@ -809,7 +892,8 @@ themes();
 filters();
 refreshers.push(worstCase);
 if (report.artifacts.length) {
-  $("artifacts").append(make("h2", null, "The paper’s tables and figures"));
+  $("artifacts").append(make("h2", null, "The paper’s tables and figures"),
+    note(`A cell agrees if our mean over seeds is ${report.criterion}.`));
 }
 $("artifacts").append(...report.artifacts.map(artifactSection));
 explorer();
@@ -817,3 +901,4 @@ trust();
 resizing();
 printing();
 refresh();
+root.dataset.ready = "";

@@ -1,0 +1,131 @@
+"""`certify`: what attacking a pipeline brings to light."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+import byzantium as bz
+from byzantium.cli.main import main
+from byzantium.cli.options import (
+    Place,
+    carry_out,
+    complete,
+    engine_options,
+    err,
+    members,
+    out,
+    plugin_option,
+    results_option,
+)
+from byzantium.core import ByzantiumError, needed
+from byzantium.runs import Certification, Engine, Store, certificates, pipelines
+
+
+def _counts(_: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between them."""
+    try:
+        return tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        sentence = f"{text!r} is not whole numbers with commas between them."
+        raise click.BadParameter(sentence, param=parameter) from None
+
+
+@main.command()
+@click.argument(
+    "rules",
+    metavar="RULE...",
+    nargs=-1,
+    shell_complete=complete(lambda: [f"{name}()" for name in members("rule", bz.Aggregator)]),
+)
+@plugin_option
+@click.option("--all", "all_rules", is_flag=True, help="All rules, alone and behind mixings.")
+@click.option("--n", type=click.IntRange(min=3), default=25, show_default=True, help="Vectors.")
+@click.option(
+    "--f",
+    "counts",
+    callback=_counts,
+    default="1,3,5,8,10",
+    show_default=True,
+    help="How many are bad; a rule that is written without its f has this one.",
+)
+@click.option(
+    "--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="Searches of each."
+)
+@click.option(
+    "--budget",
+    type=click.IntRange(min=1),
+    default=Certification.budget,
+    show_default=True,
+    help="How many inputs a search tries.",
+)
+@click.option("--json", type=Place(dir_okay=False), help="Also write what was found as JSON.")
+@click.option("--markdown", type=Place(dir_okay=False), help="Also write the table as Markdown.")
+@click.option("--figure", type=Place(dir_okay=False), help="Also draw c against delta, as a PNG.")
+@results_option
+@engine_options
+def certify(
+    rules: tuple[str, ...],
+    all_rules: bool,
+    n: int,
+    counts: tuple[int, ...],
+    seeds: int,
+    budget: int,
+    json: Path | None,
+    markdown: Path | None,
+    figure: Path | None,
+    results: Path,
+    engine: Engine,
+) -> None:
+    """Attack pipelines, and say how far they can be led astray.
+
+    For n vectors of which f are bad, the error of a rule is at most c delta rho^2, where rho is how
+    much the honest ones differ. A search looks for the input with the largest c: the true one is at
+    least as large. What it found stays in the folder of the search, as `input.npy`, whose first f
+    rows are bad.
+
+    \b
+    byzantium certify "Krum()" "NearestNeighborMixing() >> TrimmedMean()" --f 5 --jobs 2
+    """  # noqa: D301
+    from byzantium import reports
+
+    if not rules and not all_rules:
+        raise ByzantiumError("certify needs a rule, or --all")
+    if figure:
+        needed("matplotlib", "report", "a figure")
+    todo: list[Certification] = []
+    for rule in rules:
+        todo += _searches(rule, n, counts, seeds, budget)
+    if all_rules:
+        texts = [(text, f) for f in counts for text in pipelines(n, f)]
+        todo += [one for text, f in texts for one in _searches(text, n, (f,), seeds, budget)]
+    found = certificates(carry_out(todo, Store(results), engine))
+    out.print(reports.certificates.terminal(found))
+    out.print(f"the inputs are in {results}", soft_wrap=True, highlight=False)
+    if json:
+        reports.certificates.write_json(found, json)
+    if markdown:
+        markdown.write_text(reports.certificates.text(found), encoding="utf-8")
+    if figure:
+        reports.certificates.draw(found, figure)
+
+
+def _searches(
+    rule: str, n: int, counts: tuple[int, ...], seeds: int, budget: int
+) -> list[Certification]:
+    """For each f; what it is not defined for is said, and an error if it is so for all."""
+    made, refused = [], []
+    for f in counts:
+        try:
+            made += [
+                Certification(rule=rule, n=n, f=f, budget=budget, seed=seed)
+                for seed in range(seeds)
+            ]
+        except ByzantiumError as error:
+            refused.append(error)
+    if not made:
+        raise refused[0]
+    for reason in refused:
+        err.print(f"left out: {reason}", soft_wrap=True)
+    return made

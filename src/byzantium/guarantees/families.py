@@ -1,0 +1,146 @@
+"""Inputs that are known to hurt: many kinds of honest vectors, and every kind of attacker.
+
+The first f rows of an input are bad, as in `search`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+
+from byzantium import threats
+from byzantium.guarantees.search import Array
+from byzantium.threats import Attack, Tuned
+
+# The dimension of honest vectors, where nothing else says it.
+D = 10
+# How far away attackers go, in units of the honest spread: beyond 1e16 sums in float64 forget the
+# honest vectors, and a rule that subtracts what it does not want is left with nothing.
+FAR = (3.0, 1e2, 1e8, 1e20)
+# How far the honest vectors are from the origin where this matters.
+AWAY = 1e4
+# How hard an attack pushes that can push less or more.
+STRENGTHS = (0.3, 1.0, 3.0, 10.0, 100.0)
+# What whole inputs are multiplied by, for rules that know a length: those with a radius.
+SCALES = tuple(10.0**k for k in (-12, -8, -6, -4, -3, -2, -1, 1, 2, 3, 4, 6, 8, 12))
+
+
+def honest(m: int, rng: np.random.Generator) -> dict[str, Array]:
+    """So many vectors of each family, by its name."""
+    gaussian = rng.normal(size=(m, D))
+    # Of ten classes each is 1.7 times rarer than the one before.
+    shares = 1.7 ** -np.arange(D)
+    classes = rng.choice(D, m, p=shares / shares.sum())
+    return {
+        "Gaussian": gaussian,
+        "Rademacher": np.sign(rng.normal(size=(m, D))),
+        "heavy-tailed": rng.standard_t(1.5, size=(m, D)),
+        "one-hot": np.eye(m)[rng.permutation(m)],
+        "two clusters": (rng.random(m) < 0.3)[:, None] * rng.normal(size=D) + 0.01 * gaussian,
+        "long tail": np.eye(D)[classes] + 0.01 * gaussian,
+        "collinear": rng.normal(size=(m, 1)) * rng.normal(size=D),
+        "common offset": gaussian + AWAY * rng.normal(size=D) / np.sqrt(D),
+    }
+
+
+def attacks() -> list[Attack]:
+    """One of each kind in `threats`, in several strengths where it has one.
+
+    (`Tuned` is a search for the strength, and so is what these are tried for.)
+    """
+    exported = (getattr(threats, name) for name in threats.__all__)
+    kinds = [one for one in exported if inspect.isclass(one) and issubclass(one, Attack)]
+    found: list[Attack] = []
+    for kind in kinds:
+        if not inspect.isabstract(kind) and kind is not Tuned:
+            found.append(kind())
+            if kind.strength:
+                found += [kind(**{kind.strength: strength}) for strength in STRENGTHS]
+    return found
+
+
+def attacked(
+    n: int, f: int, rng: np.random.Generator, given: Mapping[str, Array]
+) -> list[tuple[str, Array]]:
+    """Honest families, and those given, against all of `threats`: the name of each, and its rows.
+
+    given: more honest vectors, n or more of each.
+    """
+    more = {name: rows[rng.permutation(len(rows))[:n]] for name, rows in given.items()}
+    found = []
+    for family, rows in {**honest(n, rng), **more}.items():
+        own, others = torch.from_numpy(rows[:f]), torch.from_numpy(rows[f:])
+        sent = {}
+        for attack in attacks():
+            generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
+            sent[repr(attack)] = attack(others, own, epoch=1, generator=generator).numpy()
+        for target in rng.permutation(n - f)[:8].tolist():
+            sent[f"copies of one ({target})"] = np.repeat(rows[f + target][None], f, axis=0)
+        sent |= dict(far(rows[f:], f, rng))
+        found += [
+            (f"{family}, {name}", np.concatenate([bad, rows[f:]])) for name, bad in sent.items()
+        ]
+    return found
+
+
+def far(
+    others: Array, f: int, rng: np.random.Generator, distances: tuple[float, ...] = FAR
+) -> Iterator[tuple[str, Array]]:
+    """F attackers at each distance: all at one point, on two sides, and each in its direction."""
+    mean = others.mean(axis=0)
+    spread = np.sqrt(((others - mean) ** 2).sum(axis=1).mean())
+    directions = rng.normal(size=(f, others.shape[1]))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    sides = np.where(np.arange(f) % 2, -1.0, 1.0)[:, None]
+    for distance in distances:
+        away = distance * spread
+        yield f"{distance:g} away", mean + away * np.repeat(directions[:1], f, axis=0)
+        if f > 1:
+            yield f"{distance:g} away on two sides", mean + away * sides * directions[:1]
+            yield f"{distance:g} away in all directions", mean + away * directions
+
+
+def carrying(n: int, bad: int) -> Iterator[tuple[str, Array]]:
+    """Inputs that show whether bad vectors can carry a rule away; in the first nobody is bad.
+
+    The honest ones are far from the origin: a rule that loses them is found out, too.
+    """
+    rng = np.random.default_rng(0)
+    rows = AWAY + rng.normal(size=(n, 2))
+    yield "Gaussian, nobody bad", rows
+    for name, sent in far(rows[bad:], bad, rng, (1e8, 1e20, 1e40)):
+        yield f"Gaussian, {name}", np.concatenate([sent, rows[bad:]])
+
+
+def indistinct(n: int, f: int) -> tuple[str, Array]:
+    """On which whoever is right wherever n - f vectors are one errs by as much as any rule must.
+
+    f of the honest stand at 1, the others and the bad at 0: the f at 1 might be the bad ones.
+    """
+    rows = np.zeros((n, 1))
+    rows[n - f :] = 1
+    return f"{f} of {n - f} honest at 1, bad at 0", rows
+
+
+def two_points(n: int, f: int) -> Iterator[tuple[str, Array]]:
+    """Honest vectors at 0 and at 1 on a line, for all divisions, and attackers at some points."""
+    for ones in range(1, n - f):
+        others = (np.arange(n - f) < ones)[:, None] * 1.0
+        for place in (0.0, 1.0, 0.5, 2.0, -1.0, 1e3, -1e3):
+            for rest in dict.fromkeys((place, 0.0)):  # all of them there, or half
+                sent = np.where(np.arange(f) % 2, rest, place)[:, None]
+                where = f"{place:g}" if rest == place else f"{place:g} and {rest:g}"
+                name = f"{ones} of {n - f} honest at 1, bad at {where}"
+                yield name, np.concatenate([sent, others])
+
+
+def stretched(rows: Array, f: int) -> Iterator[tuple[str, Array]]:
+    """An input in other units, and far from the origin: rules that know a length can tell."""
+    size = float(np.abs(rows[f:] - rows[f:].mean(axis=0)).max())
+    for scale in SCALES:
+        yield f"times {scale:g}", rows * scale
+    for offset in (1e1, 1e2, 1e3, 1e4):
+        yield f"plus {offset:g} spreads", rows + offset * size / np.sqrt(rows.shape[1])

@@ -1,0 +1,146 @@
+"""What a data set is, whoever it is from: tensors to learn from and to test with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ParamSpec, Self
+
+import torch
+from torch import Tensor
+
+from byzantium.core import ByzantiumError, offered
+
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dataset:
+    """Samples (N, ...) of float32, such as images (N, channels, height, width), and their targets.
+
+    train_y, test_y: (N,), labels of int64 from 0 to classes - 1; or, where there are no classes,
+                     numbers of float32, (N,) or (N, k).
+    classes:         how many there are; 0 where the targets are numbers.
+    digests:         of the files it was read from, by name: "sha256:..."; none of what is no file.
+    train_user:      (N,), whose each sample to learn from is; None where nobody knows.
+
+    >>> x, y = torch.rand(6, 1, 2, 2), torch.tensor([0, 1, 2, 0, 1, 2])
+    >>> Dataset("mine", x, y, x[:3], y[:3], classes=3)
+    <mine: 6 samples to learn from and 3 to test with, 1 x 2 x 2, 3 classes>
+    """
+
+    name: str
+    train_x: Tensor
+    train_y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    classes: int
+    digests: Mapping[str, str] = field(default_factory=dict)
+    train_user: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for x, y, use in (
+            (self.train_x, self.train_y, "learn from"),
+            (self.test_x, self.test_y, "test with"),
+        ):
+            if len(x) != len(y) or not len(y):
+                raise ByzantiumError(
+                    f"{self.name} needs samples to {use}, and a target for each, "
+                    f"got {len(x)} samples and {len(y)} targets"
+                )
+            if not x.is_floating_point() or not x.isfinite().all():
+                raise ByzantiumError(f"{self.name} needs samples of finite numbers to {use}")
+            self._check_targets(y, use)
+        if self.train_x.shape[1:] != self.test_x.shape[1:]:
+            raise ByzantiumError(
+                f"{self.name} has samples of {_size(self.train_x)} to learn from and of "
+                f"{_size(self.test_x)} to test with"
+            )
+        if self.train_user is not None and self.train_user.shape != self.train_y.shape[:1]:
+            raise ByzantiumError(
+                f"{self.name} needs a user for each of {len(self.train_y)} samples to learn from, "
+                f"got {len(self.train_user)}"
+            )
+
+    def _check_targets(self, y: Tensor, use: str) -> None:
+        if not self.classes:
+            if not y.is_floating_point() or not y.isfinite().all():
+                raise ByzantiumError(
+                    f"{self.name} has no classes: its targets to {use} must be finite numbers of "
+                    f"a floating-point dtype, got {y.dtype}"
+                )
+            return
+        if y.ndim != 1 or y.is_floating_point():
+            raise ByzantiumError(
+                f"{self.name} needs one whole number a sample as labels to {use}, got {y.dtype} "
+                f"of shape {tuple(y.shape)}"
+            )
+        if int(y.min()) < 0 or int(y.max()) >= self.classes:
+            raise ByzantiumError(
+                f"{self.name} needs labels from 0 to {self.classes - 1}, "
+                f"got {int(y.min())} to {int(y.max())} to {use}"
+            )
+
+    def __repr__(self) -> str:
+        kinds = f"{self.classes} classes" if self.classes else "targets that are numbers"
+        return (
+            f"<{self.name}: {len(self.train_x)} samples to learn from and {len(self.test_x)} "
+            f"to test with, {_size(self.train_x)}, {kinds}>"
+        )
+
+    @classmethod
+    def of_torch(cls, name: str, train: Any, test: Any, classes: int | None = None) -> Self:
+        """From any two data sets of torch (or sequences) of pairs (sample, target).
+
+        classes: how many there are; by default, one more than the largest label, and none where the
+        targets are not whole numbers.
+
+        >>> from torch.utils.data import TensorDataset
+        >>> pairs = TensorDataset(torch.rand(8, 3), torch.arange(8) % 2)
+        >>> Dataset.of_torch("pairs", pairs, pairs)
+        <pairs: 8 samples to learn from and 8 to test with, 3, 2 classes>
+        """
+        (train_x, train_y), (test_x, test_y) = (_stacked(name, part) for part in (train, test))
+        if classes is None:
+            numbers = train_y.is_floating_point()
+            classes = 0 if numbers else 1 + max(int(train_y.max()), int(test_y.max()))
+        return cls(name, train_x, train_y, test_x, test_y, classes)
+
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> Dataset:
+        """The same on a device, its numbers of a dtype."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            return tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
+
+        before = (self.train_x, self.train_y, self.test_x, self.test_y)
+        after = [moved(tensor) for tensor in before]
+        if all(a is b for a, b in zip(after, before, strict=True)):
+            return self
+        train_x, train_y, test_x, test_y = after
+        return replace(self, train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y)
+
+
+def _stacked(name: str, pairs: Any) -> tuple[Tensor, Tensor]:
+    try:
+        found = [pairs[k] for k in range(len(pairs))]
+        samples = torch.stack([torch.as_tensor(pair[0]).float() for pair in found])
+        targets = torch.stack([torch.as_tensor(pair[1]) for pair in found])
+    except (TypeError, IndexError, KeyError, ValueError, RuntimeError) as error:
+        why = " ".join(str(error).split())
+        raise ByzantiumError(
+            f"{name} needs a data set with a length, of pairs of a tensor and a target, all of one "
+            f"shape: {why}"
+        ) from error
+    return samples, targets.float() if targets.is_floating_point() else targets.long()
+
+
+def _size(x: Tensor) -> str:
+    return " x ".join(str(side) for side in x.shape[1:]) or "1 number"
+
+
+def dataset(make: Callable[P, Dataset]) -> Callable[P, Dataset]:
+    """Decorates a function that makes a data set: a plugin offers it under the function's name.
+
+    Its parameters, which have defaults or not, are those of the notation: `--data "ring(noise=1)"`.
+    """
+    return offered(make, "data set")

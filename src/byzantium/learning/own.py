@@ -1,0 +1,173 @@
+"""Data in files of the user's own: x_train, y_train, x_test, y_test as .npz or .safetensors."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import os
+import re
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from byzantium.core import ByzantiumError, needed
+from byzantium.learning.dataset import Dataset
+
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+USERS = "user_train"
+# How a file is written down where its path does not matter: its name, and a digest of its contents.
+RECORDED = re.compile(r"(?P<name>[^/\\\0]+\.(npz|safetensors)) sha256:(?P<digest>[0-9a-f]{16})")
+# Where the files that were written down in this process are.
+_places: dict[str, str] = {}
+
+
+def is_file(text: str) -> bool:
+    """Whether a text names a file of data, by its path or as `recorded` writes it."""
+    return text.endswith((".npz", ".safetensors")) or RECORDED.fullmatch(text) is not None
+
+
+def is_path(text: str) -> bool:
+    """Whether it does by its path."""
+    return is_file(text) and RECORDED.fullmatch(text) is None
+
+
+def recorded(text: str) -> str:
+    """A path as its name and a digest of the contents; what is written so already stays."""
+    if not is_path(text):
+        return text
+    path = Path(os.path.expanduser(text))
+    digest = _digest_of(path)
+    name = f"{path.name} sha256:{digest[:16]}"
+    _places[name] = str(path.absolute())
+    return name
+
+
+def place(text: str) -> str | None:
+    """Where a file that was written down is, if this process knows."""
+    return _places.get(text)
+
+
+def know(text: str, path: str) -> None:
+    """Say where a file that was written down is; whether it is still the same, `read` finds out."""
+    _places.setdefault(text, path)
+
+
+def read(text: str) -> Dataset:
+    """The data set in a file, by its path or as `recorded` writes it.
+
+    The file holds the arrays x_train, y_train, x_test and y_test; and user_train, if it is known
+    whose each sample is. Nothing pickled is read. Samples of uint8 are pixels: they are divided by
+    255, and (N, height, width) or (N, height, width, channels) becomes (N, channels, height,
+    width). Targets that are whole numbers are classes, others are numbers.
+    """
+    path = _found(text) if RECORDED.fullmatch(text) else Path(os.path.expanduser(text))
+    try:
+        contents = path.read_bytes()
+    except OSError as error:
+        raise ByzantiumError(f"{path} cannot be read: {error.strerror}") from error
+    digest = hashlib.sha256(contents).hexdigest()
+    if (known := RECORDED.fullmatch(text)) and known["digest"] != digest[:16]:
+        raise ByzantiumError(
+            f"{path} has changed: its contents were sha256:{known['digest']}... and are "
+            f"sha256:{digest[:16]}..."
+        )
+    return _dataset(path, _arrays(path, contents), {path.name: f"sha256:{digest}"})
+
+
+def _found(text: str) -> Path:
+    known = RECORDED.fullmatch(text)
+    assert known is not None
+    folder = os.environ.get("BYZANTIUM_DATA")
+    places = [_places.get(text), known["name"], folder and os.path.join(folder, known["name"])]
+    for one in filter(None, places):
+        if Path(one).is_file():
+            return Path(one)
+    raise ByzantiumError(f"the data of this run, {text}, are not here; say where: --data PATH")
+
+
+def _digest_of(path: Path) -> str:
+    try:
+        status = path.stat()
+        if not path.is_file():
+            raise ByzantiumError(f"{path} is no file of data")
+        return _digested(str(path.absolute()), status.st_mtime_ns, status.st_size, status.st_ino)
+    except OSError as error:
+        raise ByzantiumError(f"{path} cannot be read: {error.strerror}") from error
+
+
+@functools.lru_cache(maxsize=64)
+def _digested(path: str, *status: int) -> str:
+    """Many runs of a sweep have the same data: they are read once."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _arrays(path: Path, contents: bytes) -> dict[str, NDArray[Any]]:
+    wanted = (*ARRAYS, USERS)
+    try:
+        if path.suffix == ".safetensors":
+            library = needed("safetensors.numpy", "files", f"{path.name}")
+            held = library.load(contents)
+            return {name: held[name] for name in wanted if name in held}
+        with np.load(io.BytesIO(contents), allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("it is one array")
+            return {name: file[name] for name in wanted if name in file.files}
+    except ImportError:
+        raise
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise ByzantiumError(f"{path} holds no arrays that can be read: {why}") from error
+    except Exception as error:  # of safetensors, whose kind of error is its own
+        why = " ".join(str(error).split())
+        raise ByzantiumError(f"{path} holds no arrays that can be read: {why}") from error
+
+
+def _dataset(path: Path, arrays: Mapping[str, NDArray[Any]], digests: Mapping[str, str]) -> Dataset:
+    if missing := [name for name in ARRAYS if name not in arrays]:
+        raise ByzantiumError(f"{path} lacks the array {missing[0]}; it needs {', '.join(ARRAYS)}")
+    x = [_samples(path, name, arrays[name]) for name in ("x_train", "x_test")]
+    y = [_targets(path, name, arrays[name]) for name in ("y_train", "y_test")]
+    if y[0].dtype != y[1].dtype:
+        raise ByzantiumError(f"{path}: y_train and y_test must be of one kind")
+    numbers = y[0].is_floating_point()
+    classes = 0 if numbers else 1 + max((int(part.max()) for part in y if len(part)), default=0)
+    users = _targets(path, USERS, arrays[USERS]) if USERS in arrays else None
+    return Dataset(path.stem, x[0], y[0], x[1], y[1], classes, digests, users)
+
+
+def _samples(path: Path, name: str, array: NDArray[Any]) -> torch.Tensor:
+    if array.ndim < 2 or not (
+        np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)
+    ):
+        raise ByzantiumError(
+            f"{path}: {name} must hold numbers of shape (N, ...), got {array.dtype} of shape "
+            f"{array.shape}"
+        )
+    samples = torch.from_numpy(array.astype(np.float32))
+    if array.dtype != np.uint8:
+        return samples
+    if samples.ndim == 3:
+        samples = samples[:, None]
+    elif samples.ndim == 4 and samples.shape[1] not in (1, 3, 4) and samples.shape[3] in (1, 3, 4):
+        samples = samples.movedim(3, 1).contiguous()
+    return samples / 255
+
+
+def _targets(path: Path, name: str, array: NDArray[Any]) -> torch.Tensor:
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if np.issubdtype(array.dtype, np.integer) and array.ndim == 1:
+        return torch.from_numpy(array.astype(np.int64))
+    if np.issubdtype(array.dtype, np.floating) and array.ndim in (1, 2) and name != USERS:
+        return torch.from_numpy(array.astype(np.float32))
+    raise ByzantiumError(
+        f"{path}: {name} must hold one number a sample, got {array.dtype} of shape {array.shape}"
+    )

@@ -1,0 +1,77 @@
+"""The benchmark: which rule to use, by how different the workers are and how many attack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from byzantium.papers.artifacts import Artifact, Cell, Picture, Version
+from byzantium.runs import Run
+
+# What the paper has, alone and behind buckets of two; and what the field uses beside it.
+ALONE = {
+    "mean": "Mean()",
+    "krum": "Krum()",
+    "median": "Median()",
+    "rfa": "GeometricMedian()",
+    "cclip": "CenteredClipping(radius=1, steps=3)",
+}
+PIPELINES = {
+    **ALONE,
+    **{f"bucketing-{name}": f"Bucketing(s=2) >> {ALONE[name]}" for name in ALONE if name != "mean"},
+    "nnm-rfa": "NearestNeighborMixing() >> GeometricMedian()",
+    "nnm-trimmed-mean": "NearestNeighborMixing() >> TrimmedMean()",
+}
+# Attacks of fixed strength, and the two whose strength is searched in every round.
+ATTACKS = {
+    "label-flip": "LabelFlip()",
+    "mimic": "Mimic(warmup=1)",
+    "ipm": "InnerProduct(epsilon=0.1)",
+    "alie": "ALittleIsEnough()",
+    "tuned-ipm": "Tuned(InnerProduct())",
+    "tuned-alie": "Tuned(ALittleIsEnough())",
+}
+SPLITS = {
+    "iid": "iid()",
+    "dirichlet-1": "dirichlet(1)",
+    "dirichlet-0.1": "dirichlet(0.1)",
+    "noniid": "by_label()",
+}
+# Of 25 workers.
+ATTACKERS = (1, 3, 5)
+SETTINGS: dict[str, Any] = {
+    "data": "digits",
+    "model": "mlp",
+    "n": 25,
+    "rounds": 200,
+    "learning_rate": 0.2,
+    "evaluate_every": 10,
+    "record": (),
+}
+
+
+def benchmark(version: Version | None = None) -> Artifact:
+    """Every pipeline under every attack, on data that differ little or much, with 1 to 5 attackers.
+
+    >>> len(benchmark(Version(seeds=1, only="nnm-rfa mimic")).jobs)  # of 2,376
+    12
+    """
+    cells = tuple(
+        Cell(
+            {"aggregator": aggregator, "attack": attack, "split": split, "f": f},
+            (Run.of({**SETTINGS, "rule": rule, "attack": sent, "partition": held, "f": f}),),
+        )
+        for split, held in SPLITS.items()
+        for f in ATTACKERS
+        for aggregator, rule in PIPELINES.items()
+        for attack, sent in ATTACKS.items()
+    )
+    made = Artifact(
+        "benchmark",
+        "Which rule to use",
+        "digits, 25 workers, 200 rounds, no momentum",
+        "rule, attack, how the data are split, f in {1, 3, 5}",
+        Picture("curves", "split", "attack", ("aggregator",)),
+        cells,
+        maker="byzantium benchmark",
+    )
+    return made.in_version(version)

@@ -1,0 +1,155 @@
+"""What certification by attack found: a table for the terminal, a text, and a figure."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from byzantium.core import files, needed
+from byzantium.guarantees import Certificate
+from byzantium.reports import palette
+from byzantium.reports.style import SMALL, USUAL, row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Where a rule that can be carried away is drawn, and the range of the others.
+TOP, BOTTOM = 100.0, 0.4
+
+
+def label(certificate: Certificate) -> tuple[str, str]:
+    """What stands before a rule, and the rule; without the f that is the certificate's."""
+    texts = []
+    for stage in certificate.rule.stages:
+        text = re.sub(rf"\bf={certificate.f}\b(, )?", "", repr(stage))
+        text = re.sub(rf"\bm={certificate.n - certificate.f}\b", "m=n-f", text)
+        texts.append(re.sub(r", \)", ")", text))
+    return " >> ".join(texts[:-1]), texts[-1]
+
+
+def found(certificate: Certificate) -> str:
+    """The worst c found, in a few signs."""
+    return "unbounded" if certificate.unbounded else f">= {certificate.c:.3g}"
+
+
+def terminal(certificates: Iterable[Certificate]) -> Table:
+    """A line for each."""
+    table = Table(
+        "rule", "f", "c, worst found", "proved", "any rule", "carried away by", "found by"
+    )
+    for one in certificates:
+        carried = "nobody" if one.breakdown is None else f"{one.breakdown} of {one.n}"
+        least = f">= {one.least:.3g}"
+        proved = "" if one.promised is None else f"<= {one.promised:.3g}"
+        table.add_row(repr(one.rule), str(one.f), found(one), proved, least, carried, one.worst.how)
+    return table
+
+
+def text(certificates: Sequence[Certificate]) -> str:
+    """As Markdown: a table for each mixing, with a row for each rule and a column for each f."""
+    parts = []
+    for n in dict.fromkeys(one.n for one in certificates):
+        here = [one for one in certificates if one.n == n]
+        counts = sorted({one.f for one in here})
+        cells = {(*label(one), one.f): one for one in here}
+        least = {one.f: one.least for one in here}
+        head = [f"| n = {n} |" + "".join(f" f = {f} |" for f in counts)]
+        head += ["| --- |" + " --- |" * len(counts)]
+        head += ["| any rule |" + "".join(f" {least[f]:.3g} |" for f in counts)]
+        for mixing in dict.fromkeys(key[0] for key in cells):
+            rules = dict.fromkeys(rule for before, rule, _ in cells if before == mixing)
+            rows = [
+                f"| `{rule}` |"
+                + "".join(f" {_cell(cells.get((mixing, rule, f)))} |" for f in counts)
+                for rule in rules
+            ]
+            title = f"Behind `{mixing}`:" if mixing else "Alone:"
+            parts.append("\n".join([title, "", *head, *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _cell(certificate: Certificate | None) -> str:
+    if certificate is None:
+        return "-"
+    worst = "unbounded" if certificate.unbounded else f"{certificate.c:.3g}"
+    return worst if certificate.promised is None else f"{worst} (≤ {certificate.promised:.3g})"
+
+
+def write_json(certificates: Iterable[Certificate], path: Path) -> None:
+    """An entry on each line, so that two versions can be compared."""
+    entries = ",\n".join(json.dumps(one.entry()) for one in certificates)
+    files.write(path, f"[\n{entries}\n]\n")
+
+
+def draw(certificates: Sequence[Certificate], path: Path, dpi: int = 150) -> None:
+    """C against delta for all rules, a panel for each mixing, as a PNG."""
+    needed("matplotlib", "report", "a figure")
+    content = io.BytesIO()
+    figure = _figure(certificates)
+    figure.savefig(content, format="png", dpi=dpi, facecolor="white")
+    files.write(path, content.getvalue())
+
+
+def _figure(certificates: Sequence[Certificate]) -> Figure:
+    labels = {one: label(one) for one in certificates}
+    mixings = list(dict.fromkeys(mixing for mixing, _ in labels.values()))
+    rules = list(dict.fromkeys(rule for _, rule in labels.values()))
+    colours = _colours(rules)
+    n = certificates[0].n
+    figure, axes = row(len(mixings), (2.6, 2.9), right=1.75)
+    for axis, mixing in zip(axes, mixings, strict=True):
+        here = [one for one in certificates if labels[one][0] == mixing]
+        least = sorted({(one.f / one.n, one.least) for one in here})
+        deltas, bounds = [delta for delta, _ in least], [bound for _, bound in least]
+        axis.fill_between(deltas, bounds, BOTTOM, color="#E4E4E4", linewidth=0)
+        for rule in rules:
+            line = sorted((o.f / o.n, min(o.c, TOP)) for o in here if labels[o][1] == rule)
+            if line:
+                look: dict[str, Any] = {"color": colours[rule], "linewidth": 1.2}
+                axis.plot(*zip(*line, strict=True), marker="o", markersize=3, label=rule, **look)
+            proved = sorted(
+                (o.f / o.n, o.promised)
+                for o in here
+                if labels[o][1] == rule and o.promised is not None
+            )
+            if proved:
+                dots: dict[str, Any] = {"linestyle": ":", "alpha": 0.6}
+                axis.plot(*zip(*proved, strict=True), color=colours[rule], linewidth=0.9, **dots)
+        axis.set_yscale("log")
+        axis.set_ylim(BOTTOM, 1.25 * TOP)
+        axis.set_title(f"behind {mixing}" if mixing else "alone", fontsize=USUAL)
+        axis.set_xlabel("δ", fontsize=USUAL)
+    ticks = [0.5, 1, 2, 5, 10, 20, 50, TOP]
+    names = [f"{tick:g}" for tick in ticks[:-1]] + ["unbounded"]
+    axes[0].set_yticks(ticks, names)
+    axes[0].minorticks_off()
+    axes[0].set_ylabel(f"c, the worst found (n = {n})", fontsize=USUAL)
+    handles = {str(h.get_label()): h for axis in axes for h in axis.get_lines()}
+    axes[-1].legend(
+        handles=[handles[rule] for rule in rules if rule in handles],
+        loc="center left",
+        bbox_to_anchor=(1.02, 0.5),
+        frameon=False,
+        fontsize=SMALL + 0.5,
+        title="dotted: proved\ngrey: no rule gets there",
+        title_fontsize=SMALL,
+    )
+    return figure
+
+
+def _colours(rules: Sequence[str]) -> dict[str, str]:
+    """The colours of the paper's rules, and others for the others."""
+    known = {rule.kind: rule.colour.light for rule in palette.RULES}
+    others = iter([*palette.OTHER_RULES, *palette.ORDERED])
+    colours = {}
+    for rule in rules:
+        kind, _, arguments = rule.partition("(")
+        plain = kind in known and (arguments == ")" or kind == "CenteredClipping")
+        colours[rule] = known[kind] if plain else next(others).light
+    return colours

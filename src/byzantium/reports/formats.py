@@ -1,0 +1,226 @@
+"""Tables as files, ready for a paper: Markdown, LaTeX (booktabs) and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from byzantium.core import ByzantiumError, files
+from byzantium.papers import Compared, Comparison, worst
+from byzantium.reports import measured, tables
+from byzantium.reports.tables import Entry, Table
+from byzantium.runs import Result, Run
+
+
+def write(path: Path, comparisons: Sequence[Comparison], made: Comparison | None = None) -> None:
+    """Write tables into one file, whose ending says in which form.
+
+    made: what all these tables are of, where one command makes them: Markdown names it first.
+    """
+    text = form(path)(comparisons)
+    if made is not None and path.suffix == ".md":
+        text = "\n".join([*_introduction(made, comparisons), text])
+    files.write(path, text)
+
+
+def form(path: Path) -> Callable[[Sequence[Comparison]], str]:
+    """What makes the text of a file, by its ending."""
+    if path.suffix not in FORMS:
+        known = ", ".join(FORMS)
+        raise ByzantiumError(f"a table is written as {known}; {path.name} ends otherwise")
+    return FORMS[path.suffix]
+
+
+# -- Markdown -----------------------------------------------------------------------------------
+
+
+def markdown(comparisons: Sequence[Comparison]) -> str:
+    parts = [part for comparison in comparisons for part in section(comparison)]
+    return "\n".join(parts)
+
+
+def _introduction(whole: Comparison, comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """What it is, the command, on what it was run, and what each table says in a sentence."""
+    made = whole.artifact
+    yield f"# {made.title}\n"
+    yield f"Fixed: {made.fixed}. Varies: {made.varies}. {made.notes}".rstrip() + "\n"
+    if made.cheaper:
+        yield f"Cheaper version: {', '.join(made.cheaper)}.\n"
+    yield "\n".join(["```", whole.command(), "```\n"])
+    yield surroundings(tables.results([whole]))
+    yield "The best of each column, and what these seeds cannot tell from it:\n"
+    yield from (f"- {each.artifact.title}. {tables.advice(each)}" for each in comparisons)
+    yield ""
+
+
+def section(comparison: Comparison) -> list[str]:
+    """A table of one's own runs, under its title."""
+    made = comparison.artifact
+    said = [f"Fixed: {made.fixed}. {made.notes}".strip(), tables.meaning(comparison)]
+    if not comparison.complete:
+        said.append(tables.outcome(comparison))
+    parts = [f"### {made.title}", *said, markdown_table(tables.table(comparison)).rstrip("\n")]
+    return [f"{part}\n" for part in parts]
+
+
+def markdown_table(table: Table) -> str:
+    rules = ["---" if k < table.labels else "---:" for k in range(len(table.head))]
+    rows = [[_bold(entry) for entry in row] for row in table.rows]
+    return "".join(f"| {' | '.join(row)} |\n" for row in [list(table.head), rules, *rows])
+
+
+def _bold(entry: Entry) -> str:
+    return f"**{entry.text}**" if entry.tone in ("bad", "best") else entry.text
+
+
+def surroundings(results: Iterable[Result]) -> str:
+    """What the numbers were made with, and how long it took."""
+    done = [result.summary for result in results if result.done]
+    if not done:
+        return "No run is finished yet.\n"
+    kinds: dict[str, list[float]] = {}
+    for summary in done:
+        kinds.setdefault(_made_with(summary), []).append(summary.get("seconds", 0.0))
+    lines = [
+        f"- {kind}: {how_many(len(seconds))}, {tables.duration(sum(seconds))}"
+        for kind, seconds in kinds.items()
+    ]
+    total = sum(sum(seconds) for seconds in kinds.values())
+    head = (
+        f"{how_many(len(done))}, {total / 3600:.1f} hours of computing (the runs' times, added up):"
+    )
+    return "\n".join([head, "", *lines]) + "\n"
+
+
+def _made_with(summary: Mapping[str, Any]) -> str:
+    get = summary.get
+    threads = get("threads", "?")
+    return (
+        f"{get('machine', 'unknown machine')}; Python {get('python', '?')}, "
+        f"torch {get('torch', '?')}, byzantium {get('byzantium', '?')} "
+        f"(numerics {get('numerics', '?')}), {threads} thread{'s' * (threads != 1)} a run"
+    )
+
+
+def how_many(count: int) -> str:
+    return f"{count} run{'s' * (count != 1)}"
+
+
+# -- LaTeX --------------------------------------------------------------------------------------
+
+SIGNS = {
+    "\\": r"\textbackslash{}",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": "$<$",
+    ">": "$>$",
+    "±": r"$\pm$",
+    "√": r"$\surd$",
+    "β": r"$\beta$",
+    "→": r"$\to$",
+    "—": "--",
+    "²": "$^2$",
+}
+
+
+def latex(comparisons: Sequence[Comparison]) -> str:
+    """A table each, for the package booktabs."""
+    return "\n".join(["% \\usepackage{booktabs}", *map(_latex, comparisons)])
+
+
+def _latex(comparison: Comparison) -> str:
+    table, made = tables.table(comparison), comparison.artifact
+    parts = [made.title, made.fixed, made.notes, tables.meaning(comparison)]
+    caption = escaped(". ".join(part.rstrip(".") for part in parts if part) + ".")
+    columns = "l" * table.labels + "r" * (len(table.head) - table.labels)
+    rows = [" & ".join(_strong(entry) for entry in row) for row in table.rows]
+    lines = [
+        r"\begin{table}",
+        r"  \centering",
+        f"  \\caption{{{caption}}}",
+        f"  \\label{{tab:{made.stem}}}",
+        f"  \\begin{{tabular}}{{{columns}}}",
+        r"    \toprule",
+        f"    {' & '.join(map(escaped, table.head))} \\\\",
+        r"    \midrule",
+        *(f"    {row} \\\\" for row in rows),
+        r"    \bottomrule",
+        r"  \end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _strong(entry: Entry) -> str:
+    text = escaped(entry.text)
+    return f"\\textbf{{{text}}}" if entry.tone in ("bad", "best") else text
+
+
+def escaped(text: str) -> str:
+    r"""A text as LaTeX reads it: nothing in it is a command.
+
+    >>> print(escaped("Bucketing(s=2) >> Krum_1: 5 % ± 1"))
+    Bucketing(s=2) $\gg$ Krum\_1: 5 \% $\pm$ 1
+    """
+    return re.sub(r">>|.", lambda sign: _sign(sign[0]), text)
+
+
+def _sign(sign: str) -> str:
+    return r"$\gg$" if sign == ">>" else SIGNS.get(sign, sign)
+
+
+# -- CSV ----------------------------------------------------------------------------------------
+
+NUMBERS = ("mean", "deviation", "seeds", "diverged", "missing", "worst")
+
+
+def as_csv(comparisons: Sequence[Comparison]) -> str:
+    """A row for each cell, with numbers as they are; `worst` marks the worst attack of its row."""
+    rows = [row for comparison in comparisons for row in _rows(comparison)]
+    labels = dict.fromkeys(name for row in rows for name in row if name not in NUMBERS)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*labels, *NUMBERS], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _rows(comparison: Comparison) -> list[dict[str, Any]]:
+    names, _ = tables.axes(comparison)
+    groups: dict[tuple[Any, ...], list[Compared]] = {}
+    for compared in comparison.cells:
+        key = tuple(compared.cell.labels[name] for name in names)
+        groups.setdefault(key, []).append(compared)
+    judged = tables.judged(comparison)
+    lowest = [worst(cells) for cells in groups.values()] if judged else []
+    found = []
+    for compared in comparison.cells:
+        job, values = compared.cell.jobs[0], measured.numbers(comparison, compared)
+        attack = {"attack": job.attack} if isinstance(job, Run) else {}
+        found.append(
+            {
+                "table": comparison.artifact.title,
+                **attack,
+                **compared.cell.labels,
+                "mean": fmean(values) if values else "",
+                "deviation": stdev(values) if len(values) > 1 else "",
+                "seeds": len(values),
+                "diverged": compared.diverged,
+                "missing": compared.missing,
+                "worst": int(any(compared is one for one in lowest)),
+            }
+        )
+    return found
+
+
+FORMS: dict[str, Callable[[Sequence[Comparison]], str]] = {
+    ".md": markdown,
+    ".tex": latex,
+    ".csv": as_csv,
+}

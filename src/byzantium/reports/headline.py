@@ -1,0 +1,95 @@
+"""What results say in one sentence, for the terminal and the first lines of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from byzantium.papers import Compared, Comparison, worst
+from byzantium.reports import palette, tables
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A sentence about the worst case, and the numbers it is about, in percent.
+
+    low, high: of a rule alone and behind a mixing, or of the worst rule and the best; None where
+               there is nothing to compare.
+    setting:   on what, and over how many seeds.
+    place:     which of the tables it is about.
+    """
+
+    sentence: str
+    setting: str
+    place: int
+    low: float | None = None
+    high: float | None = None
+
+
+def headline(comparisons: Sequence[Comparison]) -> Headline | None:
+    """About the table of rules by attacks that shows the largest gap; None where there is none."""
+    able = [c for c in comparisons if c.artifact.picture.lines == ("rule",) and tables.judged(c)]
+    told = [_told(c, cases, comparisons.index(c)) for c in able if (cases := _cases(c))]
+    return max(told, key=lambda said: (said.high or 0.0) - (said.low or 0.0), default=None)
+
+
+def _cases(comparison: Comparison) -> dict[str, Compared]:
+    """For each rule the worst case, if it was tried under every attack."""
+    rows: dict[str, list[Compared]] = {}
+    for compared in comparison.cells:
+        rows.setdefault(str(compared.cell.labels["rule"]), []).append(compared)
+    attacks = max(map(len, rows.values()))
+    return {
+        rule: found
+        for rule, row in rows.items()
+        if len(row) == attacks and all(one.values or one.diverged for one in row)
+        if (found := worst(row)) is not None
+    }
+
+
+def _told(comparison: Comparison, cases: dict[str, Compared], place: int) -> Headline:
+    called = tables.namer(comparison)
+    attacks = len({compared.cell.labels["attack"] for compared in comparison.cells})
+    seeds = tables.usual(comparison)
+    setting = f"{comparison.artifact.fixed}; {'one seed' if seeds == 1 else f'{seeds} seeds'}."
+    gains = []
+    for rule, mixed in cases.items():
+        before, _, alone = rule.rpartition(" >> ")
+        if before and alone in cases and _shown(cases[alone], mixed):
+            gains.append((_kept(mixed) - _kept(cases[alone]), alone, before, mixed))
+    if gains and (best := max(gains, key=lambda gain: gain[0]))[0] > 0:
+        _, alone, before, mixed = best
+        low, high = _kept(cases[alone]), _kept(mixed)
+        return Headline(
+            f"The worst of {attacks} attacks brings {_words(called('rule', alone))} to "
+            f"{low:.0f} %. Behind {called('rule', before)} it keeps {high:.0f} %.",
+            setting,
+            place,
+            low,
+            high,
+        )
+    top, last = max(cases, key=lambda r: _kept(cases[r])), min(cases, key=lambda r: _kept(cases[r]))
+    high, low = _kept(cases[top]), _kept(cases[last])
+    said = f"Under the worst of {attacks} attacks {_words(called('rule', top))} keeps {high:.0f} %"
+    if high > low and _shown(cases[top], cases[last]):
+        sentence = f"{said}, {_words(called('rule', last))} {low:.0f} %."
+        return Headline(sentence, setting, place, low, high)
+    return Headline(f"{said}.", setting, place)
+
+
+def _shown(a: Compared, b: Compared) -> bool:
+    """Whether two worst cases may stand beside each other: several seeds must tell them apart.
+
+    One seed shows no difference; then the two numbers are said, and that it is one seed.
+    """
+    several = min(len(a.values), len(b.values)) > 1
+    return a.differs(b) if several else True
+
+
+def _kept(compared: Compared) -> float:
+    return 0.0 if compared.diverged or compared.value is None else compared.value
+
+
+def _words(short: str) -> str:
+    """A rule by the paper's name, and in words."""
+    return next((rule.words for rule in palette.RULES if rule.short == short), short)

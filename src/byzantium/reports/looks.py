@@ -1,0 +1,61 @@
+"""How lines look, in figures and on the page: by colour the first label, by dashes the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from byzantium.papers import Compared
+from byzantium.reports import palette
+from byzantium.reports.palette import Colour
+from byzantium.reports.pivot import order
+
+# The labels that tell a line from the others of its panel.
+Labels = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Look:
+    """A colour, and the name of dashes: "solid", "dash", "dot", "dashdot", "longdash"."""
+
+    colour: Colour
+    dashes: str
+
+
+Looks = dict[Labels, Look]
+
+
+def looks(cells: Sequence[Compared], names: Sequence[str]) -> Looks:
+    """Of the lines of some panels, by those of these labels that vary among them."""
+    varying = [n for n in names if len({c.cell.labels[n] for c in cells}) > 1] or list(names[:1])
+    keys = {tuple((name, c.cell.labels[name]) for name in varying) for c in cells}
+    ordered = sorted(keys, key=lambda key: [order(value) for _, value in key])
+    rests = list(dict.fromkeys(_rest(key) for key in ordered))
+    found: Looks = {}
+    for key in ordered:
+        rest = _rest(key)
+        known = rest[0] if len(rest) == 1 else None
+        dashes = palette.DASHES.get(known, _turn(palette.CYCLE, rests.index(rest)))
+        look = Look(palette.line(*key[0], len(found)), dashes)
+        if look in found.values():  # a rule with two sets of parameters, say
+            look = Look(_turn(palette.OTHER_LINES, len(found)), dashes)
+        found[key] = look
+    return found
+
+
+def of(found: Looks, compared: Compared) -> tuple[Labels, Look]:
+    """The line of a cell."""
+    labels = compared.cell.labels
+    return next(item for item in found.items() if all(labels[n] == v for n, v in item[0]))
+
+
+def _rest(key: Labels) -> tuple[Any, ...]:
+    """What dashes tell: what stands before a rule, and every label but the first."""
+    (name, value), *others = key
+    before = (value.rpartition(" >> ")[0],) if name == "rule" else ()
+    return (*before, *(value for _, value in others))
+
+
+def _turn(names: Sequence[Any], k: int) -> Any:
+    return names[k % len(names)]

@@ -1,0 +1,123 @@
+"""What was measured: the curves, numbers and weights of the cells of an artifact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+
+from byzantium.learning import metrics
+from byzantium.papers import Compared, Comparison, published
+from byzantium.runs import LARGEST, LAST, Result, Run
+
+# Lines in percent that stay so close together are zoomed to.
+COINCIDE = 15.0
+
+
+def curves(comparison: Comparison, compared: Compared) -> list[dict[int, float]]:
+    """For each seed what the figure shows, by round; as far as it goes, and where it is finite.
+
+    A norm is shown as its ratio to that without momentum, of the same seed.
+    """
+    y = comparison.artifact.picture.y
+    own = [_recorded(result, y) for result in compared.results]
+    if y != "norm":
+        return own
+    labels = {**compared.cell.labels, "momentum": 0.0}
+    plain = next((cell for cell in comparison.cells if cell.cell.labels == labels), None)
+    if plain is None:
+        return [{} for _ in own]
+    below = [_recorded(result, y) for result in plain.results]
+    return [
+        _drawn({at: value / base[at] for at, value in curve.items() if base.get(at)})
+        for curve, base in zip(own, below, strict=True)
+    ]
+
+
+def _recorded(result: Result, y: str) -> dict[int, float]:
+    return _drawn({line["round"]: line[y] for line in result.metrics if y in line})
+
+
+def _drawn(curve: dict[int, float]) -> dict[int, float]:
+    return {at: value for at, value in curve.items() if abs(value) <= LARGEST}
+
+
+def published_curves(comparison: Comparison, compared: Compared) -> list[list[tuple[int, float]]]:
+    """For each published seed round and value, where the figure shows what was published."""
+    place = {"accuracy": 1, "loss": 2}.get(comparison.artifact.picture.y)
+    if place is None:
+        return []
+    seeds = published.curves(comparison.artifact.name, compared.cell.labels)
+    return [[(point[0], point[place]) for point in seed] for seed in seeds]
+
+
+def zoom(comparison: Comparison, cells: Sequence[Compared]) -> tuple[float, float] | None:
+    """Of lines in percent that all but coincide the range where they differ; None otherwise.
+
+    What comes before the last two thirds of the rounds is the way there, and not looked at.
+    """
+    if metrics.scale(comparison.artifact.picture.y) != "percent":
+        return None
+    lines: list[list[tuple[int, float]]] = []
+    for compared in cells:
+        lines += [list(curve.items()) for curve in curves(comparison, compared)]
+        lines += published_curves(comparison, compared)
+    return zoomed(lines)
+
+
+def zoomed(lines: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, float] | None:
+    """The same of any lines of rounds and percents.
+
+    >>> zoomed([[(0, 10.0), (30, 91.0), (60, 94.0)], [(0, 10.0), (30, 92.0), (60, 95.5)]])
+    (88.0, 98.0)
+    >>> zoomed([[(30, 91.0)], [(30, 20.0)]]) is None
+    True
+    """
+    late = [value for line in lines for at, value in line if at > line[-1][0] / 3]
+    late = [value for value in late if math.isfinite(value)]
+    if not late or max(late) - min(late) > COINCIDE:
+        return None
+    return math.floor(min(late) / 2 - 1) * 2.0, min(100.0, math.ceil(max(late) / 2 + 1) * 2.0)
+
+
+def numbers(comparison: Comparison, compared: Compared) -> list[float]:
+    """For each completed seed the number of the cell: of curves the mean of the last five."""
+    if comparison.artifact.picture.y in ("accuracy", "error"):
+        return compared.values
+    pairs = zip(compared.results, curves(comparison, compared), strict=True)
+    return [
+        fmean(list(curve.values())[-LAST:])
+        for result, curve in pairs
+        if result.status == "completed" and curve
+    ]
+
+
+def weights(compared: Compared, done: bool = False) -> list[list[float]]:
+    """For each seed, of those that are done or of all begun, the mean weight of every worker."""
+    return [
+        mean_weights(result)
+        for result in compared.results
+        if any("weights" in line for line in result.metrics) and (result.done or not done)
+    ]
+
+
+def mean_weights(result: Result) -> list[float]:
+    """Of every worker, over the rounds of a run."""
+    lines = [line for line in result.metrics if "weights" in line]
+    ends = [0, *(line["round"] for line in lines)]
+    # The last block is shorter where the number of rounds is no multiple of the others' length.
+    lengths = [ends[k + 1] - ends[k] for k in range(len(lines))]
+    columns = zip(*(line["weights"] for line in lines), strict=True)
+    return [fmean(column, lengths) for column in columns]
+
+
+def share(weights: Sequence[float], job: Run) -> float:
+    """What part of the weight attackers had; none where nobody had any."""
+    total = sum(weights)
+    return sum(weights[job.n - job.q :]) / total if total else 0.0
+
+
+def deviation(result: Result) -> float:
+    """Of the draws of a demonstration; 0 where it is not known."""
+    found = result.metrics[-1].get("deviation", 0.0) if result.metrics else 0.0
+    return float(found) if math.isfinite(found) else 0.0

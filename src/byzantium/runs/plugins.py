@@ -1,0 +1,304 @@
+"""Members from outside: a Python file that the user names, or an installed package.
+
+Loading one runs its code. Nothing here is loaded because a result or a configuration names it: the
+user does, on the command line, in a sweep file, or by `load_plugin`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.abc
+import importlib.metadata
+import importlib.util
+import inspect
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from byzantium import aggregation, learning, runs, threats
+from byzantium.core import (
+    ByzantiumError,
+    Formula,
+    Members,
+    Plugin,
+    check_dataclass,
+    notation,
+    offered_as,
+)
+
+logger = logging.getLogger("byzantium")
+
+# The group in which installed packages name the module that holds their members.
+GROUP = "byzantium.plugins"
+# How a plugin is written down in a run: its name, and a digest of its source.
+RECORDED = re.compile(r"(?P<name>[^/\\\x00-\x1f]{1,200}) (?P<digest>sha256:[0-9a-f]{64})")
+
+# What is loaded in this process, by what is written down of it.
+_loaded: dict[str, Plugin] = {}
+
+
+def tables() -> dict[str, Members[Any]]:
+    """All that a plugin can add to, by what a text is called that names a member of it."""
+    return {
+        "rule": aggregation.members(),
+        "attack": threats.members(),
+        "partition": learning.partition.PARTITIONS,
+        "model": runs.parts.MODELS,
+        "data": learning.data.DATA,
+        "loss": learning.losses.LOSSES,
+        "record": learning.metrics.TABLE,
+    }
+
+
+# -- loading ------------------------------------------------------------------------------------
+
+
+def load_plugin(path: str | os.PathLike[str]) -> Plugin:
+    """Run a Python file, and add what it defines to what can be named.
+
+    Its public classes that are rules, mixings or attacks count, its functions that are marked with
+    `partition`, `model`, `dataset` or `loss`, and its metrics. A file that is loaded again after it
+    was changed takes the place of what it was.
+    """
+    place = Path(os.path.expanduser(path)).absolute()
+    try:
+        source = place.read_bytes()
+    except OSError as error:
+        raise ByzantiumError(f"the plugin {path} cannot be read: {error.strerror}") from error
+    plugin = Plugin(place.name, f"sha256:{hashlib.sha256(source).hexdigest()}", str(place))
+    if str(plugin) in _loaded:
+        return _loaded[str(plugin)]
+    if not RECORDED.fullmatch(str(plugin)) or not plugin.name.endswith(".py"):
+        raise ByzantiumError(f"a plugin is a Python file, whose name ends in .py, got {path}")
+    # The digest is part of the name: a changed file is another module.
+    stem = re.sub(r"\W", "_", place.stem)
+    name = f"byzantium_plugin_{stem}_{plugin.digest[7:15]}"
+    loader = _Source(place, source)
+    spec = importlib.util.spec_from_file_location(name, place, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look for their module there
+    try:
+        with _told(plugin.name, str(place)):
+            loader.exec_module(module)
+        return _take(plugin, module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
+def load_installed() -> None:
+    """Load what installed packages offer; one that cannot be loaded is named in the log."""
+    for entry in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda one: one.name):
+        try:
+            _load_entry(entry)
+        except ByzantiumError as error:
+            logger.warning("%s", error)
+
+
+def _load_entry(entry: importlib.metadata.EntryPoint) -> Plugin:
+    with _told(entry.name):
+        module = entry.load()
+    if not isinstance(module, ModuleType):
+        raise ByzantiumError(
+            f"the plugin {entry.name} must name a module in the group {GROUP!r}, it names a "
+            f"{type(module).__name__}"
+        )
+    version = entry.dist.version if entry.dist is not None else "?"
+    plugin = Plugin(entry.name, f"sha256:{_digest_of_package(module, version)}")
+    return _loaded.get(str(plugin)) or _take(plugin, module)
+
+
+class _Source(importlib.abc.InspectLoader):
+    """Runs the bytes of which the digest was taken, and no older translation of them."""
+
+    def __init__(self, path: Path, source: bytes) -> None:
+        self.path, self.source = path, source
+
+    def get_source(self, fullname: str) -> str:
+        return importlib.util.decode_source(self.source)
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.source, str(self.path))
+
+
+@contextmanager
+def _told(name: str, place: str = "") -> Iterator[None]:
+    """Whatever goes wrong in the code of a plugin is one sentence, with the line of its file."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        line, trace = "", error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == place:
+                line = f" (line {trace.tb_lineno})"
+            trace = trace.tb_next
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ByzantiumError(f"the plugin {name} cannot be loaded: {why}{line}") from error
+
+
+def _digest_of_package(module: ModuleType, version: str) -> str:
+    """Of all Python files of the package that a module is of."""
+    top = sys.modules[module.__name__.partition(".")[0]]
+    roots = [Path(root) for root in getattr(top, "__path__", [])]
+    if roots:
+        files = [(file.relative_to(root), file) for root in roots for file in root.rglob("*.py")]
+    else:
+        files = [(Path(top.__name__), Path(top.__file__))] if top.__file__ else []
+    digest = hashlib.sha256(version.encode())
+    for name, file in sorted(files):
+        content = file.read_bytes()
+        digest.update(f"\n{name.as_posix()} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+# -- what is in it ------------------------------------------------------------------------------
+
+
+def _take(plugin: Plugin, module: ModuleType) -> Plugin:
+    """Add the members of a module, all or none."""
+    found = _members(plugin, module)
+    if not found:
+        raise ByzantiumError(
+            f"the plugin {plugin.name} defines nothing to add: no public class that is a rule, a "
+            "mixing or an attack, no function marked as a partition, a model, a data set or a "
+            "loss, and no Metric"
+        )
+    older = [
+        one for one in _loaded.values() if (one.name, one.place) == (plugin.name, plugin.place)
+    ]
+    for table, name, _ in found:
+        if table.plugins.get(name) not in older:
+            table.check_new(name, plugin)
+    for one in older:
+        for table in tables().values():
+            table.remove(one)
+        del _loaded[str(one)]
+    for table, name, member in found:
+        table.add(name, member, plugin)
+    _loaded[str(plugin)] = plugin
+    return plugin
+
+
+def _members(plugin: Plugin, module: ModuleType) -> list[tuple[Members[Any], str, Any]]:
+    kinds = {table.kind: table for table in tables().values()}
+    found: dict[tuple[str, str], tuple[Members[Any], str, Any]] = {}
+    for variable, value in vars(module).items():
+        if variable.startswith("_") or not _is_of(value, module):
+            continue
+        table, name = None, getattr(value, "__name__", "")
+        if inspect.isclass(value) and issubclass(value, Formula):
+            if not inspect.isabstract(value):
+                check_dataclass(value)
+                pipeline = issubclass(value, (aggregation.Aggregator, aggregation.Mixing))
+                table = tables()["rule" if pipeline else "attack"]
+        elif isinstance(value, learning.Metric):
+            table, name = tables()["record"], value.name
+            _check_metric(plugin, value)
+        elif (kind := offered_as(value)) is not None:
+            table = kinds[kind]
+        if table is not None:
+            found[table.kind, name] = (table, name, value)
+    return list(found.values())
+
+
+def _is_of(value: Any, module: ModuleType) -> bool:
+    """Whether it was defined there, and not only imported."""
+    if isinstance(value, learning.Metric):
+        return value not in learning.metrics.SHIPPED
+    package = module.__name__.partition(".")[0]
+    return str(getattr(value, "__module__", "")).partition(".")[0] == package
+
+
+def _check_metric(plugin: Plugin, metric: learning.Metric) -> None:
+    """Raise a sentence where the record of a round or an evaluation has another thing there."""
+    shipped = learning.metrics.SHIPPED
+    taken = {"round", *(m.key for m in shipped), *(m.name for m in shipped)}
+    if metric.key in taken or metric.name == "round":
+        raise ByzantiumError(
+            f"{plugin.name} defines the metric {metric.name!r}, and {metric.key!r} is recorded "
+            "already; give it another name"
+        )
+    if metric.record is None:
+        raise ByzantiumError(
+            f"{plugin.name} defines the metric {metric.name!r} with record=None, which is for what "
+            "every run has; say the word that asks for it"
+        )
+
+
+# -- of a job -----------------------------------------------------------------------------------
+
+
+def used(texts: Mapping[str, str | Iterable[str]]) -> tuple[str, ...]:
+    """The plugins of what some texts name, as they are written down.
+
+    texts: by the names of `tables`.
+    """
+    found = set()
+    for part, text in texts.items():
+        table = tables()[part]
+        names = notation.names(text) if isinstance(text, str) else set(text)
+        if part == "record":  # words, which may ask for several metrics
+            names = {metric.name for metric in table.values() if metric.record in names}
+        found |= {str(table.plugins[name]) for name in names if name in table.plugins}
+    return tuple(sorted(found))
+
+
+def unread(job: Any, names: Iterable[str]) -> bool:
+    """Whether a plugin of a job is not loaded, as it was then; its texts cannot be read here.
+
+    They are its fields of these names, and must at least be fit to be shown. How plugins are
+    written down is checked, too.
+    """
+    for text in job.plugin:
+        if not RECORDED.fullmatch(text):
+            raise ByzantiumError(
+                f"{job.called} says which plugin it uses as 'name sha256:...', which it finds out "
+                f"by itself, got {text[:80]!r}; --plugin, or load_plugin, loads one"
+            )
+    if not missing(job.plugin):
+        return False
+    for name in names:
+        found = getattr(job, name)
+        for text in (found,) if isinstance(found, str) else found:
+            if not text.isprintable() or not 0 < len(text) <= notation.LONGEST:
+                raise ByzantiumError(f"{job.called} needs a printable text for {name}")
+    return True
+
+
+def settle(job: Any, names: Iterable[str]) -> None:
+    """Write down which plugins a job uses, and, for other processes, where they are.
+
+    The places travel with the job and are no part of what it is.
+    """
+    object.__setattr__(job, "plugin", used({name: getattr(job, name) for name in names}))
+    object.__setattr__(job, "_places", {text: _loaded[text].place for text in job.plugin})
+
+
+def missing(texts: Iterable[str]) -> list[str]:
+    """Those that are not loaded, as they were then."""
+    return [text for text in texts if text not in _loaded]
+
+
+def need(job: Any) -> None:
+    """Have the plugins of a job loaded; a sentence about one that is not here, or was changed.
+
+    Where they are is known of a job that comes from a process whose user chose to run them.
+    """
+    known: Mapping[str, str] = getattr(job, "_places", {})
+    for text in missing(job.plugin):
+        name, _, digest = text.rpartition(" ")
+        if text not in known:
+            raise ByzantiumError(
+                f"this needs the plugin {name} ({digest[:19]}...), which is not loaded: "
+                "--plugin FILE, or byzantium.load_plugin(file)"
+            )
+        load_plugin(known[text]) if known[text] else load_installed()
+        if text not in _loaded:
+            raise ByzantiumError(f"the plugin {name} has changed since this job was planned")
