@@ -29,17 +29,19 @@ def table(folder: str) -> str:
         run = result.job
         if isinstance(run, Run) and result.done:
             found[run.rule, run.attack, run.momentum].append(result.accuracy or 10.0)
+    attacks = [attack for attack in NAMES if attack in {attack for _, attack, _ in found}]
     momenta = sorted({momentum for _, _, momentum in found})
     seeds = max(map(len, found.values()))
     rules = {
         rule
         for rule, _, _ in list(found)
-        if all(len(found[rule, attack, m]) == seeds for attack in NAMES for m in momenta)
+        if all(len(found[rule, attack, m]) == seeds for attack in attacks for m in momenta)
     }
-    lines = [f"| | {' | '.join(NAMES.values())} | worst |", "| --- " * (len(NAMES) + 2) + "|"]
+    head = " | ".join(NAMES[attack] for attack in attacks)
+    lines = [f"| | {head} | worst |", "| --- " * (len(attacks) + 2) + "|"]
     rows = []
     for rule in rules:
-        cells = [[mean(found[rule, attack, m]) for m in momenta] for attack in NAMES]
+        cells = [[mean(found[rule, attack, m]) for m in momenta] for attack in attacks]
         worst = min(value for cell in cells for value in cell)
         shown = [" / ".join(f"{value:.1f}" for value in cell) for cell in cells]
         rows.append((-worst, f"| `{rule}` | {' | '.join(shown)} | {worst:.1f} |"))
