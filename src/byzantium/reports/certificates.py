@@ -102,7 +102,7 @@ def _figure(certificates: Sequence[Certificate]) -> Figure:
     rules = list(dict.fromkeys(rule for _, rule in labels.values()))
     colours = _colours(rules)
     n = certificates[0].n
-    figure, axes = row(len(mixings), (2.6, 2.9), right=1.75)
+    figure, axes = row(len(mixings), (2.6, 2.9), left=1.0, right=2.0)
     for axis, mixing in zip(axes, mixings, strict=True):
         here = [one for one in certificates if labels[one][0] == mixing]
         least = sorted({(one.f / one.n, one.least) for one in here})
