@@ -59,6 +59,7 @@ def test_help_names_every_command_and_every_field_of_a_run() -> None:
         "data",
         "aggregate",
         "check",
+        "certify",
     ):
         assert command in overview
         assert "Usage" in byzantium(command, "--help").output
