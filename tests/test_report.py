@@ -437,7 +437,8 @@ def test_a_chosen_run_shows_weights_and_its_command(desktop: Opened) -> None:
     title = page.locator("#heat tbody tr").nth(1).locator("td").first.get_attribute("title")
     assert title == "worker 1, until round 30: 0.0867"
     assert "The 2 attackers had" in page.inner_text("#share")
-    assert "covered: squared error <=" in " ".join(page.locator("#run tr.result").all_text_contents())
+    results = page.locator("#run tr.result").all_text_contents()
+    assert "covered: squared error <=" in " ".join(results)
 
 
 def test_what_comes_from_files_is_text_and_never_runs(desktop: Opened) -> None:
