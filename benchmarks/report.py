@@ -16,18 +16,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from byzantium import core
+
 SHADES = ("#9ecae1", "#4292c6", "#08519c", "#e09f3e", "#9e2a2b")
 COLOURS = {"ours": "#1b6ca8", "straightforward": "#e09f3e", "byzfl": "#9e2a2b"}
 
 
 def machine() -> dict[str, Any]:
     """What was measured on; no name of the host and no paths."""
-    model = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), model)
     return {
-        "cpu": model,
+        "cpu": core.processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,

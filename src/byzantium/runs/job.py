@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from byzantium.core import BusyError as BusyError
-from byzantium.core import ByzantiumError, cached_property, check_fields, files, held, notation
+from byzantium.core import (
+    ByzantiumError,
+    cached_property,
+    check_fields,
+    files,
+    held,
+    notation,
+    processor,
+)
 from byzantium.runs import records
 from byzantium.runs.records import Metrics as Metrics
 from byzantium.runs.records import lines as lines
@@ -217,7 +225,7 @@ def surroundings() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
-        "machine": f"{os.cpu_count()} x {platform.machine()}, {platform.system()}",
+        "machine": f"{os.cpu_count()} x {processor()}, {platform.system()}",
     }
 
 
