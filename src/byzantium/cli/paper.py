@@ -148,7 +148,7 @@ def reproduce(names: tuple[str, ...], results: Path, engine: Engine, **version: 
 def benchmark_(results: Path, engine: Engine, **options: Any) -> None:
     """Which rule to use: all pipelines under all attacks, and the worst case of each.
 
-    On digits, by how different the workers are and by how many of 25 attack (1, 3 or 5): 2,376
+    On digits, by how different the workers are and by how many of 25 attack (1, 3 or 5): 2,340
     runs, about an hour on two cores. It can be stopped, and goes on.
 
     \b
