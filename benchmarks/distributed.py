@@ -10,7 +10,14 @@ from sections import Run
 
 RANKS = Path(__file__).with_name("ranks.py")
 # Ranks, and the dimension.
-SIZES = ((4, 1_200_000), (4, 12_000_000), (8, 1_200_000), (8, 12_000_000))
+SIZES = (
+    (4, 1_000),
+    (4, 1_200_000),
+    (4, 12_000_000),
+    (8, 1_000),
+    (8, 1_200_000),
+    (8, 12_000_000),
+)
 REPEATS = 5
 STEPS = len(SIZES) * (REPEATS + 1)
 

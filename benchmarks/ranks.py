@@ -71,7 +71,7 @@ def measure(rank: int, n: int, d: int, repeats: int, meeting: Path) -> None:
 
 def main(n: int, d: int, repeats: int) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         arguments = (n, d, repeats, Path(folder) / "meeting")
         ranks = [context.Process(target=measure, args=(rank, *arguments)) for rank in range(n)]

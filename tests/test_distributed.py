@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -214,8 +214,12 @@ def test_without_a_process_group_the_error_says_how_to_get_one() -> None:
 
 
 @pytest.fixture(scope="module")
-def trained(worlds: Callable[[int, str], Seen]) -> Seen:
-    return worlds(RANKS, "trained")
+def trained(worlds: Callable[[int, str], Seen]) -> Iterator[Seen]:
+    """One thread here as there: by how many there are, gradients are rounded."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield worlds(RANKS, "trained")
+    torch.set_num_threads(threads)
 
 
 def in_one_process(rule: bz.Aggregator) -> Tensor:

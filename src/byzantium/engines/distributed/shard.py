@@ -90,10 +90,10 @@ class Shard(Source):
         return vector.to(self.dtype)
 
     def total(self, sums: Array) -> Array:
-        """Summed in the order of the ranks, by each of them alike."""
-        found = self.ranks.everyone(torch.from_numpy(sums)).cpu().numpy()
-        total: Array = np.add.reduce(found, axis=0)
-        return total
+        """Summed by the first rank, in the order of the ranks."""
+        found = self.ranks.at_first(torch.from_numpy(sums))
+        total = sums if found is None else np.add.reduce(found.cpu().numpy(), axis=0)
+        return self.ranks.from_first(torch.from_numpy(total)).cpu().numpy()
 
     def agreed(self, decision: Array) -> Array:
         """The first rank decides."""
