@@ -19,6 +19,8 @@ NAMES = {
     "InnerProduct()": "IPM",
     "ALittleIsEnough()": "ALIE",
     "ALittleIsEnough(z=100)": "far away",
+    "Tuned(attack=InnerProduct(), both=True)": "tuned IPM",
+    "Tuned(attack=ALittleIsEnough(), both=True)": "tuned ALIE",
 }
 
 
@@ -28,7 +30,8 @@ def table(folder: str) -> str:
     for result in Store(folder):
         run = result.job
         if isinstance(run, Run) and result.done:
-            found[run.rule, run.attack, run.momentum].append(result.accuracy or 10.0)
+            accuracy = 10.0 if result.accuracy is None else result.accuracy
+            found[run.rule, run.attack, run.momentum].append(accuracy)
     attacks = [attack for attack in NAMES if attack in {attack for _, attack, _ in found}]
     momenta = sorted({momentum for _, _, momentum in found})
     seeds = max(map(len, found.values()))
