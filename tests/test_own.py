@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+from click.testing import CliRunner
 from torch import nn
 
 import byzantium as bz
+from byzantium.cli import main
 from byzantium.experiments import Run, Store, perform
 from byzantium.learning import (
     Dataset,
@@ -31,6 +33,7 @@ from byzantium.learning import (
 )
 from byzantium.learning.models import check_fit
 from byzantium.learning.worker import Momentum, Workers
+from byzantium.reports import report
 from byzantium.runs import check_ready, parts
 
 SMALL: dict[str, Any] = {"n": 7, "f": 1, "rounds": 4, "evaluate_every": 2, "batch": 8}
@@ -224,6 +227,18 @@ def line(noise: float = 0.0) -> Dataset:
     return Dataset("line", x[:300], y[:300], x[300:], y[300:], classes=0)
 
 
+def write_line() -> None:
+    data = line()
+    np.savez(
+        "line.npz",
+        **{
+            f"{a}_{b}": getattr(data, f"{b}_{a}").numpy()
+            for a in ("x", "y")
+            for b in ("train", "test")
+        },
+    )
+
+
 @pytest.mark.parametrize("loss", ["squared", "absolute", "huber(delta=2)"])
 def test_regression_is_a_loss(loss: str) -> None:
     torch.manual_seed(0)
@@ -241,15 +256,7 @@ def test_regression_is_a_loss(loss: str) -> None:
 
 
 def test_a_run_of_regression_reports_its_loss_and_no_accuracy() -> None:
-    data = line()
-    np.savez(
-        "line.npz",
-        **{
-            f"{a}_{b}": getattr(data, f"{b}_{a}").numpy()
-            for a in ("x", "y")
-            for b in ("train", "test")
-        },
-    )
+    write_line()
     run = Run(data="line.npz", model="linear", loss="squared", partition="iid", **SMALL)
     store = Store("results")
     check_ready([run])
@@ -268,6 +275,48 @@ def test_a_run_of_regression_reports_its_loss_and_no_accuracy() -> None:
     ):
         with pytest.raises(bz.ByzantiumError, match=sentence):
             begun(run.varied(**changes))
+
+
+def test_a_table_of_regression_has_losses_and_the_largest_is_the_worst() -> None:
+    write_line()
+    Path("s.toml").write_text(
+        """
+        [fixed]
+        data = "line.npz"
+        model = "linear"
+        loss = "squared"
+        partition = "iid"
+        n = 9
+        f = 2
+        rounds = 30
+        evaluate_every = 5
+        learning_rate = 0.1
+        [varies]
+        seed = [0, 1, 2, 3]
+        rule = ["Mean()", "Median()"]
+        attack = ["BitFlip()", "InnerProduct(epsilon=0.1)"]
+        """,
+        encoding="utf-8",
+    )
+    done = CliRunner().invoke(main, ["sweep", "s.toml", "--table", "t.md", "--table", "t.csv"])
+    assert done.exit_code == 0, done.output
+    text = Path("t.md").read_text(encoding="utf-8")
+    assert "Test loss; mean" in text
+    table = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    head, rows = table[0], {row[0]: row[1:] for row in table[2:]}
+    assert head[1] == "worst"
+    losses = {
+        rule: [float(cell.strip("*").partition(" ")[0]) for cell in cells]
+        for rule, cells in rows.items()
+    }
+    assert all(worst == max(others) > 0 for worst, *others in losses.values())
+    assert losses["CM"][0] < losses["Mean"][0]
+    assert rows["CM"][0].startswith("**")
+    contents = report.contents(Store("results"), [])
+    assert contents["headline"] is None  # it speaks of percents
+    (shown,) = contents["tables"]
+    assert shown["measure"] == "loss"
+    assert shown["judged"]
 
 
 def begun(run: Run) -> None:

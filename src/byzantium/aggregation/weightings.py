@@ -189,8 +189,10 @@ class AgnosticClipping(Weighting):
 
     Were s the spread of the honest vectors, b = 1 would give the smallest error that any rule can
     promise. docs/guarantees.md has the proof, what it becomes with the estimate, and how to choose
-    b. The paper calls a radius that adapts by itself an open question (Karimireddy, He, Jaggi:
-    Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, 2022).
+    b. Where workers' data differ much, an attacker who tunes its strength to the rule can turn the
+    default around; `Bucketing(s=2) >> AgnosticClipping(b=0.6)` withstood it. The paper calls a
+    radius that adapts by itself an open question (Karimireddy, He, Jaggi: Byzantine-Robust Learning
+    on Heterogeneous Datasets via Bucketing, 2022).
 
     >>> AgnosticClipping(f=1)(torch.tensor([[0.9], [1.0], [1.1], [1.3], [9.0]]))
     tensor([1.1333])

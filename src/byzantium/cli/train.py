@@ -65,6 +65,8 @@ def run(config: Path | None, results: Path, **options: Any) -> None:
     said = f"done before: {result.ending}" if already else result.ending
     if result.accuracy is not None:
         said += f", accuracy {result.accuracy:.2f} % (mean of the last five evaluations)"
+    elif result.measured is not None:
+        said += f", test loss {result.measured:.4g} (mean of the last five evaluations)"
     out.print(said, soft_wrap=True)
     out.print(f"in {result.folder}", soft_wrap=True, highlight=False)
 

@@ -30,7 +30,8 @@ class Compared:
     """A cell, what was published for it, and what we have.
 
     value, deviation: the mean over the seeds that are done, and their standard deviation; of the
-                      accuracy in percent, or of the error of a demonstration; None where none is.
+                      accuracy in percent, of the loss where there are no classes, or of the error
+                      of a demonstration; None where none is.
     """
 
     cell: Cell
@@ -39,8 +40,17 @@ class Compared:
 
     @property
     def values(self) -> list[float]:
-        found = (result.summary.get(result.job.measure) for result in self.results)
+        found = (result.measured for result in self.results)
         return [value for value in found if value is not None]
+
+    @property
+    def goodness(self) -> float:
+        """Larger is better; to diverge is worse than any number."""
+        if self.diverged or self.value is None:
+            return -math.inf
+        return (
+            -self.value if any("loss" in result.summary for result in self.results) else self.value
+        )
 
     @property
     def value(self) -> float | None:
@@ -153,13 +163,9 @@ def _setting(compared: Compared) -> dict[str, object]:
 
 
 def worst(cells: Sequence[Compared]) -> Compared | None:
-    """The cell with the least mean over seeds; one that diverged is worse than any number."""
+    """The cell with the worst mean over seeds; one that diverged is worse than any number."""
     there = [cell for cell in cells if cell.values or cell.diverged]
-    return min(there, key=_goodness, default=None)
-
-
-def _goodness(cell: Compared) -> float:
-    return -math.inf if cell.diverged or cell.value is None else cell.value
+    return min(there, key=lambda cell: cell.goodness, default=None)
 
 
 def published_cells(store: Store) -> list[Compared]:

@@ -305,6 +305,7 @@ def _table(table: Comparison) -> dict[str, Any]:
         "rows": names,
         "columns": across,
         "judged": rows.judged(table),
+        "measure": table.artifact.picture.y,
         "seeds": rows.usual(table),
         "cells": [_place_in_table(compared, names, across, called) for compared in table.cells],
     }

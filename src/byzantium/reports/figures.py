@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 Style = dict[str, Any]
 BAND = 0.2  # how opaque the band of a standard deviation is
+NEUTRAL = "#F5F5F5"  # of cells without a number, or with one that has no scale
 
 
 def draw(comparison: Comparison, folder: Path, dpi: int = 150) -> list[Path]:
@@ -248,10 +249,12 @@ def _table(comparison: Comparison) -> Figure:
     for key, compared in zip(keys, comparison.cells, strict=True):
         row = rows.index(key)
         column = columns.index(compared.cell.labels[across])
-        value = compared.value
-        _cell(axis, column, row, value)
+        face = NEUTRAL
+        if compared.value is not None and metrics.scale(comparison.artifact.picture.y) == "percent":
+            face = palette.scale(compared.value / 100)
+        _cell(axis, column, row, face)
         style: Style = {"ha": "center", "va": "center"}
-        colour = GREY if value is None else palette.readable(palette.scale(value / 100))
+        colour = GREY if compared.value is None else palette.readable(face)
         below = _theirs(comparison, compared)
         middle = row + (0.36 if below else 0.5)
         axis.text(column + 0.5, middle, _ours(compared), fontsize=9, color=colour, **style)
@@ -271,10 +274,9 @@ def _table(comparison: Comparison) -> Figure:
     return figure
 
 
-def _cell(axis: Axes, column: int, row: int, value: float | None) -> None:
+def _cell(axis: Axes, column: int, row: int, face: str) -> None:
     from matplotlib.patches import Rectangle
 
-    face = "#F5F5F5" if value is None else palette.scale(value / 100)
     axis.add_patch(Rectangle((column, row), 1, 1, facecolor=face, edgecolor="white", lw=2))
 
 

@@ -28,7 +28,8 @@ class Headline:
 
 def headline(comparisons: Sequence[Comparison]) -> Headline | None:
     """About the table of rules by attacks that shows the largest gap; None where there is none."""
-    able = [c for c in comparisons if c.artifact.picture.lines == ("rule",) and tables.judged(c)]
+    pictures = [(c, c.artifact.picture) for c in comparisons if tables.judged(c)]
+    able = [c for c, picture in pictures if (picture.lines, picture.y) == (("rule",), "accuracy")]
     told = [_told(c, cases, comparisons.index(c)) for c in able if (cases := _cases(c))]
     return max(told, key=lambda said: (said.high or 0.0) - (said.low or 0.0), default=None)
 

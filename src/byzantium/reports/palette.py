@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -69,12 +69,14 @@ class Term:
     kind:  the class or function of ours.
     short: the paper's name, which goes first everywhere.
     name:  in words, where these say more.
+    falls: whether its number goes down from less to more.
     """
 
     label: str
     kind: str
     short: str
     name: str
+    falls: bool = field(default=False, kw_only=True)
 
     @property
     def words(self) -> str:
@@ -108,7 +110,7 @@ TERMS: tuple[Term, ...] = (
     Term("ipm", "InnerProduct", "IPM", "inner product"),
     Term("alie", "ALittleIsEnough", "ALIE", "a little is enough"),
     Term("iid", "iid", "iid", ""),
-    Term("dirichlet", "dirichlet", "dirichlet", ""),
+    Term("dirichlet", "dirichlet", "dirichlet", "", falls=True),
     Term("noniid", "by_label", "noniid", "sorted by label"),
     Term("fixed", "", "radius 10", ""),
     Term("linear", "", "radius 10 / (1 - β)", ""),
@@ -195,15 +197,22 @@ def shortened(texts: Iterable[str]) -> dict[str, str]:
 
 
 def order(text: str) -> tuple[Any, ...]:
-    """A key that sorts rules, attacks and partitions as the paper has them, others after them."""
+    """A key that sorts rules, attacks and partitions as the paper has them, others after them.
+
+    >>> sorted(["by_label()", "dirichlet(alpha=0.1)", "dirichlet(alpha=1)", "iid()"], key=order)
+    ['iid()', 'dirichlet(alpha=1)', 'dirichlet(alpha=0.1)', 'by_label()']
+    """
     *before, last = text.split(" >> ")
     kinds = [term.kind for term in TERMS]
     labels = [term.label for term in TERMS]
     kind = last.partition("(")[0]
     known = kinds.index(kind) if kind in kinds else labels.index(last) if last in labels else 99
     # The numbers in a text in their order: s = 10 after s = 2.
+    sign = -1.0 if known < len(TERMS) and TERMS[known].falls else 1.0
     parts = re.split(r"(\d+(?:\.\d+)?)", text)
-    natural = [(1, float(part), "") if k % 2 else (0, 0.0, part) for k, part in enumerate(parts)]
+    natural = [
+        (1, sign * float(part), "") if k % 2 else (0, 0.0, part) for k, part in enumerate(parts)
+    ]
     return known, kind, bool(before), natural
 
 

@@ -138,6 +138,7 @@ def _table(
     notes = ""
     if worst_case:
         cells, notes = _worst(cells, names, len(attacks))
+    y = "loss" if any("loss" in result.summary for result, _ in found) else "accuracy"
     what = ", ".join(palette.short(name, values[name]) for name in told)
     title = f"{' and '.join(map(_title, rows))} by {_title(columns)}" + (
         f": {what}" if told else ""
@@ -147,9 +148,9 @@ def _table(
         title[0].upper() + title[1:],
         setting({name: v for name, v in values.items() if name not in keys}, told),
         ", ".join(map(_title, names)),
-        Picture("grid", rows[0], columns)
+        Picture("grid", rows[0], columns, y=y)
         if worst_case
-        else Picture("curves", "", columns, tuple(rows)),
+        else Picture("curves", "", columns, tuple(rows), y=y),
         tuple(compared.cell for compared in cells),
         notes,
     )

@@ -13,6 +13,8 @@ from byzantium.papers import Compared, Comparison, worst
 from byzantium.reports import measured, palette
 from byzantium.runs import Result, Run
 
+# What rules are judged by.
+JUDGED = ("accuracy", "loss")
 NONE = "—"
 # Parameters of these are left out where they tell nothing apart; those of all else are the point.
 SHORTENED = ("rule", "attack")
@@ -108,11 +110,10 @@ def axes(comparison: Comparison) -> tuple[list[str], str]:
 
 
 def judged(comparison: Comparison) -> bool:
-    """Whether there is a worst case: of accuracies, under several attacks side by side."""
+    """Whether there is a worst case: several attacks side by side, and a number to judge by."""
     _, across = axes(comparison)
     attacks = {compared.cell.labels[across] for compared in comparison.cells}
-    accuracy = comparison.artifact.picture.y == "accuracy"
-    return across == "attack" and accuracy and len(attacks) > 1
+    return across == "attack" and comparison.artifact.picture.y in JUDGED and len(attacks) > 1
 
 
 def namer(comparison: Comparison) -> Callable[[str, Any], str]:
@@ -133,7 +134,7 @@ def _label(called: Callable[[str, Any], str], name: str, value: Any) -> str:
 
 def best(column: Sequence[Compared]) -> list[Compared]:
     """The best of some cells first, then what its seeds cannot tell from it."""
-    there = sorted((c for c in column if c.values), key=lambda c: -(c.value or 0.0))
+    there = sorted((c for c in column if c.values), key=lambda c: -c.goodness)
     if not there or len(there[0].values) < 2:
         return there[:1]
     return [c for c in there if not there[0].differs(c)]
@@ -142,9 +143,9 @@ def best(column: Sequence[Compared]) -> list[Compared]:
 def _column(comparison: Comparison, column: Sequence[Compared | None]) -> list[Entry]:
     """The best of those that nobody published, with what cannot be told from it, are marked."""
     there = [compared for compared in column if compared is not None and compared.values]
-    accuracy = comparison.artifact.picture.y == "accuracy"
+    judges = comparison.artifact.picture.y in JUDGED
     several = usual(comparison) > 1 and not comparison.is_published
-    marked = best(there) if accuracy and several else []
+    marked = best(there) if judges and several else []
     entries = [Entry("") if one is None else _brief(comparison, one) for one in column]
     if len(marked) == len(there):  # nothing can be told from anything
         return entries

@@ -62,6 +62,12 @@ class Result:
         """The mean of the last five evaluations, in percent; None unless it was completed."""
         return self.summary.get("accuracy")
 
+    @property
+    def measured(self) -> float | None:
+        """The number that a job is judged by; of a run without classes its loss."""
+        found = self.summary.get(self.job.measure)
+        return self.summary.get("loss") if found is None else found
+
 
 class Store:
     """A folder of results.

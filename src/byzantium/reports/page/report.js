@@ -232,9 +232,11 @@ function worstCase() {
   $("chance").textContent = one ? "There is one seed of each, which cannot show that two numbers differ." : "";
 }
 
-/** The least mean over seeds; that one diverged is worse than anything. */
-const goodness = (cell) => (cell.diverged ? -1 : cell.value);
-const least = (cells) => cells.reduce((worst, cell) => (goodness(cell) < goodness(worst) ? cell : worst));
+/** The worst mean over seeds, of accuracies or of losses; that one diverged is worse than anything. */
+function worstOf(cells, measure) {
+  const goodness = (cell) => (cell.diverged ? -Infinity : measure === "loss" ? -cell.value : cell.value);
+  return cells.reduce((worst, cell) => (goodness(cell) < goodness(worst) ? cell : worst));
+}
 
 /** Rules in the order of the paper, each with its rows: what stands before it, and its cells. */
 function matrix(table, cells, open) {
@@ -259,14 +261,15 @@ function matrix(table, cells, open) {
       rows.map(([row, same], k) => make("tr", null, byRule && !k ? beside() : null,
         make("th", { scope: "row", class: "mixing", title: same[0].text },
           byRule ? label(row) || "alone" : row),
-        judged ? [accuracyCell(least(same), same.length, columns.length),
+        judged ? [numberCell(table, worstOf(same, table.measure), same.length, columns.length),
           make("td", { class: "gap" })] : null,
-        columns.map((column) => accuracyCell(same.find((cell) => cell.column === column) ?? null)))));
+        columns.map((column) => numberCell(table, same.find((cell) => cell.column === column) ?? null)))));
   });
   const named = make("table", { class: "matrix", "aria-label": table.fixed },
     make("thead", null, head), bodies);
   const seeds = distinct(cells, (cell) => cell.seeds);
-  const said = `${table.fixed}; ${seeds.length === 1 ? count(seeds[0], "seed") :
+  const what = table.measure === "loss" ? "test loss, less is better; " : "";
+  const said = `${what}${table.fixed}; ${seeds.length === 1 ? count(seeds[0], "seed") :
     `${Math.min(...seeds)} to ${Math.max(...seeds)} seeds`}`;
   const box = make("div", { class: "box" }, named);
   const notes = table.notes ? [note(table.notes)] : [];
@@ -289,7 +292,7 @@ function dot(kind) {
 }
 
 /** A cell over seeds; of the worst case, of how many attacks, if not of all there are. */
-function accuracyCell(found, of, all) {
+function numberCell({ measure }, found, of, all) {
   const kind = of === undefined ? "" : "worst";
   if (found === null) return make("td", { class: "none" }, "–");
   const part = of < all ? make("small", null, `of ${count(of, "attack")}`) : null;
@@ -298,10 +301,13 @@ function accuracyCell(found, of, all) {
     const seeds = several ? make("small", null, `${found.diverged} of ${found.seeds}`) : null;
     return make("td", { class: `${kind} diverged` }, "diverged", part, seeds);
   }
-  const background = viridis(found.value / 100);
-  const spread = found.deviation === null ? null : make("small", null, `± ${found.deviation.toFixed(1)}`);
+  const loss = measure === "loss";
+  const written = (value, digits) => (loss ? String(Number(value.toPrecision(digits))) : value.toFixed(1));
+  const spread = found.deviation === null ? null : make("small", null, `± ${written(found.deviation, 2)}`);
   const title = kind ? `${found.column}, ${count(found.seeds, "seed")}` : count(found.seeds, "seed");
-  const cell = make("td", { class: kind, title }, found.value.toFixed(1), spread, part);
+  const cell = make("td", { class: kind, title }, written(found.value, 3), spread, part);
+  if (loss) return cell; // it has no scale
+  const background = viridis(found.value / 100);
   cell.style.background = css(background);
   cell.style.color = readable(background);
   return cell;
@@ -849,6 +855,7 @@ function head() {
   $("contents").append(...links.map(([id, text]) => make("a", { href: `#${id}` }, text)));
   const scale = document.querySelector(".scale i");
   scale.style.background = `linear-gradient(to right, ${VIRIDIS.join(",")})`;
+  scale.parentElement.hidden = report.tables.length && report.tables.every(({ measure }) => measure === "loss");
 }
 
 const isDark = matchMedia("(prefers-color-scheme: dark)");
