@@ -95,7 +95,7 @@ class SumOfDistances:
         search = _Search(gram[rows][:, rows], counts.astype(float), reach[rows], self.smoothing)
         if (row := search.minimising_row()) is not None:
             return geometry.at(int(rows[row]))
-        return np.pad((search.run() / counts)[group], (0, geometry.anchors))
+        return np.append((search.run() / counts)[group], np.zeros(geometry.anchors))
 
 
 class _Search:

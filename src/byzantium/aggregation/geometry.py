@@ -142,7 +142,7 @@ class Geometry:
                     self.basis = MixedPoints(self.basis, step, reference)
                 self.steps = ()
                 return self.basis.gram
-        return gram[which][:, which]
+        return gram if len(factor) == len(which) else gram[which][:, which]
 
     @property
     def factor(self) -> Array:

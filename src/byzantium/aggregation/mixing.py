@@ -33,9 +33,9 @@ def _groups(items: NDArray[np.int64], s: int) -> list[NDArray[np.int64]]:
 
 def _averages(groups: Sequence[NDArray[np.int64]], n: int) -> Array:
     """The matrix whose rows average groups of rows, repetitions counted."""
-    sizes, matrix = np.array([len(group) for group in groups]), np.zeros((len(groups), n))
-    np.add.at(matrix, (np.arange(len(groups)).repeat(sizes), np.concatenate(groups)), 1)
-    return matrix / sizes[:, None]
+    m, sizes = len(groups), np.array([len(group) for group in groups])
+    places = np.arange(m).repeat(sizes) * n + np.concatenate(groups)
+    return np.bincount(places, minlength=m * n).reshape(m, n) / sizes[:, None]
 
 
 def _by_distance(geometry: Geometry) -> NDArray[np.int64]:

@@ -33,7 +33,7 @@ class Weighting(Rule):
     def _checked(self, geometry: Geometry) -> Array:
         weights = np.asarray(self.weights(geometry), dtype=np.float64)
         if weights.shape == (geometry.n,):  # of the rows alone: nothing lies on an anchor
-            weights = np.pad(weights, (0, geometry.anchors))
+            weights = np.append(weights, np.zeros(geometry.anchors))
         if weights.shape != (geometry.points,):
             raise ByzantiumError(
                 f"{self!r} must give a weight for each of {geometry.n} vectors, got the shape "
