@@ -404,6 +404,57 @@ except RuntimeError:
     assert script(text) == "True"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere torch has another OpenMP")
+def test_the_main_thread_is_helped_by_the_threads_of_torch_and_others_by_ours() -> None:
+    text = """
+import threading
+import torch, byzantium as bz
+
+X = torch.randn(25, 30_001)
+torch.set_num_threads(2)
+ours = lambda: sum(thread.name == "byzantium" for thread in threading.enumerate())
+same = torch.equal(bz.Median()(X), X.median(dim=0).values)
+before = ours()
+thread = threading.Thread(target=bz.Median(), args=(X,))
+thread.start()
+thread.join()
+print(same, before, ours())
+"""
+    assert script(text) == "True 0 1"
+
+
+def test_a_signal_that_raises_gets_through_and_leaves_nothing_behind() -> None:
+    text = """
+import random, signal
+import torch, byzantium as bz
+
+X = torch.randn(25, 30_001)
+torch.set_num_threads(2)
+expected = X.median(dim=0).values
+assert torch.equal(bz.Median()(X), expected)
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+random.seed(0)
+interrupted = 0
+for _ in range(200):
+    signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 1e-3))
+    try:
+        while True:
+            found = bz.Median()(X)
+            assert torch.equal(found, expected)
+            if random.random() < 0.2:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                break
+    except KeyboardInterrupt:
+        interrupted += 1
+print(interrupted > 20, torch.equal(bz.Median()(X), expected))
+"""
+    assert script(text) == "True True"
+
+
 # -- exit --------------------------------------------------------------------------------------
 
 EXIT = """

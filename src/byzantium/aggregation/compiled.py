@@ -1,7 +1,7 @@
 """The passes over the vectors on the CPU, by compiled kernels; `plain` says what they mean.
 
-Kernels release the GIL and are spread over threads of our own, as many as torch uses; those of
-torch are not ours to use.
+Kernels release the GIL and are spread over threads, as many as torch uses: its own where these can
+be asked.
 """
 
 from __future__ import annotations
