@@ -1,4 +1,4 @@
-"""What merging files costs, beside stacking them: `python benchmarks/merging.py`.
+"""What merging files costs, beside stacking them: `python benchmarks/stacking.py`.
 
 Both as processes of their own, from files to a file. The files are made first, in a folder that is
 removed, so that they lie in memory.
