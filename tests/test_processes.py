@@ -423,6 +423,26 @@ print(same, before, ours())
     assert script(text) == "True 0 1"
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked here")
+def test_a_child_that_is_the_first_to_import_it_aggregates() -> None:
+    """Its parent's threads of OpenMP are not there, and nobody of ours has seen the fork."""
+    text = """
+import os
+import torch
+
+X = torch.randn(25, 1_000_001)
+torch.set_num_threads(2)
+expected = X.mul(2).median(dim=0).values
+child = os.fork()
+if not child:
+    import byzantium as bz
+    torch.set_num_threads(2)
+    os._exit(0 if torch.equal(bz.Median()(X)[:9], expected[:9] / 2) else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert script(text) == "0"
+
+
 def test_a_signal_that_raises_gets_through_and_leaves_nothing_behind() -> None:
     text = """
 import random, signal

@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
@@ -84,8 +85,8 @@ def _work(todo: deque[_Piece]) -> None:
 # What OpenMP calls in each of its threads, with what it was given.
 _Callback = ctypes.CFUNCTYPE(None, ctypes.py_object)
 _TAKES_PART = _Callback(_work)
-# A forked child has its parent's main thread, and of its OpenMP threads none.
-_PROCESS = os.getpid()
+# What Linux says of a process that was forked and has begun no program since.
+FORKED = 0x40  # PF_FORKNOEXEC
 
 
 class _OpenMP(NamedTuple):
@@ -99,17 +100,20 @@ class _OpenMP(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def _openmp() -> _OpenMP | None:
+def _openmp(process: int) -> _OpenMP | None:
     """Whoever loads torch finds it there. None where torch does without, or with another OpenMP.
 
-    Raises where the system has no thread left, because OpenMP would end the process.
+    And in forked children: their main thread counts on threads that it had in the parent. Raises
+    where the system has no thread left, because OpenMP would end the process.
     """
     try:
-        library = ctypes.CDLL(None)
+        library, state = ctypes.CDLL(None), Path("/proc/self/stat").read_text(encoding="utf-8")
         found = _OpenMP(
             library.GOMP_parallel_start, library.GOMP_parallel_end, library.omp_in_parallel
         )
     except (AttributeError, OSError, TypeError):
+        return None
+    if int(state.rpartition(")")[2].split()[6]) & FORKED:
         return None
     threading.Thread(target=int).start()
     found.start.argtypes = [_Callback, ctypes.py_object, ctypes.c_uint]
@@ -118,13 +122,13 @@ def _openmp() -> _OpenMP | None:
 
 
 def _of_torch() -> _OpenMP | None:
-    """Not in other threads, for each of which OpenMP would start a team; not in children; not while
-    the interpreter exits; not twice at once.
+    """Not in other threads, for each of which OpenMP would start a team; not while the interpreter
+    exits; not twice at once.
     """
-    if threading.get_ident() != threading.main_thread().ident or os.getpid() != _PROCESS:
+    if threading.get_ident() != threading.main_thread().ident or sys.is_finalizing():
         return None
     try:
-        openmp = None if sys.is_finalizing() else _openmp()
+        openmp = _openmp(os.getpid())
     except RuntimeError:
         return None
     return None if openmp is None or openmp.inside() else openmp
