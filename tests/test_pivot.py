@@ -20,7 +20,7 @@ from byzantium.cli import main
 from byzantium.core import ByzantiumError
 from byzantium.experiments import Comparison, Run, Store, Version
 from byzantium.papers import benchmark
-from byzantium.reports import formats, headline, pivots, tables
+from byzantium.reports import formats, headline, palette, pivots, tables
 from byzantium.reports.figures import KINDS
 
 RULES = ("Mean()", "Krum(f=2)", "Bucketing(s=2) >> Krum(f=2)")
@@ -364,3 +364,16 @@ def test_the_benchmark_is_every_combination_and_resumes(
     text = Path("b.md").read_text()
     assert "byzantium benchmark --seeds 2 --rounds 2 --only 'mean iid f=1'" in text
     assert "the worst of 5 attacks" in text
+
+
+def test_what_the_readme_shows_of_the_benchmark_is_in_its_table() -> None:
+    root = Path(__file__).parents[1]
+    readme = (root / "README.md").read_text(encoding="utf-8").partition("## Which rule\n")[2]
+    table = (root / "docs" / "benchmark.md").read_text(encoding="utf-8").partition("f = 5\n\n")[2]
+    rows = [line for line in readme.partition("\n## ")[0].splitlines() if line.startswith("| `")]
+    assert len(rows) == 5
+    for row in rows:
+        rule = palette.called(row.split("`")[1])
+        (line,) = [text for text in table.splitlines() if text.startswith(f"| {rule} |")]
+        cells = [cell.strip() for cell in row.strip("|").split("|")[1:]]
+        assert cells == [cell.strip(" *") for cell in line.strip("|").split("|")[1:]]
