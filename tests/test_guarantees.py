@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import re
@@ -27,7 +28,7 @@ from byzantium.guarantees import (
     recommend,
 )
 from byzantium.guarantees.bounds import agnostic
-from byzantium.guarantees.recommendation import ATTACKS, TRAINED, Trained
+from byzantium.guarantees.recommendation import ATTACKS, CERTIFIED, TRAINED, Trained
 from byzantium.reports.promises import promises
 from byzantium.runs import Metrics, Run
 
@@ -422,6 +423,15 @@ def test_where_data_differ_what_bit_flips_destroy_is_not_recommended() -> None:
     """The trimmed mean promises most of all."""
     assert recommend(25, 5, heterogeneous=False).pipeline == bz.TrimmedMean(f=5)
     assert recommend(25, 5).pipeline != bz.TrimmedMean(f=5)
+
+
+def test_what_is_said_of_attacks_is_in_the_committed_certification() -> None:
+    path = Path(__file__).parents[1] / "docs" / "certification.json"
+    found = {(one["rule"], one["f"]): one["c"] for one in json.loads(path.read_text())}
+    for text, by_f in CERTIFIED.items():
+        for f, c in by_f.items():
+            assert float(f"{found[repr(bz.parse_rule(text, f=f)), f]:.3g}") == c
+    assert "5 of 25 bad, attacks found c = 1.76" in str(recommend(50, 10))
 
 
 def test_what_collapsed_in_training_is_recommended_only_where_nothing_else_promises() -> None:
