@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from byzantium.aggregation.geometric_median import SumOfDistances
@@ -166,7 +164,7 @@ class CenteredClipping(Weighting):
         return self.__dict__.get("_centre")
 
     def remember(self, aggregate: Tensor) -> None:
-        object.__setattr__(self, "_centre", _copy(aggregate))
+        object.__setattr__(self, "_centre", aggregate.clone())
 
     def state_dict(self) -> dict[str, Tensor]:
         return {} if self.centre is None else {"centre": self.centre.clone()}
@@ -176,15 +174,6 @@ class CenteredClipping(Weighting):
             raise ByzantiumError(f"{self!r} has the state 'centre' alone, got {', '.join(unknown)}")
         centre = state.get("centre")
         object.__setattr__(self, "_centre", None if centre is None else centre.detach().clone())
-
-
-def _copy(vector: Tensor) -> Tensor:
-    """Not made by torch, whose threads would spin beside those of the next call for a while."""
-    if vector.device.type != "cpu" or not vector.is_contiguous():
-        return vector.clone()
-    copy = torch.empty_like(vector)
-    ctypes.memmove(copy.data_ptr(), vector.data_ptr(), vector.nbytes)
-    return copy
 
 
 @dataclass(frozen=True, repr=False)
