@@ -28,7 +28,7 @@ from byzantium.reports import pivots, report
 from byzantium.runs import Processes, plugins
 from byzantium.runs import store as results
 
-PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
+PAGE = Path(__file__).parents[1] / "docs" / "do" / "plugins.md"
 SMALL: dict[str, Any] = {"n": 7, "f": 1, "rounds": 4, "evaluate_every": 2, "batch": 8}
 OPTIONS = [w for k, v in SMALL.items() for w in (f"--{k.replace('_', '-')}", str(v))]
 RULE = """
