@@ -1,55 +1,49 @@
-"""The site, built by Sphinx: `make docs`. Why Sphinx is said in CONTRIBUTING.md."""
+"""The site, built by Sphinx: `make docs`. Why Sphinx: see CONTRIBUTING.md."""
 
-import sys
-from pathlib import Path
 from typing import Any
 
+from docutils import nodes
 from latex2mathml.converter import convert
 from sphinx.application import Sphinx
 
 import byzantium
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "docs"))
 
 project = "Byzantium"
 author = copyright = "The Byzantium developers"
 version = release = byzantium.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_click", "sphinx_copybutton"]
-source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
-nitpicky = False
-default_role = "py:obj"  # `Krum` in a docstring is code, and a link where there is such a name
+default_role = "py:obj"  # `Krum` in a docstring is code, and a link if there is such a name
 
-myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
+suppress_warnings = ["myst.header"]  # tables that commands write begin at the third level
 
-autodoc_typehints = "none"  # what a parameter takes is said in words
+autodoc_typehints = "none"  # docstrings say in words what a parameter takes
 autodoc_member_order = "bysource"
-python_use_unqualified_type_names = True
 add_module_names = False
 toc_object_entries_show_parents = "hide"
 
-copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_text = r">>> |\.\.\. |\$ "  # left out of what is copied, and so is output
 copybutton_prompt_is_regexp = True
 
+html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = f"Byzantium {release}"
 html_copy_source = False
-html_theme_options = {"navigation_with_keys": True}
 
 
-def _inline(translator: Any, node: Any) -> None:
+def _inline(translator: Any, node: nodes.Element) -> None:
     translator.body.append(convert(node.astext()))
-    raise __import__("docutils").nodes.SkipNode
+    raise nodes.SkipNode
 
 
-def _display(translator: Any, node: Any) -> None:
+def _display(translator: Any, node: nodes.Element) -> None:
     translator.body.append(convert(node.astext(), display="block"))
-    raise __import__("docutils").nodes.SkipNode
+    raise nodes.SkipNode
 
 
 def setup(app: Sphinx) -> None:
-    """Maths becomes MathML, which browsers show by themselves: no script, no fonts."""
+    """Formulas become MathML, which browsers show without scripts or fonts of ours."""
     app.add_html_math_renderer("mathml", (_inline, None), (_display, None))
