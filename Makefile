@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # cpu: torch without CUDA where PyTorch's index can be reached; cuda: as PyPI has it; or another index.
 TORCH ?= cpu
 
-.PHONY: help demo test test-slow lint rehearse bench chromium clean
+.PHONY: help demo test test-slow lint docs rehearse bench chromium clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -26,6 +26,10 @@ lint: $(READY)  ## style, format, types
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+docs: $(READY)  ## the documentation as a site: docs/_build/index.html
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --builder html docs docs/_build
+	@echo 'docs/_build/index.html'
+
 # Ray listens on all addresses: the rehearsal has a network of its own, for which root is needed.
 rehearse: $(READY)  ## strategies of Flower and ours with hostile clients: who survives
 	unshare -n -p -f --kill-child --mount-proc bash -c 'ip link set lo up && "$$@"' -- \
@@ -41,7 +45,7 @@ chromium:
 	|| echo 'No chromium, and no root to install it: the tests of the report will be skipped.' >&2
 
 clean:  ## remove the environment and what the tools left
-	rm -rf $(VENV) .bench .hypothesis .mypy_cache .pytest_cache .ruff_cache demo
+	rm -rf $(VENV) docs/_build .bench .hypothesis .mypy_cache .pytest_cache .ruff_cache demo
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Byzantium needs Python 3.11 or newer; say make PYTHON=/path/to/python3.11")'

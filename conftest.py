@@ -1,12 +1,19 @@
 """What all tests share, the doctests included."""
 
+from __future__ import annotations
+
 import importlib.util
 import os
+import shutil
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, NoReturn
 
 import hypothesis
 import pytest
 import torch
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # The engine cannot even be imported without its library; its tests say so when they are skipped.
 if not importlib.util.find_spec("flwr"):
@@ -36,3 +43,31 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
+
+
+def _unavailable(what: str) -> NoReturn:
+    reason = f"THE REPORT AND THE SITE ARE NOT TESTED: {what}"
+    if os.environ.get("BYZANTIUM_NEEDS_CHROMIUM") == "1":
+        raise RuntimeError(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A real Chromium, in which pages are looked at."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        _unavailable("playwright is not installed (pip install playwright)")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = [place for name in names if (place := shutil.which(name))]
+    if not found:
+        _unavailable("there is no Chromium (apt-get install chromium)")
+    flags = (
+        "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
+        "--disable-component-update --disable-sync"
+    )
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found[0], args=flags.split())
+        yield browser
+        browser.close()

@@ -9,16 +9,13 @@ import hashlib
 import io
 import json
 import math
-import os
 import re
-import shutil
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -33,10 +30,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, ViewportSize
 
 HOSTILE = "</script><script>window.pwned=1</script><!--<img src=x onerror='window.pwned=1'>"
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-)
 REASON = f"OSError: no space {HOSTILE}"
 DIVERGED = {"status": "diverged in round 61", "accuracy": None}
 BASE = Run(rounds=90, n=15, f=2)
@@ -119,29 +112,6 @@ def path(store: Store) -> Path:
 
 
 # -- the browser --------------------------------------------------------------------------------
-
-
-def unavailable(what: str) -> NoReturn:
-    reason = f"THE REPORT IS NOT TESTED: {what}"
-    if os.environ.get("BYZANTIUM_NEEDS_CHROMIUM") == "1":
-        raise RuntimeError(reason)
-    pytest.skip(reason)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        unavailable("playwright is not installed (pip install playwright)")
-    names = ("chromium", "chromium-browser", "google-chrome")
-    found = [place for name in names if (place := shutil.which(name))]
-    if not found:
-        unavailable("there is no Chromium (apt-get install chromium)")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found[0], args=FLAGS.split())
-        yield browser
-        browser.close()
 
 
 @dataclass

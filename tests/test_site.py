@@ -1,0 +1,122 @@
+"""The site: `make docs` builds it without a warning, and it works in a browser, without a network."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import byzantium
+from byzantium import engines, experiments, guarantees, learning, threats
+from byzantium.core import errors
+from byzantium.engines import distributed
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytest.importorskip("sphinx", reason="THE SITE IS NOT TESTED: Sphinx is not installed")
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as `make docs` builds it: with warnings as errors."""
+    folder = tmp_path_factory.mktemp("site")
+    options = ["--fail-on-warning", "--keep-going", "--quiet", "--builder", "html"]
+    command = [sys.executable, "-m", "sphinx", *options, str(ROOT / "docs"), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def page(browser: Browser) -> Page:
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    return context.new_page()
+
+
+def public_names() -> list[str]:
+    """What a user may import, room by room."""
+    rooms = (byzantium, learning, threats, guarantees, experiments, engines, distributed)
+    found = {getattr(room, name) for room in rooms for name in room.__all__}
+    return sorted(
+        {each.__name__ for each in found if callable(each) and not isinstance(each, type(sys))}
+        | set(errors.__dict__.get("__all__", ()))
+    )
+
+
+def test_every_public_name_is_in_the_reference(site: Path) -> None:
+    from sphinx.util.inventory import InventoryFile
+
+    inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="")
+    listed = {name.rpartition(".")[2] for kind in inventory.data for name in inventory.data[kind]}
+    assert [name for name in public_names() if name not in listed] == []
+
+
+def test_nothing_comes_from_elsewhere(site: Path, page: Page) -> None:
+    fetched: list[str] = []
+    page.on("request", lambda request: fetched.append(request.url))
+    for place in sorted(site.rglob("*.html")):
+        page.goto(place.as_uri())
+    assert fetched
+    assert [url for url in fetched if not url.startswith(("file:", "data:"))] == []
+
+
+def test_a_reader_finds_the_way(site: Path, page: Page) -> None:
+    """From the first page by the menu to another, from there by a link, and back."""
+    page.goto((site / "index.html").as_uri())
+    page.locator(".sidebar-tree").get_by_role("link", name="What bucketing does").click()
+    assert page.locator("h1").inner_text().startswith("What bucketing does")
+    page.locator("article").get_by_role("link", name="delta").first.click()
+    assert page.locator("h1").inner_text().startswith("Delta")
+    page.go_back()
+    assert page.url.endswith("/understand/bucketing.html")
+
+
+def test_search_finds_pages(site: Path, page: Page) -> None:
+    page.goto((site / "index.html").as_uri())
+    page.get_by_placeholder("Search").fill("mimic")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("ul.search li a")
+    titles = page.locator("ul.search li > a").all_inner_texts()
+    assert "Why robust rules fail when data differ" in titles
+
+
+def test_formulas_are_drawn(site: Path, page: Page) -> None:
+    """As MathML of a real size, with the name of the class beside it."""
+    page.goto((site / "reference" / "aggregation.html").as_uri())
+    krum = page.locator("dl.class:has(dt[id='byzantium.Krum'])")
+    box = krum.locator("math[display=block]").first.bounding_box()
+    assert box is not None
+    assert box["height"] > 20
+    assert box["width"] > 60
+    assert "\\" not in krum.locator("math").first.inner_text()
+
+
+def test_pictures_are_there(site: Path, page: Page) -> None:
+    for place in sorted(site.rglob("*.html")):
+        page.goto(place.as_uri())
+        broken = "[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)"
+        assert page.evaluate(broken) == [], place
+
+
+def test_code_that_is_copied_runs(site: Path, page: Page, tmp_path: Path) -> None:
+    """The button leaves out prompts and output; what it copies is a program."""
+    page.goto((site / "start.html").as_uri())
+    code = []
+    for block in page.locator("div.highlight:has(span.gp)").all():
+        if ">>>" in block.inner_text():
+            block.hover()
+            block.locator("button.copybtn").click()
+            code.append(str(page.evaluate("navigator.clipboard.readText()")))
+    assert code
+    assert not any(">>>" in text for text in code)
+    program = tmp_path / "copied.py"
+    program.write_text("\n".join([*code, "print(report.weights.argmin().item())"]))
+    done = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["5"]
