@@ -1,5 +1,7 @@
 """The site, built by Sphinx: `make docs`. Why Sphinx: see CONTRIBUTING.md."""
 
+import inspect
+from dataclasses import is_dataclass
 from typing import Any
 
 from docutils import nodes
@@ -23,6 +25,7 @@ suppress_warnings = ["myst.header"]  # tables that commands write begin at the t
 autodoc_typehints = "none"  # docstrings say in words what a parameter takes
 autodoc_member_order = "bysource"
 add_module_names = False
+smartquotes = False  # they spoil what is to be typed
 toc_object_entries_show_parents = "hide"
 
 copybutton_prompt_text = r">>> |\.\.\. |\$ "  # left out of what is copied, and so is output
@@ -44,6 +47,30 @@ def _display(translator: Any, node: nodes.Element) -> None:
     raise nodes.SkipNode
 
 
+def _fields(app: Sphinx, what: str, name: str, found: Any, *_: Any) -> tuple[str, str] | None:
+    """The signature of a dataclass: its fields. (Sphinx looks at `__new__`, which takes anything.)"""
+    if not (inspect.isclass(found) and is_dataclass(found)):
+        return None
+    signature = inspect.signature(found)
+    bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    return str(inspect.Signature(bare)), ""
+
+
+def _examples(app: Sphinx, context: Any, lines: list[str]) -> None:
+    """Lines of help that are not to be wrapped are commands: they are shown as such."""
+    shown: list[str] = []
+    for line in lines:
+        if line.startswith("| "):
+            if not (shown and shown[-1].startswith("   ")):
+                shown += ["", ".. code-block:: console", ""]
+            shown.append(f"   $ {line[2:].strip()}")
+        else:
+            shown.append(line)
+    lines[:] = shown
+
+
 def setup(app: Sphinx) -> None:
     """Formulas become MathML, which browsers show without scripts or fonts of ours."""
     app.add_html_math_renderer("mathml", (_inline, None), (_display, None))
+    app.connect("autodoc-process-signature", _fields)
+    app.connect("sphinx-click-process-description", _examples)
