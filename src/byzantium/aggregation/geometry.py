@@ -28,6 +28,7 @@ from byzantium.aggregation.points import (
     MixedPoints,
     Points,
     distinct,
+    largest_rounding,
     medians,
     rounding,
     squared_distances,
@@ -125,13 +126,13 @@ class Geometry:
         gram = self.basis.source.agreed(factor @ self.basis.gram @ factor.T)
         gram = (gram + gram.T) / 2
         sizes = abs(factor) @ np.sqrt(self.basis.gram.diagonal())
-        distances, errors = squared_distances(gram), rounding(sizes)
-        rows = which[: self.n]
-        scale = medians(distances[rows][:, rows]).min()
-        if errors.max() > TRUSTED * scale:
+        distances, rows = squared_distances(gram), which[: self.n]
+        scale = medians(distances[rows[:, None], rows]).min()
+        if largest_rounding(sizes) > TRUSTED * scale:
+            errors = rounding(sizes)
             doubt = errors > TRUSTED * np.maximum(distances, scale)
             # Half of the others are surely near this row: a reference that f rows cannot choose.
-            reference = int(medians((distances + errors)[rows][:, rows]).argmin())
+            reference = int(medians((distances + errors)[rows[:, None], rows]).argmin())
             near = which[reference]
             # Whether rows that are plainly far away are near each other is of no consequence.
             far = ~doubt[near] & (distances[near] > FAR * scale)

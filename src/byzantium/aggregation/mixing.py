@@ -26,15 +26,10 @@ def _permutation(n: int, generator: torch.Generator | None) -> NDArray[np.int64]
     return torch.randperm(n, generator=generator, device=generator.device).cpu().numpy()
 
 
-def _groups(items: NDArray[np.int64], s: int) -> list[NDArray[np.int64]]:
-    """Consecutive groups of s; the last may be smaller."""
-    return [items[start : start + s] for start in range(0, len(items), s)]
-
-
-def _averages(groups: Sequence[NDArray[np.int64]], n: int) -> Array:
-    """The matrix whose rows average groups of rows, repetitions counted."""
-    m, sizes = len(groups), np.array([len(group) for group in groups])
-    places = np.arange(m).repeat(sizes) * n + np.concatenate(groups)
+def _averages(items: NDArray[np.int64], sizes: NDArray[np.int64], n: int) -> Array:
+    """The matrix whose rows average rows: the first `sizes[0]` items, the next `sizes[1]`, ..."""
+    m = len(sizes)
+    places = np.arange(m).repeat(sizes) * n + items
     return np.bincount(places, minlength=m * n).reshape(m, n) / sizes[:, None]
 
 
@@ -109,14 +104,17 @@ class Bucketing(Mixing):
         return -(-n // self.size)
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
-        permutation = _permutation(geometry.n, generator)
-        return _averages(self.groups(permutation), geometry.n)
+        n = geometry.n
+        return _averages(_permutation(n, generator), self.sizes(n), n)
 
-    def groups(self, items: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Consecutive ones of n items."""
+    def sizes(self, n: int) -> NDArray[np.int64]:
+        """Of the groups that n vectors make."""
+        m = self.rows(n)
         if self.balanced:
-            return np.array_split(items, self.rows(len(items)))
-        return _groups(items, self.size)
+            return n // m + (np.arange(m) < n % m)
+        sizes = np.full(m, self.size)
+        sizes[-1] = n - (m - 1) * self.size
+        return sizes
 
 
 @dataclass(frozen=True, repr=False)
@@ -143,7 +141,7 @@ class Resampling(Mixing):
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         n = geometry.n
-        return _averages(_groups(_permutation(n * self.s, generator) % n, self.s), n)
+        return _averages(_permutation(n * self.s, generator) % n, np.full(n, self.s), n)
 
 
 @dataclass(frozen=True, repr=False)
@@ -164,7 +162,8 @@ class NearestNeighborMixing(Mixing):
     f: Count
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
-        return _averages([*_by_distance(geometry)[:, : geometry.n - self.f]], geometry.n)
+        n, near = geometry.n, geometry.n - self.f
+        return _averages(_by_distance(geometry)[:, :near].ravel(), np.full(n, near), n)
 
 
 @dataclass(frozen=True, repr=False)

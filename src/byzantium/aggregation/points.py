@@ -47,6 +47,11 @@ def rounding(sizes: Array) -> Array:
     return errors
 
 
+def largest_rounding(sizes: Array) -> float:
+    """What none of them is wrong by more than."""
+    return float(ROUNDING * (2 * sizes.max()) ** 2)
+
+
 def distinct(rows: Array) -> tuple[Array, NDArray[np.int64]]:
     """The different rows of a matrix, and for each row which of them it is."""
     places: dict[bytes, int] = {}
@@ -127,7 +132,7 @@ class Points(ABC):
         n, distances, sizes = self.n, squared_distances(gram), np.sqrt(gram.diagonal())
         reach = medians(distances[:n, :n])
         best = int(reach.argmin())
-        if ROUNDING * (2 * sizes.max()) ** 2 <= REFERENCE_TRUSTED * reach[best]:
+        if largest_rounding(sizes) <= REFERENCE_TRUSTED * reach[best]:
             return None  # not even the largest error matters
         errors = rounding(sizes)
         gains = 16 * rounding(np.sqrt(distances[best])) < errors

@@ -123,7 +123,7 @@ def _squared_sum(a: float, b: float) -> float:
 
 @mixed.register
 def _(mixing: Bucketing, n: int, f: int, behind: float) -> Bound | None:
-    sizes = [len(group) for group in mixing.groups(np.arange(n))]
+    sizes = mixing.sizes(n).tolist()
     return drawn(n - f, sorted(sizes)[: len(sizes) - f], behind)
 
 
