@@ -1,7 +1,7 @@
 """The benchmark of byzantium: every rule against the floor, straightforward torch and byzfl.
 
-Prints tables, and writes bench.json, bench.png and growth.png into the folder given by --out, each
-section as soon as it is measured.
+Prints tables, and writes bench.json, bench.png, growth.png and measured.md into the folder given by
+--out, each section as soon as it is measured. `--out docs` renews the page of the documentation.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from time import monotonic
 import byzfl_bridge
 import distributed
 import growth
+import page
 import report
 import sections
 import training
@@ -72,7 +73,6 @@ def options() -> argparse.Namespace:
     parser.add_argument(
         "--huge", action="store_true", help=f"also weightings on {HUGE_N} rows (d = {D}: 4.8 GB)"
     )
-    parser.add_argument("--markdown", action="store_true", help="print Markdown, not tables")
     chosen = parser.parse_args()
     chosen.n = chosen.n or N
     chosen.d = chosen.d or (100_000 if chosen.quick else D)
@@ -160,7 +160,7 @@ def main() -> None:
     byzfl = None
     if not chosen.skip_byzfl and "rules" in chosen.sections:
         try:
-            byzfl = byzfl_bridge.load(chosen.out / "byzfl")
+            byzfl = byzfl_bridge.load(Path(".bench/byzfl"))
         except byzfl_bridge.ByzflMissingError as missing:
             status.print(str(missing))
     planned, done = plan(chosen), []
@@ -189,19 +189,15 @@ def main() -> None:
             section = measure(run)
             if section.results:
                 done.append(section)
-                if not chosen.markdown:
-                    report.show(output, section)
+                report.show(output, section)
                 report.write_json(chosen.out / "bench.json", settings, done)
                 if plot := report.PLOTS.get(section.key):
                     status.print(plot(chosen.out, section))
 
-    if chosen.markdown:
-        print(report.markdown(done))
-    else:
-        output.print(report.goal_table(done))
+    output.print(report.goal_table(done))
     if (chosen.n, chosen.d) != (N, D):
         status.print(f"The goals are meant for n = {N}, d = {D}; this was another matrix.")
-    status.print(f"Written: {chosen.out / 'bench.json'}")
+    status.print(f"Written: {chosen.out / 'bench.json'}, {page.written(chosen.out)}")
 
 
 if __name__ == "__main__":

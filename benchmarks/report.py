@@ -1,4 +1,4 @@
-"""Tables on the terminal, Markdown, JSON and a plot, all made from the same sections."""
+"""Tables on the terminal, JSON and plots, all made from the same sections."""
 
 import json
 import os
@@ -113,26 +113,6 @@ def goal_table(sections: Iterable[Section]) -> Table:
     for text, wanted, measured, met in goal_rows(sections):
         made.add_row(text, wanted, Text(measured, "green" if met else "bold red"))
     return made
-
-
-def markdown(sections: list[Section]) -> str:
-    """The goals, and every rule against its floor and its rivals."""
-    lines = [f"On {processor()}:", ""]
-    lines += ["| Goal | Wanted | Measured | |", "| --- | --- | --- | --- |"]
-    for text, wanted, measured, met in goal_rows(sections):
-        lines.append(f"| {text} | {wanted} | {measured} | {'✓' if met else '✗'} |")
-    for section in sections:
-        if section.key != "rules":
-            continue
-        quantities = [q for q in columns(section)[1] if q != "difference"]
-        head = ["Rule", "Ours", *quantities]
-        lines += ["", f"| {' | '.join(head)} |", "| --- |" + " ---: |" * (len(head) - 1)]
-        for result in section.results:
-            texts = {f.quantity: f.text for f in result.figures}
-            ours = f"{1e3 * result.seconds['ours']:.0f} ms"
-            shown = " | ".join([ours, *(texts.get(q, "") for q in quantities)])
-            lines.append(f"| `{result.name}` | {shown} |")
-    return "\n".join(lines)
 
 
 def write_json(path: Path, settings: dict[str, Any], sections: list[Section]) -> None:

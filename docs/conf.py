@@ -11,7 +11,7 @@ from sphinx.application import Sphinx
 import byzantium
 
 project = "Byzantium"
-author = copyright = "The Byzantium developers"
+author = project_copyright = "The Byzantium developers"
 version = release = byzantium.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_click", "sphinx_copybutton"]
@@ -48,7 +48,7 @@ def _display(translator: Any, node: nodes.Element) -> None:
 
 
 def _fields(app: Sphinx, what: str, name: str, found: Any, *_: Any) -> tuple[str, str] | None:
-    """The signature of a dataclass: its fields. (Sphinx looks at `__new__`, which takes anything.)"""
+    """The signature of a dataclass is its fields; Sphinx looks at `__new__`, which has none."""
     if not (inspect.isclass(found) and is_dataclass(found)):
         return None
     signature = inspect.signature(found)

@@ -1,7 +1,8 @@
-"""The site: `make docs` builds it without a warning, and it works in a browser, without a network."""
+"""The site is built without a warning, and works in a browser and without a network."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,15 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
     inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="")
     listed = {name.rpartition(".")[2] for kind in inventory.data for name in inventory.data[kind]}
     assert [name for name in public_names() if name not in listed] == []
+
+
+def test_what_was_measured_is_on_its_page(tmp_path: Path) -> None:
+    """docs/measured.md is what the bench makes of docs/bench.json, and nobody changed it."""
+    shutil.copy(ROOT / "docs" / "bench.json", tmp_path)
+    subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "page.py"), str(tmp_path)], check=True
+    )
+    assert (tmp_path / "measured.md").read_text() == (ROOT / "docs" / "measured.md").read_text()
 
 
 def test_nothing_comes_from_elsewhere(site: Path, page: Page) -> None:

@@ -1,0 +1,153 @@
+"""docs/measured.md, from what the bench has written: every figure, and which goals are met.
+
+`python benchmarks/bench.py --out docs` measures and writes it; `python benchmarks/page.py` writes
+it again from docs/bench.json, without measuring.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from model import Figure, Goal, Result, Section
+
+HEAD, INTEL = (Path(__file__).with_name(f"measured-{name}.md") for name in ("head", "intel"))
+NOTES = {
+    "rules": "![Time over the floor: ours, straightforward torch and byzfl](bench.png)",
+    "after": (
+        "Directly after an operation of torch its threads wait in a loop for more work, for some "
+        "milliseconds. Our kernels run on these threads, so that it costs nothing."
+    ),
+    "attack": "What attackers can make us spend: see [Limits](limits.md).",
+    "growth": (
+        "Milliseconds; in brackets, over a model of bytes read, products and comparisons. Below "
+        "d = 10⁶ what a call costs by itself is more than its passes.\n\n"
+        "![Time over n and d, for each rule, beside the model](growth.png)"
+    ),
+    "training": (
+        "A round is all of it: gradients, momentum, attack, aggregation, step. Its passes are "
+        "faster than torch's own, because channels lie last in memory and the pooling's gradient "
+        "is not copied."
+    ),
+    "distributed": (
+        "What it costs, as a formula that is checked, is in "
+        "[torch.distributed](do/distributed.md#what-it-costs)."
+    ),
+}
+
+
+def sections_of(content: dict[str, Any]) -> list[Section]:
+    return [
+        Section(
+            section["key"],
+            section["title"],
+            [
+                Result(r["name"], r["seconds"], [Figure(**figure) for figure in r["figures"]])
+                for r in section["results"]
+            ],
+        )
+        for section in content["sections"]
+    ]
+
+
+def row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def table(head: list[str], rows: list[list[str]]) -> list[str]:
+    """Markdown, whose first column is text and whose others are numbers."""
+    lines = [row(*head), row("---", *["---:"] * (len(head) - 1))]
+    return [*lines, *(row(*cells) for cells in rows), ""]
+
+
+def milliseconds(seconds: float) -> str:
+    value = 1e3 * seconds
+    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+
+
+def goals(content: dict[str, Any], sections: list[Section]) -> list[str]:
+    """What was wanted, the best and the worst that was measured, and whether that is enough."""
+    lines = [row("", "goal", "measured", "")]
+    lines.append(row("---", "---", "---", "---"))
+    missed = []
+    for key, values in content["goals"].items():
+        goal = Goal(**values)
+        found = sorted(
+            (
+                (figure.value, figure.text, result.name)
+                for section in sections
+                for result in section.results
+                for figure in result.figures
+                if figure.goal == key and section.key != "huge"
+            ),
+            reverse=not goal.at_most,
+        )
+        if not found:
+            continue
+        (_, best, _), (value, worst, name) = found[0], found[-1]
+        measured = worst if len(found) == 1 else f"{best} to {worst} (`{name}`)"
+        lines.append(row(goal.text, goal.wanted, measured, "" if goal.met(value) else "**missed**"))
+        if not goal.met(value):
+            missed.append(goal)
+    count = "All goals are met." if not missed else f"{len(missed)} of them missed."
+    return [*lines, "", count, ""]
+
+
+def shown(section: Section) -> list[str]:
+    """One section: a table for each kind of row."""
+    if section.key == "growth":
+        return growth(section)
+    kinds: dict[str, list[Result]] = {}
+    for result in section.results:
+        kinds.setdefault(result.figures[0].quantity, []).append(result)
+    lines = []
+    for results in kinds.values():
+        times = list(dict.fromkeys(name for r in results for name in r.seconds))
+        quantities = [f.quantity for r in results for f in r.figures if f.quantity != "difference"]
+        quantities = list(dict.fromkeys(quantities))
+        rows = []
+        for result in results:
+            texts = {figure.quantity: figure.text for figure in result.figures}
+            taken = [milliseconds(result.seconds[t]) if t in result.seconds else "" for t in times]
+            rows.append([f"`{result.name}`", *taken, *(texts.get(q, "") for q in quantities)])
+        lines += table(["", *(f"{name}, ms" for name in times), *quantities], rows)
+    return lines
+
+
+def growth(section: Section) -> list[str]:
+    """A row for each rule and n, a column for each d."""
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for result in section.results:
+        rule, n, d = result.name.split(", ")
+        ours, model = result.seconds["ours"], result.seconds["model"]
+        cells.setdefault((rule, n), {})[d] = f"{milliseconds(ours)} ({ours / model:.1f} x)"
+    widths = sorted({d for found in cells.values() for d in found}, key=lambda d: float(d[4:]))
+    rows = [[f"`{rule}`, {n}", *(f.get(d, "") for d in widths)] for (rule, n), f in cells.items()]
+    return table(["", *widths], rows)
+
+
+def page(content: dict[str, Any]) -> str:
+    known, sections = content["machine"], sections_of(content)
+    lines = [HEAD.read_text(encoding="utf-8").format_map(known)]
+    lines += goals(content, sections)
+    for section in sections:
+        lines += [f"## {section.title}", ""]
+        if note := NOTES.get(section.key):
+            lines += [note, ""]
+        lines += shown(section)
+    return "\n".join([*lines, INTEL.read_text(encoding="utf-8")])
+
+
+def written(folder: Path) -> Path:
+    content = json.loads((folder / "bench.json").read_text(encoding="utf-8"))
+    path = folder / "measured.md"
+    path.write_text(page(content), encoding="utf-8")
+    return path
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=Path("docs"), help="with bench.json"
+    )
+    print(written(parser.parse_args().folder))
