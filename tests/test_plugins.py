@@ -89,7 +89,7 @@ def test_the_page_on_attacks() -> None:
 
 def test_the_page_on_data() -> None:
     _, runs = performed("data.md")
-    found = {run.job.configuration()["data"].split()[0]: run.accuracy for run in runs}
+    found: dict[str, Any] = {r.job.configuration()["data"].split()[0]: r.accuracy for r in runs}
     assert len(runs) == 4
     assert found["prices.npz"] is None
     assert found["rings.npz"] > 40  # of three classes
