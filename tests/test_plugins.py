@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import os
 import pickle
 import re
-import shlex
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -18,7 +16,7 @@ import pytest
 import safetensors.torch
 import torch
 from click.shell_completion import BashComplete
-from click.testing import CliRunner, Result
+from pages import DO, byzantium, folder_of, forget, run_commands
 
 import byzantium as bz
 from byzantium.cli import main
@@ -28,7 +26,6 @@ from byzantium.reports import pivots, report
 from byzantium.runs import Processes, plugins
 from byzantium.runs import store as results
 
-PAGE = Path(__file__).parents[1] / "docs" / "do" / "plugins.md"
 SMALL: dict[str, Any] = {"n": 7, "f": 1, "rounds": 4, "evaluate_every": 2, "batch": 8}
 OPTIONS = [w for k, v in SMALL.items() for w in (f"--{k.replace('_', '-')}", str(v))]
 RULE = """
@@ -55,59 +52,58 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     forget()
 
 
-def forget() -> None:
-    """Be a process in which no plugin was loaded."""
-    for plugin in list(plugins._loaded.values()):
-        for table in plugins.tables().values():
-            table.remove(plugin)
-    plugins._loaded.clear()
-    for name in [name for name in sys.modules if name.startswith("byzantium_plugin_")]:
-        del sys.modules[name]
-
-
 def written(text: str, name: str = "mine.py") -> Path:
     path = Path(name)
     path.write_text(text)
     return path
 
 
-def byzantium(*arguments: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(main, list(arguments))
-    assert result.exit_code == code, result.output
-    return result
+# -- the pages ------------------------------------------------------------------------------------
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+def performed(page: str) -> tuple[list[str], list[results.Result]]:
+    """Run the commands of a page; what each said, and the runs that there are now."""
+    with folder_of(DO / page, Path()):
+        said = run_commands(DO / page)
+        return said, list(Store("results"))
 
 
-# -- the page -------------------------------------------------------------------------------------
+def listed(said: list[str]) -> str:
+    (text,) = [text for text in said if "Krum" in text]
+    return re.sub(r"[\s│]+", " ", text)  # a row may take two lines
 
 
-def test_everything_on_the_page_is_run() -> None:
-    written("\n\n".join(blocks("python")), "my_plugin.py")
-    for text in blocks("pycon"):
-        example = doctest.DocTestParser().get_doctest(text, {}, "page", str(PAGE), 0)
-        assert doctest.DocTestRunner().run(example).failed == 0
-    (sweep, entry) = blocks("toml")
-    assert "byzantium.plugins" in entry
-    written(sweep, "sweep.toml")
-    commands = [line[2:] for line in blocks("console")[0].splitlines()]
-    said = {}
-    for line in commands:
-        _, *arguments = shlex.split(line)
-        said[arguments[0]] = byzantium(*[a if a != "2" else "1" for a in arguments]).stdout
-    listed = re.sub(r"[\s│]+", " ", said["list"])  # a row may take two lines
-    own = ("NearestHalf", "Middle", "Majority", "Halfway")
-    assert all(f" {name} " in listed for name in own)
-    assert listed.count("(my_plugin.py)") == len(own)
-    first = next(
-        result for result in Store("results") if result.job.configuration()["rounds"] == 60
-    )
+def test_the_page_on_rules() -> None:
+    said, (run,) = performed("rule.md")
+    assert run.status == "completed"
+    own = ("NearestHalf", "Middle", "Majority")
+    assert all(f" {name} " in listed(said) for name in own)
+    assert listed(said).count("(my_rules.py)") == len(own)
+
+
+def test_the_page_on_attacks() -> None:
+    _, (run,) = performed("attack.md")
+    assert "Opposite()" in run.job.configuration()["attack"]
+    assert run.status == "completed"
+
+
+def test_the_page_on_data() -> None:
+    _, runs = performed("data.md")
+    found: dict[str, Any] = {r.job.configuration()["data"].split()[0]: r.accuracy for r in runs}
+    assert len(runs) == 4
+    assert found["prices.npz"] is None
+    assert found["rings.npz"] > 40  # of three classes
+    assert found["stripes(width=2.0)"] > 60  # of two
+
+
+def test_the_page_on_plugins() -> None:
+    said, runs = performed("plugins.md")
+    assert listed(said).count("(my_plugin.py)") == 1
+    assert len(runs) == 5
+    (first,) = [run for run in runs if run.job.configuration()["rounds"] == 60]
     assert first.accuracy is not None
-    assert first.accuracy > 40  # of three classes
+    assert first.accuracy > 40  # of ten classes
     assert all(-1 <= line["cosine"] <= 1 for line in first.metrics)
-    assert len(list(Store("results"))) == 5
     assert Path("results/report.html").exists()
     assert "my_plugin.py sha256:" in report.contents(Store("results"), [])["surroundings"][0]
 
