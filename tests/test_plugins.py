@@ -381,7 +381,7 @@ WRONG = {
     "imported": ("from byzantium import Krum, Metric", "mine.py defines nothing to add"),
     "shadows": (
         RULE.replace("First", "Krum"),
-        "mine.py defines 'Krum', and a rule or mixing of this name is part of Byzantium",
+        "mine.py defines 'Krum', but a rule or mixing of this name is part of Byzantium",
     ),
     "raises": ("\n\n1 / 0", "cannot be loaded: ZeroDivisionError: division by zero (line 3)"),
     "exits": ("import sys; sys.exit(3)", "cannot be loaded: SystemExit: 3"),
@@ -390,11 +390,11 @@ WRONG = {
     "import": ("import nothing_of_the_kind", "ModuleNotFoundError: No module named 'nothing_of"),
     "no dataclass": (
         RULE.replace("@dataclass(frozen=True)\n", ""),
-        "First has the parameter 'which' and is no dataclass: write @dataclass(frozen=True) above",
+        "First has the parameter 'which' but is not a dataclass: write @dataclass(frozen=True)",
     ),
     "changeable": (
         RULE.replace("(frozen=True)", ""),
-        "First is a dataclass that can be changed: write @dataclass(frozen=True)",
+        "First is a dataclass that is not frozen: write @dataclass(frozen=True)",
     ),
     "metric": (
         "import byzantium as bz\nm = bz.Metric('mine', '', float, max, key='loss')",
