@@ -115,7 +115,7 @@ def test_a_mixing_whose_rows_do_not_sum_to_one_is_refused(other: bz.Aggregator) 
 
 def test_an_anchor_that_nobody_declared_is_a_sentence() -> None:
     for rule in (Undeclared(), bz.Bucketing(s=2) >> Undeclared()):
-        with pytest.raises(bz.ByzantiumError, match="the origin does not stand among the points"):
+        with pytest.raises(bz.ByzantiumError, match="the origin is not among the points"):
             rule(torch.ones(6, 2))
 
 
