@@ -80,10 +80,12 @@ class Points(ABC):
 
     @property
     def d(self) -> int:
+        """The dimension of the vectors here."""
         return self.source.d
 
     @property
     def device(self) -> torch.device:
+        """Where the vectors are."""
         return self.source.device
 
     @abstractmethod
@@ -140,6 +142,7 @@ class Points(ABC):
         return best if lost.any() else None
 
     def gram_about(self, reference: int) -> Array:
+        """Inner products of all points about one of the rows."""
         total = np.zeros((self.n + len(self.anchors),) * 2)
         for columns, matrix, rows in self.pieces():
             anchors = self._anchors(matrix, columns)

@@ -37,7 +37,7 @@ class TooManyRejected(ByzantiumError):  # noqa: N818
 
     - `reasons`: a mapping from the row of each unusable vector to the reason, a text.
 
-    >>> from byzantium import Krum
+    >>> from byzantium import Krum, TooManyRejected
     >>> updates = torch.ones(6, 2)
     >>> updates[4:] = torch.nan
     >>> try:
@@ -58,6 +58,7 @@ class TooManyRejected(ByzantiumError):  # noqa: N818
 class MissingLibraryError(ByzantiumError, ImportError):
     """An optional library is not installed. Also an `ImportError`; the message says how to get it.
 
+    >>> from byzantium.core import needed
     >>> needed("no_such_library", "report", "a figure")
     Traceback (most recent call last):
     byzantium.MissingLibraryError: a figure needs no_such_library: pip install 'byzantium[report]'

@@ -40,9 +40,9 @@ SMALLEST = 1e-6
 
 
 def kappas(rows: Array, outs: Array, f: int) -> Array:
-    """|out - mu|^2 / sigma^2 of results (draws, d) for the same rows.
+    r"""The kappa, :math:`\|\mathrm{out} - \mu\|^2 / \sigma^2`, of results (draws, d) for some rows.
 
-    Not a number where rounding hides how much the honest rows differ.
+    NaN where rounding hides how much the honest rows differ.
     """
     honest = rows[f:]
     mean = honest.mean(axis=0)
