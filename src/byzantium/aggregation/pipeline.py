@@ -11,7 +11,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, overload
 
 import numpy as np
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from byzantium.aggregation.geometry import Geometry, vectors_of
 from byzantium.aggregation.points import Array, GivenPoints, row_norms
+from byzantium.aggregation.report import Report, rejections
 from byzantium.aggregation.sources import Source, as_source
 from byzantium.aggregation.stage import Stage
 from byzantium.core import ByzantiumError, KindError, Stateful, TooManyRejected, fork_safe
@@ -29,51 +30,6 @@ logger = logging.getLogger("byzantium")
 # A vector of larger norm is no honest update, and the square of its norm could overflow its dtype.
 LARGEST_NORM = {torch.float64: 1e150}
 LARGEST_NORM_NARROW = 1e18
-
-
-@dataclass(frozen=True)
-class Report:
-    """What one aggregation did, and how much each worker counted: what `rule.explain` returns.
-
-    - `aggregate`: the result, the same as a call of the rule returns.
-    - `weights`: (n,), how much each worker counted. For most rules the aggregate is the weighted
-      sum of the workers' vectors; for a rule by coordinate the weight of a worker is the share of
-      the averaged values that it supplied. Zero for rejected workers; NaN where the rule does not
-      know its weights (`MatrixRule`).
-    - `remainder`: the weight of what is no worker, the origin or the centre of a clipping:
-      `weights.sum() + remainder` is 1.
-    - `rejected`: the workers whose vectors were not finite, absurdly large or unreadable.
-    - `mixing`: (m, n), how the m vectors that the rule saw were mixed from those of the n workers.
-    - `reasons`: for each rejected worker, why.
-    - `notes`: sentences about what else the user should know.
-
-    >>> from byzantium import Krum
-    >>> updates = torch.tensor([[1.0], [1.1], [0.9], [1.0], [torch.nan], [50.0]])
-    >>> report = Krum(f=1).explain(updates)
-    >>> report.aggregate, report.weights.tolist(), report.rejected
-    (tensor([1.]), [1.0, 0.0, 0.0, 0.0, 0.0, 0.0], (4,))
-    """
-
-    aggregate: Any
-    weights: Tensor
-    remainder: float
-    rejected: tuple[int, ...]
-    mixing: Tensor
-    reasons: Mapping[int, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    @property
-    def effective_workers(self) -> float:
-        r"""How many workers effectively took part, :math:`(\sum_i w_i)^2 / \sum_i w_i^2`.
-
-        It is 1 when one worker decides alone, and n when all n count the same.
-
-        >>> from byzantium import Krum, Mean
-        >>> updates = torch.tensor([[1.0], [1.1], [0.9], [1.2], [50.0]])
-        >>> [round(rule.explain(updates).effective_workers, 2) for rule in (Mean(), Krum(f=1))]
-        [5.0, 1.0]
-        """
-        return float(self.weights.sum() ** 2 / self.weights.square().sum())
 
 
 def admit(
@@ -89,17 +45,14 @@ def admit(
     - `centre`: the centre that the rule holds, (d,), if it holds one.
     - `bound`: a number that no norm of a vector exceeds, if one is known already.
 
-    Returns the usable vectors as points, the steps for them, in which f is smaller by the number of
-    rejected vectors, and for each rejected row the reason. Whether there are enough vectors is
-    checked before any is rejected, so that no f workers can make a pipeline fail by being rejected.
+    Returns the usable vectors as points; the steps, with f smaller by the number of rejected rows;
+    and for each of these the reason. Sizes are checked before any row is rejected, so that no f
+    workers can make a pipeline fail by being rejected.
 
     >>> from byzantium import Krum
-    >>> from byzantium.aggregation import as_source
-    >>> updates = torch.ones(6, 2)
-    >>> updates[4] = torch.inf
-    >>> points, steps, reasons = admit([Krum(f=1)], as_source(updates))
-    >>> points.n, steps, reasons
-    (5, (Krum(f=0),), {4: 'not finite, or of norm above 1e+18'})
+    >>> updates = torch.tensor([[1.0], [2.0], [3.0], [4.0], [torch.inf]])
+    >>> admit([Krum(f=1)], as_source(updates))[1:]
+    ((Krum(f=0),), {4: 'not finite, or of norm above 1e+18'})
     """
     n = source.n
     given, readable = stages, source.readable
@@ -112,7 +65,7 @@ def admit(
     if reasons:
         bounds = [stage.bad for stage in stages if stage.bad is not None]
         allowed = min(bounds, default=n // 2)
-        told = _told(reasons, source)
+        told = rejections(reasons, source)
         if len(reasons) > allowed:
             most = f"its f = {allowed}" if bounds else f"half of them, {allowed}"
             raise TooManyRejected(
@@ -139,9 +92,7 @@ def admit(
 
 
 def check_sizes(stages: Sequence[Stage], n: int) -> tuple[Stage, ...]:
-    """The steps of a pipeline for n vectors, with all parameters known.
-
-    Raises a `ByzantiumError` where a step is not defined for as many vectors as reach it.
+    """The steps for n vectors, with all parameters known; raises if these are too few for a step.
 
     >>> from byzantium import Bucketing, Krum
     >>> check_sizes((Bucketing(s="auto", f=2) >> Krum(f=2)).stages, 25)
@@ -172,17 +123,6 @@ def withstand(stages: Sequence[Stage], n: int, f: int) -> bool:
 
 def _named(stages: Sequence[Stage]) -> str:
     return " >> ".join(map(repr, stages))
-
-
-def _told(reasons: Mapping[int, str], source: Source, most: int = 10) -> str:
-    """Which workers were rejected and why; workers with the same reason are listed together."""
-    sentences = []
-    for reason in dict.fromkeys(reasons.values()):
-        workers = sorted(worker for worker, other in reasons.items() if other == reason)
-        more = f" and {len(workers) - most} more" if len(workers) > most else ""
-        listed = ", ".join(map(source.called, workers[:most])) + more
-        sentences.append(f"worker{'s' * (len(workers) > 1)} {listed} ({reason})")
-    return ", ".join(sentences)
 
 
 # -- mixings -----------------------------------------------------------------------------------
@@ -224,10 +164,7 @@ class Mixing(Stage, ABC):
 
     @fork_safe
     def __call__(self, updates: Any, generator: torch.Generator | None = None) -> Tensor:
-        """The mixed vectors, (m, d). Pipelines never build them; this is for looking at them.
-
-        `updates` and `generator` are as in `Aggregator`.
-        """
+        """The mixed vectors, (m, d), to look at: pipelines never build them."""
         source = as_source(updates)
         points, steps, _ = admit(self.stages, source)
         return _through(steps, Geometry.of(points), generator).rows().to(source.dtype)
@@ -382,10 +319,7 @@ class Aggregator(Stage, Stateful):
         base: Any = None,
         strict: bool = True,
     ) -> Report:
-        """Aggregate as a call does, and report how much each worker counted.
-
-        The parameters are those of a call, and state advances in the same way.
-        """
+        """Aggregate exactly as a call does, and report how much each worker counted."""
         source = as_source(updates, base=base, strict=strict)
         aggregate, weights, points, geometry, reasons = self._run(source, generator, explain=True)
         if weights is None:
@@ -415,13 +349,9 @@ class Aggregator(Stage, Stateful):
         return _rule_of(self.stages[-1].expansion).weights_known
 
     def weigh(self, gram: Any, generator: torch.Generator | None = None) -> Tensor:
-        """How much each of n vectors counts, (n,), from their inner products alone.
+        """How much each of n vectors counts, (n,), from their Gram matrix (n, n), X @ X.T, alone.
 
-        - `gram`: the Gram matrix (n, n), X @ X.T.
-        - `generator`: as in a call.
-
-        Only for rules that are weightings, and pipelines that end in one; all others need the
-        vectors. State is neither used nor advanced.
+        For weightings, and pipelines that end in one. State is neither used nor advanced.
 
         >>> from byzantium import Krum
         >>> X = torch.tensor([[0.9], [1.0], [1.1], [1.3], [9.0]])

@@ -66,10 +66,7 @@ class Source(ABC):
 
     @abstractmethod
     def result(self, vector: Tensor, rows: Rows) -> Any:
-        """The aggregate, a vector (d,), in the form in which the vectors were given.
-
-        `rows` are those that took part.
-        """
+        """The aggregate (d,) of some rows, in the form in which the vectors were given."""
 
     def assembled(self, part: Callable[[slice], Tensor], rows: Rows) -> Any:
         """The same as `result`, from a function that returns some columns of the aggregate."""

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from byzantium.aggregation.pipeline import Report
+from byzantium.aggregation.report import Report
 from byzantium.core import ByzantiumError
 
 # Nobody is called unheard after fewer rounds: whoever shares a bucket with a liar loses weight too.
