@@ -126,7 +126,7 @@ SENTENCES = {
     "no rule": "rule must be an Aggregator, got a builtin_function_or_method",
     "too few": "Krum(f=5) needs at least 2f + 3 = 13 vectors, got 5",
     "timeout": "robust_all_reduce needs timeout > 0, got timeout=0.0",
-    "whole matrix": "Largest() needs whole vectors, and here their columns are divided",
+    "whole matrix": "Largest() needs whole vectors, but here each machine holds only some columns",
     "base": "vectors of several ranks take no base: each rank subtracts it from its own",
     "two bad False": "but 2 are unusable: workers 1, 3 (not finite",
     "two bad True": "but 2 are unusable: workers 1, 3 (not finite",

@@ -196,14 +196,18 @@ def test_agnostic_clipping_promises_what_the_documentation_says() -> None:
 @pytest.mark.parametrize(
     ("text", "f", "gap"),
     [
-        ("Mean()", 1, "Mean() stands no bad vectors, and may meet 1 of 25"),
-        ("Krum(f=4)", 5, "Krum(f=4) is built for 4 bad vectors, and may meet 5"),
-        ("Resampling(s=2) >> Krum(f=5)", 5, "is built for 5 bad vectors, and may meet 10"),
-        ("Bucketing(s=3) >> Median()", 5, "stands less than 1/2 of them bad, and may meet 5 of 9"),
+        ("Mean()", 1, "Mean() tolerates no bad vectors, but may meet 1 of 25"),
+        ("Krum(f=4)", 5, "Krum(f=4) is built for 4 bad vectors, but may meet 5"),
+        ("Resampling(s=2) >> Krum(f=5)", 5, "is built for 5 bad vectors, but may meet 10"),
+        (
+            "Bucketing(s=3) >> Median()",
+            5,
+            "tolerates less than 1/2 of its vectors bad, but may meet 5 of 9",
+        ),
         ("CenteredClipping(radius=1)", 1, "no bound is known for CenteredClipping(radius=1)"),
-        ("CenteredClipping(radius=1)", 5, "stands less than 1/10 of them bad"),
+        ("CenteredClipping(radius=1)", 5, "tolerates less than 1/10 of its vectors bad"),
         ("GeometricMedian(steps=8)", 5, "no bound is known for GeometricMedian(steps=8)"),
-        ("AdaptiveClipping(f=5) >> Median()", 5, "no bound is known behind AdaptiveClipping(f=5)"),
+        ("AdaptiveClipping(f=5) >> Median()", 5, "AdaptiveClipping(f=5) and what follows it"),
     ],
 )
 def test_what_is_not_covered_says_why(text: str, f: int, gap: str) -> None:
@@ -241,7 +245,7 @@ def test_with_nobody_bad_the_mean_is_promised() -> None:
 
 @pytest.mark.parametrize(("n", "f"), [(25, 13), (24, 12), (25, -1)])
 def test_half_of_the_vectors_cannot_be_bad(n: int, f: int) -> None:
-    with pytest.raises(bz.ByzantiumError, match="f must be less than half of n"):
+    with pytest.raises(bz.ByzantiumError, match="f must be at least 0 and less than half of n"):
         guarantee(bz.Median(), n, f)
 
 
@@ -294,11 +298,14 @@ def test_auto_is_written_as_it_was_asked_for_and_has_the_f_of_the_run() -> None:
         (lambda: bz.Bucketing(s="auto"), "needs f"),
         (lambda: bz.Bucketing(s="automatic"), "needs a whole number for s"),  # type: ignore[arg-type]
         (lambda: bz.parse("Bucketing(s='auto') >> Median()"), "lacks the argument 'f'"),
-        (lambda: bz.Bucketing(s="auto", f=1)(torch.ones(5, 2)), "and there is none"),
+        (
+            lambda: bz.Bucketing(s="auto", f=1)(torch.ones(5, 2)),
+            "rule that follows, but none",
+        ),
         (lambda: bz.Bucketing(s="auto", f=1).rows(5), "has no s until"),
         (
             lambda: (bz.Bucketing(s="auto", f=1) >> bz.Mean())(torch.ones(5, 2)),
-            r"finds no s with which Mean\(\) stands f bad ones of 5",
+            r"finds no s with which Mean\(\) tolerates f = 1 bad vectors of 5",
         ),
         (
             lambda: (bz.Bucketing(s="auto", f=2) >> bz.Krum(f=1))(torch.ones(9, 2)),
@@ -359,7 +366,7 @@ def test_a_promise_is_logged_once_and_what_is_not_covered_is_a_warning(
             announce(bz.TrimmedMean(f=3), 31)
     levels = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert [level for level, _ in levels] == ["INFO", "WARNING", "WARNING", "INFO"]
-    assert "built for 3 bad vectors, and may meet 4" in levels[1][1]
+    assert "built for 3 bad vectors, but may meet 4" in levels[1][1]
     assert "less than half" in levels[2][1]
 
 

@@ -140,7 +140,7 @@ def test_what_a_field_says_is_checked_for_any_subclass() -> None:
 
 
 def test_no_subclass_can_switch_the_checks_off() -> None:
-    with pytest.raises(TypeError, match="belongs into check_parameters"):
+    with pytest.raises(TypeError, match="put further checks into check_parameters"):
 
         class Careless(bz.Mean):
             def __post_init__(self) -> None:  # type: ignore[misc]

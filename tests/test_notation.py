@@ -52,8 +52,8 @@ REFUSED = {
     "zzz()": "names 'zzz', which does not exist; there are AdaptiveClipping, AgnosticClipping",
     "Bucketing(t=2)": "gives Bucketing the argument 't', which it does not have; there are b",
     "Krum(f=5, powr=4)": "gives Krum the argument 'powr', which it does not have; did you mean 'po",
-    "Krum()": "lacks the argument 'f' of Krum",
-    "Krum(1, 2, 3, 4)": "gives Krum 4 values, it takes 3",
+    "Krum()": "lacks the argument 'f', which Krum needs",
+    "Krum(1, 2, 3, 4)": "gives Krum 4 values, but it takes at most 3",
     "Krum(5, f=5)": "gives Krum the argument 'f' twice",
     "Krum(f=5": "is not of the form 'Mixing(name=value) >> Rule(name=value)'",
     "": "is not of the form",
@@ -81,7 +81,7 @@ REFUSED = {
     "Krum(f=5)\udc80": "'Krum(f=5)\\udc80' is not of the form",
     "Krum(f=" + "-" * 1900 + "1)": "is not of the form",
     "(" * 900 + "Mean()" + ")" * 900: "is not of the form",
-    "Mean()" * 1000: "is 6000 characters long, more than 2000",
+    "Mean()" * 1000: "is 6000 characters long, more than the 2000 allowed",
 }
 
 

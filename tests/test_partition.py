@@ -345,13 +345,13 @@ ERRORS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: read("by-label"), ValueError, "'by-label'"),
     (lambda: read("dirichlet"), ValueError, "'dirichlet()' lacks the argument 'alpha'"),
     (lambda: read("dirichlet(beta=1)"), ValueError, "the argument 'beta', which it does not have"),
-    (lambda: read("iid(1)"), ValueError, "gives iid 1 values, it takes 0"),
+    (lambda: read("iid(1)"), ValueError, "gives iid 1 values, but it takes at most 0"),
     (lambda: read("mixed(2)"), ValueError, "mixed needs 0 <= fraction <= 1, got fraction=2"),
     (lambda: read("dirichlet(0.1"), ValueError, "is not of the form 'name(argument=value)'"),
     (lambda: read(""), ValueError, "'' is not of the form 'name(argument=value)'"),
     (lambda: read("iid() >> iid()"), ValueError, "is not of the form 'name(argument=value)'"),
     (lambda: read("__import__('os')"), ValueError, "names '__import__', which does not exist"),
-    (lambda: read(7), TypeError, "written as text, got a int"),  # type: ignore[arg-type]
+    (lambda: read(7), TypeError, "is needed, got a int"),  # type: ignore[arg-type]
 ]
 
 

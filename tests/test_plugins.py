@@ -377,7 +377,7 @@ WRONG = {
     "imported": ("from byzantium import Krum, Metric", "mine.py defines nothing to add"),
     "shadows": (
         RULE.replace("First", "Krum"),
-        "mine.py defines 'Krum', and a rule or mixing of this name is part of Byzantium",
+        "mine.py defines 'Krum', but a rule or mixing of this name is part of Byzantium",
     ),
     "raises": ("\n\n1 / 0", "cannot be loaded: ZeroDivisionError: division by zero (line 3)"),
     "exits": ("import sys; sys.exit(3)", "cannot be loaded: SystemExit: 3"),
@@ -386,11 +386,11 @@ WRONG = {
     "import": ("import nothing_of_the_kind", "ModuleNotFoundError: No module named 'nothing_of"),
     "no dataclass": (
         RULE.replace("@dataclass(frozen=True)\n", ""),
-        "First has the parameter 'which' and is no dataclass: write @dataclass(frozen=True) above",
+        "First has the parameter 'which' but is not a dataclass: write @dataclass(frozen=True)",
     ),
     "changeable": (
         RULE.replace("(frozen=True)", ""),
-        "First is a dataclass that can be changed: write @dataclass(frozen=True)",
+        "First is a dataclass that is not frozen: write @dataclass(frozen=True)",
     ),
     "metric": (
         "import byzantium as bz\nm = bz.Metric('mine', '', float, max, key='loss')",
@@ -475,13 +475,13 @@ class Crooked(bz.Attack):
         return scene.honest
 """
 MISTAKES = {
-    "Light()": "the weights of Light() must sum to one, they sum to 2.5",
+    "Light()": "the weights of Light() must sum to one, but sum to 2.5",
     "Short()": "Short() must give a weight for each of 5 vectors, got the shape (1,)",
-    "Leaky() >> Mean()": "Leaky(): the rows of a mixing matrix must sum to one, and its row 0 sums",
-    "Liar() >> Mean()": "Liar(): its rows() says that 5 vectors come out, its matrix makes 2",
+    "Leaky() >> Mean()": "Leaky(): the rows of a mixing matrix must sum to one, but its row 0 sums",
+    "Liar() >> Mean()": "Liar(): its rows() says that 5 vectors come out, but its matrix has 2",
     "Flat() >> Mean()": "Flat(): a mixing matrix has two dimensions, got 1",
-    "Lopsided()": "Lopsided() must average n, n - 2, n - 4, ..., at least 1, of n = 5 values",
-    "Silent()": "Silent says nothing of how it aggregates; a rule derives from Weighting, Coord",
+    "Lopsided()": "Lopsided() needs averaged(5) to be from 1 to 5, and 5 minus an even number",
+    "Silent()": "Silent does not say how it aggregates; a rule derives from Weighting, Coord",
     "Wide()": "Wide() must give one vector of dimension 3, got a Tensor of shape (5, 3)",
 }
 

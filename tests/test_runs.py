@@ -81,7 +81,7 @@ def test_attackers_are_as_many_as_declared_unless_said() -> None:
         ({"ruel": "Mean()"}, "a Run has no 'ruel'; did you mean 'rule'?"),
         ({"rule": "Krun()"}, "names 'Krun', which does not exist; did you mean 'Krum'?"),
         ({"rule": "Krum(f=3)"}, "Krum(f=3) says f=3 and the run says f=5"),
-        ({"rule": "Bucketing(2)"}, "mixes and does not aggregate; it must end in a rule"),
+        ({"rule": "Bucketing(2)"}, "is only a mixing; it must end in a rule"),
         ({"rule": "Krum()", "n": 9}, "Krum(f=5) needs at least 2f + 3 = 13 vectors, got 9"),
         ({"rule": "Krum()", "participants": 9}, "2f + 3 = 13 vectors, got 9"),
         ({"attack": "Mimik"}, "did you mean 'Mimic'?"),

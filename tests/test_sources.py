@@ -290,7 +290,7 @@ def test_without_floating_point_numbers_there_is_nothing_to_aggregate() -> None:
 
 
 def test_a_base_of_another_size_is_refused() -> None:
-    with pytest.raises(ValueError, match="the base has 2 numbers and the vectors 3"):
+    with pytest.raises(ValueError, match="needs as many numbers as each vector, 3, got 2"):
         bz.Mean()(torch.ones(4, 3), base=torch.ones(2))
 
 

@@ -63,7 +63,7 @@ def test_what_is_handed_out_is_not_the_state() -> None:
 def test_foreign_state_is_refused() -> None:
     with pytest.raises(ValueError, match=r"Krum\(f=1\) has no state, got centre"):
         bz.Krum(f=1).load_state_dict({"centre": torch.ones(3)})
-    with pytest.raises(ValueError, match="has the state 'centre' alone, got momentum"):
+    with pytest.raises(ValueError, match="has only the state 'centre', got momentum"):
         bz.CenteredClipping(radius=1.0).load_state_dict({"momentum": torch.ones(3)})
 
 

@@ -115,7 +115,7 @@ def test_a_mixing_whose_rows_do_not_sum_to_one_is_refused(other: bz.Aggregator) 
 
 def test_an_anchor_that_nobody_declared_is_a_sentence() -> None:
     for rule in (Undeclared(), bz.Bucketing(s=2) >> Undeclared()):
-        with pytest.raises(bz.ByzantiumError, match="the origin does not stand among the points"):
+        with pytest.raises(bz.ByzantiumError, match="the origin is not among the points"):
             rule(torch.ones(6, 2))
 
 
@@ -157,7 +157,7 @@ def test_the_checks_catch_what_is_wrong() -> None:
         check_rule(bz.Mean())
     with pytest.raises(AssertionError, match="breaks 'rotation'"):
         check_rule(bz.Median())
-    with pytest.raises(AssertionError, match="equal generators, other results"):
+    with pytest.raises(AssertionError, match="different results for equal generators"):
         check_rule(InPlace(), breaks={"robustness"})
     with pytest.raises(AssertionError, match="changes the honest vectors"):
         check_attack(Loud())

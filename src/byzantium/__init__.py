@@ -1,4 +1,15 @@
-"""Byzantine-robust distributed and federated learning on heterogeneous data."""
+"""Byzantine-robust distributed and federated learning on heterogeneous data.
+
+Many workers train one model together; some of them may lie, and the honest ones hold different
+data. A *rule* makes one vector of all workers' vectors, near the mean of the honest ones. A
+*mixing* comes before a rule, and makes it work where the honest vectors differ.
+
+>>> import torch, byzantium as bz
+>>> rule = bz.Bucketing(s=2) >> bz.GeometricMedian()
+>>> updates = torch.ones(10, 3)  # a row for each worker
+>>> rule(updates)
+tensor([1., 1., 1.])
+"""
 
 from byzantium.core.doors import door
 

@@ -1,6 +1,6 @@
-"""The laws that our own rules, mixings and attacks are held to, for whoever writes another.
+"""Checks for rules, mixings and attacks of your own: the laws that ours obey.
 
-Call them from a test; each raises an AssertionError that says which law is broken:
+Call them from a test; each raises an `AssertionError` that says which law is broken:
 
 >>> from byzantium import Bucketing, ByzantiumError, InnerProduct, Krum
 >>> check_rule(Krum(f=2))
@@ -21,26 +21,36 @@ from byzantium.aggregation import Aggregator, Mixing
 from byzantium.core import ByzantiumError
 from byzantium.threats import Attack
 
-# Vectors that everything is tried on: enough for 4f + 3 behind buckets of two, with f = 2.
+# What everything is tried on: enough vectors for 4f + 3 after buckets of two, with f = 2.
 N, D = 23, 17
-# What results in float64 may differ by, in units of the numbers at hand.
+# By how much results in float64 may differ, relative to their size.
 CLOSE = 1e-9
 
 LAWS = ("permutation", "translation", "rotation", "scale", "unanimity", "robustness")
 
 
 def check_rule(rule: Aggregator, *, n: int = N, breaks: Iterable[str] = ()) -> None:
-    """Assert what every rule or pipeline promises for n vectors.
+    """Assert that a rule or pipeline does what every rule must.
 
-    Always: the result is one finite vector of the input's dtype; the input stays as it is; equal
-    generators give equal results; one call does not change the next beyond `state_dict`; a copy is
-    independent; vectors that are not finite are rejected, and never make the result so; what
-    `explain` says agrees with what a call gives.
+    - `rule`: the rule or pipeline.
+    - `n`: how many vectors it is tried on; it must be defined for so many.
+    - `breaks`: the names of the laws below that it breaks by nature.
 
-    breaks: those of LAWS that it breaks by nature. `permutation`: the order of workers does not
-    matter. `translation`, `rotation`, `scale`: it moves, turns and grows with the vectors.
-    `unanimity`: where all vectors agree, that is the result. `robustness`: with f bad vectors of
-    any size, the result stays as near the others as their spread.
+    Every rule must do this: return one finite vector of the dtype of the input; leave the input
+    unchanged; give equal results for equal generators; remember nothing from call to call but what
+    is in its `state_dict`; have independent copies; reject vectors that are not finite; and
+    `explain` must agree with a call.
+
+    And these are the laws:
+
+    - "permutation": the order of the workers does not matter.
+    - "translation", "rotation", "scale": the result moves, turns and grows with the vectors.
+    - "unanimity": if all vectors are equal, they are the result.
+    - "robustness": with f bad vectors of any size, the result is no farther from the honest mean
+      than four times the farthest honest vector.
+
+    >>> from byzantium import Median
+    >>> check_rule(Median(), breaks=["rotation"])
     """
     broken = _named(breaks)
     X = torch.randn(n, D, generator=_seeded(1), dtype=torch.float64)
@@ -66,11 +76,18 @@ def check_rule(rule: Aggregator, *, n: int = N, breaks: Iterable[str] = ()) -> N
 
 
 def check_mixing(mixing: Mixing, *, n: int = N, breaks: Iterable[str] = ()) -> None:
-    """Assert what every mixing promises for n vectors.
+    """Assert that a mixing does what every mixing must.
 
-    As many vectors come out as `rows` says; each is an affine combination of those that went in,
-    so it moves, turns and grows with them; the input stays as it is; equal generators give equal
-    results; it composes with rules and mixings. `breaks` is as in `check_rule`.
+    - `mixing`: the mixing.
+    - `n`: how many vectors it is tried on.
+    - `breaks`: the names of the laws that it breaks by nature, as in `check_rule`; of these,
+      "translation", "rotation", "scale" and "unanimity" are for mixings, too.
+
+    Every mixing must do this: give as many vectors as `rows` says; leave the input unchanged; give
+    equal results for equal generators; and compose with rules.
+
+    >>> from byzantium import Clipping
+    >>> check_mixing(Clipping(radius=1), breaks=["translation", "scale", "unanimity"])
     """
     from byzantium.aggregation import Mean
 
@@ -78,9 +95,14 @@ def check_mixing(mixing: Mixing, *, n: int = N, breaks: Iterable[str] = ()) -> N
     X = torch.randn(n, D, generator=_seeded(1), dtype=torch.float64)
     before = X.clone()
     mixed = mixing(X, _seeded())
-    assert mixed.shape == (mixing.rows(n), D), f"{mixing!r}: rows({n}) is {mixing.rows(n)}"
+    assert mixed.shape == (mixing.rows(n), D), (
+        f"{mixing!r}: rows({n}) is {mixing.rows(n)}, but the mixed vectors have the shape "
+        f"{tuple(mixed.shape)}"
+    )
     assert torch.equal(X, before), f"{mixing!r} changes its input"
-    assert torch.equal(mixed, mixing(X, _seeded())), f"{mixing!r}: equal generators, other results"
+    assert torch.equal(mixed, mixing(X, _seeded())), (
+        f"{mixing!r} gives different results for equal generators"
+    )
 
     def law(name: str, changed: Tensor, expected: Tensor) -> None:
         if name not in broken:
@@ -92,16 +114,30 @@ def check_mixing(mixing: Mixing, *, n: int = N, breaks: Iterable[str] = ()) -> N
     law("scale", 4 * X, 4 * mixed)
     law("unanimity", X[:1].expand(n, D), X[:1].expand(len(mixed), D))
     composed = (mixing >> Mean()).explain(X, _seeded())
-    _assert_close(composed.aggregate, mixed.mean(dim=0), f"{mixing!r} >> Mean() is another mean")
-    _assert_close(composed.mixing.to(X) @ X, mixed, f"{mixing!r}: what a report says it mixed")
+    _assert_close(
+        composed.aggregate,
+        mixed.mean(dim=0),
+        f"{mixing!r} >> Mean() is not the mean of the mixed vectors",
+    )
+    _assert_close(
+        composed.mixing.to(X) @ X,
+        mixed,
+        f"{mixing!r}: the mixing in the report is not what it does",
+    )
 
 
 def check_attack(attack: Attack, *, honest: int = N, attackers: int = 3) -> None:
-    """Assert what every attack promises, for so many honest workers and attackers.
+    """Assert that an attack does what every attack must.
 
-    One vector for each attacker, of the honest ones' dtype; what it is shown stays as it is; equal
-    generators give equal vectors; it goes on from its `state_dict`; it never touches the server's
-    rule.
+    - `attack`: the attack.
+    - `honest`, `attackers`: how many honest workers and attackers it is tried with.
+
+    Every attack must do this: send one vector for each attacker, of the dtype of the honest ones;
+    leave what it is shown unchanged; send equal vectors for equal generators; and continue from its
+    `state_dict`.
+
+    >>> from byzantium import BitFlip
+    >>> check_attack(BitFlip())
     """
     from byzantium.aggregation import Krum
 
@@ -120,12 +156,16 @@ def check_attack(attack: Attack, *, honest: int = N, attackers: int = 3) -> None
     assert vectors.dtype == X.dtype, f"{attack!r} sends {vectors.dtype} for {X.dtype}"
     assert torch.equal(X, before[0]), f"{attack!r} changes the honest vectors"
     assert torch.equal(own, before[1]), f"{attack!r} changes the attackers' own vectors"
-    assert _same(vectors, sent(again)), f"{attack!r}: equal generators, other vectors"
+    assert _same(vectors, sent(again)), f"{attack!r} sends different vectors for equal generators"
     labels = torch.arange(10)
-    assert attack.labels(labels, 10).shape == labels.shape, f"{attack!r} loses labels"
+    assert attack.labels(labels, 10).shape == labels.shape, (
+        f"{attack!r} changes the number of labels"
+    )
     resumed = copy.deepcopy(attack)
     resumed.load_state_dict(first.state_dict())
-    assert _same(sent(first, 5), sent(resumed, 5)), f"{attack!r} does not go on from its state"
+    assert _same(sent(first, 5), sent(resumed, 5)), (
+        f"{attack!r} does not continue from its state_dict"
+    )
 
 
 # -- what the checks are made of --------------------------------------------------------------
@@ -145,15 +185,15 @@ def _check_form(rule: Aggregator, X: Tensor) -> None:
 def _check_state(rule: Aggregator, X: Tensor) -> None:
     first, again = _fresh(rule), _fresh(rule)
     assert torch.equal(first(X, _seeded()), again(X, _seeded())), (
-        f"{rule!r}: equal generators, other results"
+        f"{rule!r} gives different results for equal generators"
     )
     resumed = _fresh(rule)
     resumed.load_state_dict(first.state_dict())
     expected = first(X + 1, _seeded())
     assert torch.equal(resumed(X + 1, _seeded()), expected), (
-        f"{rule!r} does not go on from its state_dict"
+        f"{rule!r} does not continue from its state_dict"
     )
-    assert torch.equal(again(X + 1, _seeded()), expected), f"copies of {rule!r} share something"
+    assert torch.equal(again(X + 1, _seeded()), expected), f"copies of {rule!r} share state"
     first.reset()
     assert torch.equal(first(X, _seeded()), _fresh(rule)(X, _seeded())), (
         f"{rule!r} remembers something after reset()"
@@ -165,7 +205,9 @@ def _check_rejection(rule: Aggregator, X: Tensor) -> None:
     spoiled[3, 5] = math.nan
     f = min((stage.bad for stage in rule.stages if stage.bad is not None), default=len(X) // 2)
     if f == 0:
-        _assert_refuses(lambda: _fresh(rule)(spoiled, _seeded()), f"{rule!r} takes NaN with f = 0")
+        _assert_refuses(
+            lambda: _fresh(rule)(spoiled, _seeded()), f"{rule!r} accepts NaN with f = 0"
+        )
         return
     report = _fresh(rule).explain(spoiled, _seeded())
     assert report.rejected == (3,), f"{rule!r} rejects {report.rejected} where row 3 is NaN"
@@ -174,7 +216,9 @@ def _check_rejection(rule: Aggregator, X: Tensor) -> None:
 
 def _check_report(rule: Aggregator, X: Tensor) -> None:
     report = _fresh(rule).explain(X, _seeded())
-    _assert_close(report.aggregate, _fresh(rule)(X, _seeded()), f"{rule!r}: explain and call")
+    _assert_close(
+        report.aggregate, _fresh(rule)(X, _seeded()), f"{rule!r}: explain and a call disagree"
+    )
     if report.weights.isfinite().all():
         total = float(report.weights.sum()) + report.remainder
         assert abs(total - 1) < CLOSE, f"{rule!r}: the weights in its report sum to {total}"
@@ -190,8 +234,8 @@ def _check_robustness(rule: Aggregator, X: Tensor) -> None:
         bad[:f] = size
         distance = float((_fresh(rule)(bad, _seeded()) - honest.mean(dim=0)).norm())
         assert distance <= 4 * spread, (
-            f"{rule!r} breaks 'robustness': {f} vectors of size {size:g} move it by {distance:g}, "
-            f"where no other is farther from the mean than {spread:g}"
+            f"{rule!r} breaks 'robustness': {f} vectors of size {size:g} move it {distance:g} away "
+            f"from the honest mean, and no honest vector is farther from it than {spread:g}"
         )
 
 

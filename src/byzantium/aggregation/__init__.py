@@ -1,4 +1,7 @@
-"""Robust aggregation: tensors in, a tensor out. Knows nothing of learning."""
+"""Robust aggregation: the vectors of n workers in, one vector out.
+
+It knows nothing of models, data or training.
+"""
 
 from byzantium.core.doors import door
 

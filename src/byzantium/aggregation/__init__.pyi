@@ -14,13 +14,13 @@ from .notation import parse_mixing as parse_mixing
 from .notation import parse_rule as parse_rule
 from .pipeline import Aggregator as Aggregator
 from .pipeline import Mixing as Mixing
-from .pipeline import Report as Report
 from .pipeline import admit as admit
 from .pipeline import check_sizes as check_sizes
 from .plain import column_blocks as column_blocks
 from .points import GivenPoints as GivenPoints
 from .points import moments as moments
 from .points import row_norms as row_norms
+from .report import Report as Report
 from .rules import CoordinateWise as CoordinateWise
 from .rules import MatrixRule as MatrixRule
 from .rules import Weighting as Weighting

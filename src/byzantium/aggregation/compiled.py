@@ -1,7 +1,6 @@
-"""The passes over the vectors on the CPU, by compiled kernels; `plain` says what they mean.
+"""The passes over the vectors on the CPU, by compiled kernels; `plain` defines what they compute.
 
-Kernels release the GIL and are spread over threads, as many as torch uses: its own where these can
-be asked.
+Kernels release the GIL and are spread over as many threads as torch uses, its own if possible.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ Integers = NDArray[np.int64]
 Result = TypeVar("Result")
 
 REAL = {torch.float32: FLOAT, torch.float64: DOUBLE}
-# For less values than these it does not pay to compile a network of their own.
+# For fewer values it does not pay to compile a sorting network of their own.
 SMALL = 1 << 18
-# A call is divided into this many pieces, but they have no less and no more values than these: less
-# are computed before another thread has woken up. How many threads there are does not matter, so
-# that sums are the same to the bit.
+# A call is divided into PIECES pieces, each of LEAST to MOST values: fewer are computed before
+# another thread has woken up. The number of threads has no influence, so that sums are the same to
+# the bit.
 PIECES, LEAST, MOST = 8, 1 << 19, 1 << 22
 # Columns are divided at multiples of this.
 GRAIN = 1024
-# Up to so many rows a network is code without a loop; that of more would take long to compile, and
-# fit in no cache. Larger ones are made of parts with at most so many wires.
+# Up to MOST_STRAIGHT rows a sorting network is code without a loop; for more it would take long to
+# compile, and fit in no cache. Larger networks consist of parts with at most MOST_PART wires.
 MOST_STRAIGHT, MOST_PART = 80, 24
 
 
@@ -174,7 +173,7 @@ def _mean(matrix: Tensor, rows: Tensor, out: Tensor) -> float:
 
 
 def newton(gram: Array, n: int, near: float) -> tuple[Array, list[float]]:
-    """What `newton.newton` finds: the weights of n rows, and what is to be said of them."""
+    """What `newton.newton` finds: the weights of n rows; slope, determinant and corners there."""
     size, room = newtons.size_of(n), _room(newtons.room_of(n))
     newtons.newton()(np.ascontiguousarray(gram), len(gram), n, size, near, room)
     return room[newtons.LANES :][:n], room[:3].tolist()

@@ -1,4 +1,4 @@
-"""Rules that work on each coordinate by itself."""
+"""Rules that treat each coordinate separately."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from byzantium.core import Count
 
 @dataclass(frozen=True, repr=False)
 class Median(CoordinateWise):
-    r"""The coordinate-wise median; for an even number of vectors the mean of the middle two.
+    r"""The median of each coordinate; for an even number of vectors the mean of the middle two.
 
     .. math:: [\mathrm{Median}(x)]_k = \mathrm{median}([x_1]_k, \dots, [x_n]_k)
 
@@ -30,7 +30,13 @@ class Median(CoordinateWise):
 
 @dataclass(frozen=True, repr=False)
 class TrimmedMean(CoordinateWise):
-    r"""The mean of what remains of each coordinate without its f largest and f smallest values.
+    r"""The mean of each coordinate without its f largest and its f smallest values.
+
+    .. math:: [\mathrm{TrimmedMean}(x)]_k = \frac{1}{n - 2f} \sum_{i=f+1}^{n-f} [x_{(i)}]_k
+
+    where :math:`[x_{(1)}]_k \le \dots \le [x_{(n)}]_k` are the values of coordinate k in order.
+
+    - `f`: how many vectors may be bad, at least 0; there must be at least 2f + 1 vectors.
 
     Yin, Chen, Ramchandran, Bartlett: Byzantine-Robust Distributed Learning, ICML 2018.
 
@@ -48,7 +54,12 @@ class TrimmedMean(CoordinateWise):
 class MeaMed(CoordinateWise):
     r"""The mean, in each coordinate, of the n - f values nearest the median ("mean around median").
 
-    Of two values equally near, the lower.
+    .. math:: [\mathrm{MeaMed}(x)]_k = \frac{1}{n - f} \sum_{i \in N_k} [x_i]_k
+
+    where :math:`N_k` are the n - f vectors whose coordinate k is nearest the median of that
+    coordinate; of two values equally near, the lower counts.
+
+    - `f`: how many vectors may be bad, at least 0; there must be at least 2f + 1 vectors.
 
     Xie, Koyejo, Gupta: Generalized Byzantine-tolerant SGD, 2018.
 
@@ -65,11 +76,17 @@ class MeaMed(CoordinateWise):
 
 @dataclass(frozen=True, repr=False)
 class Bulyan(Aggregator):
-    r"""Picks n - 2f vectors by iterated Krum, then takes MeaMed(2f) of them.
+    r"""Picks n - 2f vectors by repeated Krum, then averages around their median (MeaMed).
 
-    At each of n - 2f steps, of the n_t vectors left, the one with the smallest sum of squared
-    distances to its max(1, n_t - f - 2) nearest is picked and taken out; then, in each coordinate,
-    the n - 4f picked values nearest their median are averaged.
+    In each of n - 2f steps, the vector with the smallest sum of squared distances to its
+    :math:`\max(1, n_t - f - 2)` nearest is picked among the :math:`n_t` vectors that are left, and
+    taken out. Then, with P the picked vectors, in each coordinate k
+
+    .. math:: [\mathrm{Bulyan}(x)]_k = \frac{1}{n - 4f} \sum_{i \in N_k} [x_i]_k
+
+    where :math:`N_k` are the n - 4f vectors of P whose coordinate k is nearest its median over P.
+
+    - `f`: how many vectors may be bad, at least 0; there must be at least 4f + 3 vectors.
 
     El Mhamdi, Guerraoui, Rouault: The Hidden Vulnerability of Distributed Learning in Byzantium,
     ICML 2018.

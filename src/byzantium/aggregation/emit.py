@@ -134,7 +134,7 @@ def fma(a: Value, b: Value, c: Value) -> Value:
 
 
 def magnitude(a: Value) -> Value:
-    """Its bits but for the sign: whole numbers that grow with |a|; infinity's, and then NaN's."""
+    """The bits of a without the sign: whole numbers that grow with its size; NaN's are largest."""
     kind = BITS[a.kind]
     bits = a.function.value(kind, a.lanes, f"bitcast {a} to {_type(kind, a.lanes)}")
     mask = a.function.constant(2 ** (8 * SIZE[kind] - 1) - 1, kind, a.lanes)

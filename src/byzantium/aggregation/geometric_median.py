@@ -1,10 +1,10 @@
-"""The sum of distances to n points, and the way to its minimiser, in n x n numbers.
+"""The point with the smallest sum of distances to n points, found in n x n numbers.
 
 A point is given by its weights over the points; see `geometry`.
 
-Nothing here compares sums of distances: beside vectors that are 1e15 times farther away than the
-others, the sum is flat to rounding everywhere near its minimiser. Its gradient, a sum of unit
-vectors, is not, and it tells where to go and when one has arrived.
+Nothing here compares sums of distances: if some vectors are 1e15 times farther away than the
+others, rounding makes the sum constant everywhere near its minimiser. Its gradient, a sum of unit
+vectors, is not constant: it says where to go and when one has arrived.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import numpy as np
 from byzantium.aggregation.geometry import FAR, Geometry
 from byzantium.aggregation.points import Array, compiled, medians, squared_distances
 
-# Newton's method takes about ten; never reached, this bounds the work whatever comes in.
+# Newton's method takes about ten steps; this bound is never reached, but limits the work for sure.
 MOST_STEPS = 200
 # A gradient that does not get smaller for so many steps is as small as rounding lets it be.
 PATIENCE = 2
 # The gradient at which a row counts as the minimiser: far below what anyone can use.
 FLAT = 1e-9
-# The determinant of the Hessian from which a sum counts as curved; on a line, it is zero.
+# The determinant of the Hessian above which a sum counts as curved; for points on a line it is 0.
 CURVED = 1e-3
-# Distances below this share of the typical one are taken for this share, so that none is zero.
+# Smaller distances, relative to the typical one, are replaced by this, so that none is zero.
 NEAR = 1e-10
-# Rows closer to each other than this share of the typical distance count as one: a step along their
-# difference would have weights that are rounding alone.
+# Rows that are closer to each other than this, relative to the typical distance, count as one: the
+# weights of a step along their difference would be nothing but rounding.
 CLOSE = 3e-7
 
 

@@ -1,15 +1,15 @@
-"""Everything a rule may know of n vectors of dimension d, in n x n numbers.
+"""All that a rule may know of n vectors of dimension d, in n x n numbers.
 
-`Geometry` is what the rules see of `Points`: inner products, distances, and how the points at hand
-were mixed from the original ones. Weights over points, rows and anchors, always sum to one, so
-every formula here is affine and the frame of reference is ours to choose: we choose the one with
+`Geometry` is what rules see of `Points`: inner products, distances, and how the present points were
+mixed from the original ones. Weights over all points (rows and anchors) sum to one, so every
+formula here is affine, and results do not depend on the point of reference: we choose the one with
 the least rounding.
 
-What is measured is what is used. Inner products of mixed rows follow from those of the original
-ones, P G P^T, but only up to rounding, and rounding is in the hands of attackers: +v and -v in one
-bucket cancel in the average and not in P G P^T once v is huge. So each distance comes with a bound
-on its rounding. Where that bound matters, the mixed rows themselves become the points: they are
-measured, and the result is combined from them, by the same passes.
+The distances that decide must be those of the vectors that are then combined. Inner products of
+mixed rows follow from those of the original rows, P G P^T, but only up to rounding, and attackers
+can make rounding large: +v and -v in one bucket cancel in the average, but not in P G P^T once v is
+huge. So each distance comes with a bound on its rounding error. Where that bound is too large, the
+mixed rows are computed and become the points: they are measured and combined by the same passes.
 """
 
 from __future__ import annotations
@@ -37,23 +37,33 @@ from byzantium.core import ByzantiumError
 
 logger = logging.getLogger("byzantium")
 
-# How much of a squared distance may be rounding before the mixed rows themselves are measured.
+# The relative rounding error of a squared distance above which the mixed rows are computed.
 TRUSTED = 1e-6
-# A squared distance, beside that of half of the rows, at which a row has no say in any rule.
+# A row this many times farther away (squared) than half of the rows are has no say in any rule.
 FAR = 1e4
-# What the sums of the rows of a mixing matrix may owe to rounding.
+# How far the sum of a row of a mixing matrix may be from one, by rounding.
 SUMS_TO_ONE = 1e-9
-# What a Gram matrix that somebody gives may owe to rounding, beside its largest eigenvalue.
+# The rounding error that a given Gram matrix may have, relative to its largest eigenvalue.
 GRAM_ROUNDING = 1e-4
 
 
 class Geometry:
-    """The Gram matrix of n rows and their anchors, and how they came from the original points.
+    """Distances and inner products of n vectors: what a rule or mixing computes its weights from.
 
-    basis:  the points that the passes read.
-    steps:  the matrices that make these points from the basis, one after the other.
-    mixing: (points, original points), the product of all mixings so far; its rows sum to one.
-    notes:  what the user should know of the way here, in sentences.
+    *Points* are the n vectors, called *rows*, and the *anchors* after them: the origin and the
+    centre of a clipping, where a step uses them. A vector of weights has a number for each point.
+
+    - `basis`: the points that are stored, from which the present ones were mixed.
+    - `steps`: the matrices that make the present points from the basis, one after the other.
+    - `mixing`: (points, original points), the product of all mixings so far; its rows sum to one.
+    - `notes`: sentences for the report.
+
+    >>> from byzantium.aggregation import GivenPoints, Matrix
+    >>> geometry = Geometry.of(GivenPoints(Matrix(torch.tensor([[0.0, 0.0], [3.0, 4.0]]))))
+    >>> geometry.n, geometry.squared_distances.tolist()
+    (2, [[0.0, 25.0], [25.0, 0.0]])
+    >>> geometry.distances_to(geometry.uniform_over(np.arange(2)))
+    array([2.5, 2.5])
     """
 
     def __init__(
@@ -72,34 +82,37 @@ class Geometry:
 
     @classmethod
     def of(cls, points: Points) -> Self:
-        """Of points as they are."""
+        """The geometry of points as they are, before any mixing."""
         return cls(points, (), np.eye(points.n + len(points.anchors)))
 
     def note(self, sentence: str) -> None:
-        """Tell the user: in the log, and in the report."""
+        """Tell the user something: in the log, and in the notes of the report."""
         logger.warning("%s", sentence)
         self.notes.append(sentence)
 
     @property
     def anchors(self) -> int:
+        """How many anchors there are."""
         return len(self.basis.anchors)
 
     @property
     def points(self) -> int:
+        """How many points there are: rows and anchors."""
         return len(self.mixing)
 
     @property
     def n(self) -> int:
+        """How many rows there are."""
         return self.points - self.anchors
 
     @property
     def origin(self) -> int:
-        """The index of the origin, for steps that declare `needs_origin`."""
-        return self._index("origin", "a step that uses the origin must say so with `needs_origin`")
+        """The index of the origin among the points, for steps whose `needs_origin` is True."""
+        return self._index("origin", "for a step that uses it, needs_origin must be True")
 
     @property
     def centre(self) -> int:
-        """The index of the centre a rule holds; the origin while it holds none."""
+        """The index of the centre that a rule holds; of the origin while it holds none."""
         if "centre" not in self.basis.anchors:
             return self.origin
         return self._index("centre", "a rule that uses a centre must hold one")
@@ -107,12 +120,15 @@ class Geometry:
     def _index(self, anchor: str, remedy: str) -> int:
         names = list(self.basis.anchors)
         if anchor not in names:
-            raise ByzantiumError(f"the {anchor} does not stand among the points; {remedy}")
+            raise ByzantiumError(f"the {anchor} is not among the points; {remedy}")
         return self.n + names.index(anchor)
 
     @property
     def gram(self) -> Array:
-        """Inner products of all points about a reference that does not matter."""
+        r"""Inner products (points, points), :math:`\langle p_i - r, p_j - r \rangle`.
+
+        The reference r is one of the points, chosen for the least rounding.
+        """
         if self._gram is None:
             self._gram = self._measured()
         return self._gram
@@ -120,9 +136,10 @@ class Geometry:
     def _measured(self) -> Array:
         if not self.steps:
             return self.basis.gram
-        # Mixed alike means equal, to the bit; and symmetric to the bit, so that ties are ties.
+        # Rows that are mixed in the same way must be equal to the bit, and the matrix symmetric to
+        # the bit, so that equal distances are equal.
         factor, which = distinct(self.factor)
-        # A product of matrices is rounded as each machine likes, and what follows depends on it.
+        # Machines round a product of matrices differently, and what follows depends on it.
         gram = self.basis.source.agreed(factor @ self.basis.gram @ factor.T)
         gram = (gram + gram.T) / 2
         sizes = abs(factor) @ np.sqrt(self.basis.gram.diagonal())
@@ -134,11 +151,14 @@ class Geometry:
             # Half of the others are surely near this row: a reference that f rows cannot choose.
             reference = int(medians((distances + errors)[rows[:, None], rows]).argmin())
             near = which[reference]
-            # Whether rows that are plainly far away are near each other is of no consequence.
+            # Distances among rows that are all far away do not matter.
             far = ~doubt[near] & (distances[near] > FAR * scale)
             doubt &= ~(far[:, None] & far)
             if doubt.any():
-                self.note("huge vectors cancel where they are mixed; the mixed ones are measured")
+                self.note(
+                    "huge vectors cancel each other in a mixing, so the mixed vectors are computed "
+                    "and measured themselves"
+                )
                 for step in self.steps:
                     self.basis = MixedPoints(self.basis, step, reference)
                 self.steps = ()
@@ -147,7 +167,7 @@ class Geometry:
 
     @property
     def factor(self) -> Array:
-        """(points, points of the basis): all steps in one."""
+        """(points, points of the basis): the product of all steps."""
         if not self.steps:
             return np.eye(self.points)
         factor, *steps = self.steps
@@ -157,52 +177,52 @@ class Geometry:
 
     @property
     def squared_distances(self) -> Array:
-        """(n, n) between the rows."""
+        r"""(n, n): :math:`\|x_i - x_j\|^2` of all rows; never negative, zero on the diagonal."""
         if self._squared_distances is None:
             self._squared_distances = squared_distances(self.gram)[: self.n, : self.n]
         return self._squared_distances
 
     @property
     def norms(self) -> Array:
-        """(n,), known without a Gram matrix as long as nothing was mixed."""
+        """(n,): the norms of the rows, for steps whose `needs_origin` is True."""
         origin = self.origin
         if not self.steps and self.basis.norms is not None:
             return self.basis.norms
         return self.distances_to(self.at(origin))
 
     def distances_to(self, weights: Array) -> Array:
-        """(n,) from each row to the point `weights @ points`."""
+        """(n,): the distance of each row to the point `weights @ points`."""
         products = self.gram @ weights
         squares = self.gram.diagonal() - 2 * products + weights @ products
         distances: Array = np.sqrt(squares[: self.n].clip(min=0))
         return distances
 
     def at(self, index: int) -> Array:
-        """The weights of one point."""
+        """The weights that are 1 at one point and 0 at all others."""
         weights = np.zeros(self.points)
         weights[index] = 1
         return weights
 
     def uniform_over(self, rows: NDArray[np.int64]) -> Array:
-        """The weights of the mean of some rows."""
+        """The weights whose point is the mean of the rows with these indices."""
         weights = np.zeros(self.points)
         weights[rows] = 1 / len(rows)
         return weights
 
     def combine(self, weights: Array) -> Tensor:
-        """The vector `weights @ points`."""
+        """The vector `weights @ points`, of dimension d."""
         return self.basis.combine(weights @ self.factor)
 
     def matrix(self) -> Array | None:
-        """P over the rows of the basis, to be applied to them; None where it is the identity.
+        """The matrix that makes the rows from those of the basis; None if it is the identity.
 
-        (Of the anchors only the origin can be mixed in, and it adds nothing.)
+        (The only anchor that can be mixed in is the origin, which adds nothing.)
         """
         matrix = self.factor[: self.n, : self.basis.n]
         return None if np.array_equal(matrix, np.eye(self.basis.n)) else matrix
 
     def rows(self) -> Tensor:
-        """(n, d), the rows themselves. Only what is not a matter of weights needs to build them."""
+        """(n, d): the rows themselves. Only rules without weights need to build them."""
         rows = torch.empty(self.n, self.basis.d, dtype=self.basis.dtype, device=self.basis.device)
         for columns, matrix, taken in self.basis.pieces():
             for inner, block in mixed_blocks(matrix, taken, self.matrix()):
@@ -210,14 +230,14 @@ class Geometry:
         return rows
 
     def rebased(self) -> Geometry:
-        """The same points, taken as the original ones."""
+        """The same points, as if they were the original ones."""
         return Geometry(self.basis, self.steps, np.eye(self.points), self.notes)
 
     def mixed(self, matrix: Array) -> Geometry:
         """The geometry of P X, for P of shape (m, n), or (m, points) with the origin mixed in.
 
-        The rows of P must sum to one: inner products are taken about a reference, and only affine
-        combinations do not care about which.
+        The rows of P must sum to one: inner products are taken about a reference, and only such
+        combinations do not depend on which one it is.
         """
         matrix = np.asarray(matrix, dtype=np.float64)
         if matrix.ndim != 2:
@@ -231,8 +251,8 @@ class Geometry:
         if not (abs(sums - 1) <= SUMS_TO_ONE).all():
             row = int((~(abs(sums - 1) <= SUMS_TO_ONE)).argmax())
             raise ByzantiumError(
-                f"the rows of a mixing matrix must sum to one, and its row {row} sums to "
-                f"{sums[row]:.6g}; what is missing belongs on the origin"
+                f"the rows of a mixing matrix must sum to one, but its row {row} sums to "
+                f"{sums[row]:.6g}; what is missing belongs in the column of the origin"
             )
         extended = np.zeros((m + self.anchors, self.points))
         extended[:m, :columns] = matrix
@@ -241,15 +261,17 @@ class Geometry:
 
 
 def vectors_of(gram: Tensor | Array) -> Tensor:
-    """(n, n): vectors that have these inner products."""
+    """Vectors that have these inner products, as the rows of a matrix (n, n)."""
     products = torch.as_tensor(gram).detach().cpu().double().numpy()
     if products.ndim != 2 or products.shape[0] != products.shape[1]:
         raise ByzantiumError(f"a Gram matrix has the shape (n, n), got {products.shape}")
     if not np.isfinite(products).all():
-        raise ByzantiumError("a Gram matrix holds finite numbers, got some that are not")
+        raise ByzantiumError("a Gram matrix must be finite, got NaN or infinite numbers")
     values, vectors = np.linalg.eigh((products + products.T) / 2)
     largest = abs(values).max(initial=0)
     skewed = abs(products - products.T).max(initial=0)
     if max(skewed, -values.min(initial=0)) > GRAM_ROUNDING * largest:
-        raise ByzantiumError("a Gram matrix is symmetric and has no negative eigenvalues")
+        raise ByzantiumError(
+            "a Gram matrix must be symmetric and have no negative eigenvalues, got one that is not"
+        )
     return torch.from_numpy(vectors * np.sqrt(values.clip(min=0)))

@@ -1,4 +1,4 @@
-"""What happens before a rule: matrices P that mix the workers' vectors."""
+"""The mixings, steps before a rule: matrices P that mix the workers' vectors."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def _permutation(n: int, generator: torch.Generator | None) -> NDArray[np.int64]
 
 
 def _averages(items: NDArray[np.int64], sizes: NDArray[np.int64], n: int) -> Array:
-    """The matrix whose rows average rows: the first `sizes[0]` items, the next `sizes[1]`, ..."""
+    """The matrix that averages the rows named by `sizes[0]` items, by the next `sizes[1]`, ..."""
     m = len(sizes)
     places = np.arange(m).repeat(sizes) * n + items
     return np.bincount(places, minlength=m * n).reshape(m, n) / sizes[:, None]
 
 
 def _by_distance(geometry: Geometry) -> NDArray[np.int64]:
-    """(n, n): for each row all rows, the nearest first, beginning with itself."""
+    """(n, n): for each row the indices of all rows by distance, beginning with itself."""
     distances = geometry.squared_distances.copy()
     np.fill_diagonal(distances, -1)
     return distances.argsort(axis=1, kind="stable")
@@ -42,19 +42,24 @@ def _by_distance(geometry: Geometry) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, repr=False)
 class Bucketing(Mixing):
-    r"""Means of random groups of s: Algorithm 1 of the paper.
+    r"""Averages random groups ("buckets") of s vectors: Algorithm 1 of the bucketing paper.
 
     .. math:: y_i = \frac{1}{|B_i|} \sum_{k \in B_i} x_k, \quad
         B_i = \{\pi(k) : (i-1) s < k \le \min(n, i s)\}
 
-    for a fresh random permutation :math:`\pi` in each call: ceil(n/s) vectors, s times less spread
-    out, of which still at most f are bad. (The paper's Algorithm 1 divides by s; its proof, and
-    we, by the real size of a group, which differs for the last one when s does not divide n.)
-    A last group of one is no less spread out than the vectors were: `balanced` makes as many
-    groups, of sizes that differ by at most one. 25 vectors and s = 12: 12, 12, 1 or 9, 8, 8.
+    with a new random permutation :math:`\pi` in each call. :math:`\lceil n/s \rceil` vectors come
+    out; their variance is s times smaller, and still at most f of them are bad. (Algorithm 1 of the
+    paper divides by s; its proof, like this class, divides by the real size of a group, which is
+    smaller for the last one where s does not divide n.)
 
-    `s="auto"` takes balanced groups, and the largest s for which the rule behind them stands f bad
-    ones among ceil(n/s): the paper's floor(delta_max / delta), where that leaves a majority.
+    - `s`: how many vectors a bucket has, at least 1 and at most n. "auto" takes balanced buckets
+      with the largest s for which the rule that follows tolerates f bad vectors among
+      :math:`\lceil n/s \rceil`: the paper's :math:`\lfloor \delta_{\max} / \delta \rfloor`, where
+      that leaves an honest majority.
+    - `balanced`: whether to make buckets whose sizes differ by at most one. A last bucket of one
+      vector would not be averaged at all: 25 vectors with s = 12 make buckets of 12, 12 and 1, or
+      balanced of 9, 8 and 8.
+    - `f`: how many vectors may be bad, at least 0; only `s="auto"` needs it.
 
     Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, 2022.
 
@@ -79,12 +84,14 @@ class Bucketing(Mixing):
         if self.s != "auto":
             return self
         if not behind or isinstance(behind[-1], Mixing):
-            raise ByzantiumError(f"{self!r} chooses s for the rule behind it, and there is none")
-        # The larger s, the fewer groups, and what is too few for a rule stays so.
+            raise ByzantiumError(f"{self!r} chooses s for the rule that follows, but none does")
+        # The larger s, the fewer groups; if a rule cannot do with these, it cannot with fewer.
         s = bisect(range(1, n + 1), False, key=lambda s: not self._withstood(-(-n // s), behind))
         if not s:
             rule = " >> ".join(map(repr, behind))
-            raise ByzantiumError(f"{self!r} finds no s with which {rule} stands f bad ones of {n}")
+            raise ByzantiumError(
+                f"{self!r} finds no s with which {rule} tolerates f = {self.f} bad vectors of {n}"
+            )
         return replace(self, s=s, balanced=True)
 
     def _withstood(self, groups: int, behind: Sequence[Stage]) -> bool:
@@ -92,9 +99,9 @@ class Bucketing(Mixing):
 
     @property
     def size(self) -> int:
-        """s, once it is a number."""
+        """The number s; raises while it is still "auto"."""
         if self.s == "auto":
-            raise ByzantiumError(f"{self!r} has no s until it is known what stands behind it")
+            raise ByzantiumError(f"{self!r} has no s until a pipeline with a rule is called")
         return self.s
 
     def least(self) -> tuple[int, str]:
@@ -108,7 +115,7 @@ class Bucketing(Mixing):
         return _averages(_permutation(n, generator), self.sizes(n), n)
 
     def sizes(self, n: int) -> NDArray[np.int64]:
-        """Of the groups that n vectors make."""
+        """How many vectors are in each bucket of n."""
         m = self.rows(n)
         if self.balanced:
             return n // m + (np.arange(m) < n % m)
@@ -119,13 +126,18 @@ class Bucketing(Mixing):
 
 @dataclass(frozen=True, repr=False)
 class Resampling(Mixing):
-    r"""Means of s out of s copies of every vector: the paper's earlier variant of bucketing.
+    r"""Averages n random groups of s vectors, using each vector s times: an older bucketing.
 
-    Each vector is repeated s times, and the s n copies are dealt at random into n buckets of s.
-    n vectors come out; up to s f of them contain a bad one, so the rule behind it must be built
-    for s f.
+    .. math:: y_i = \frac{1}{s} \sum_{k \in B_i} x_k
 
-    Karimireddy, He, Jaggi 2022, appendix (bucketing against resampling).
+    Each vector is repeated s times, and the s n copies are dealt at random into n buckets
+    :math:`B_i` of s. n vectors come out; up to s f of them contain a bad one, so the rule that
+    follows must be built for s f bad vectors. Bucketing took its place.
+
+    - `s`: how many vectors a bucket has, at least 1 and at most n.
+
+    Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, 2022,
+    appendix (bucketing against resampling).
 
     >>> Resampling(s=2)(torch.tensor([[0.0], [6.0]])).mean()
     tensor(3.)
@@ -146,9 +158,13 @@ class Resampling(Mixing):
 
 @dataclass(frozen=True, repr=False)
 class NearestNeighborMixing(Mixing):
-    r"""Each vector becomes the mean of its n - f nearest, itself included.
+    r"""Replaces each vector by the mean of its n - f nearest vectors, itself included (NNM).
 
     .. math:: y_i = \frac{1}{n-f} \sum_{j \in N_i} x_j
+
+    where :math:`N_i` are the n - f vectors nearest to :math:`x_i`.
+
+    - `f`: how many vectors may be bad, at least 0; there must be at least 2f + 1 vectors.
 
     Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan: Fixing by Mixing, AISTATS 2023.
 
@@ -168,10 +184,13 @@ class NearestNeighborMixing(Mixing):
 
 @dataclass(frozen=True, repr=False)
 class AdaptiveClipping(Mixing):
-    r"""Clips the floor(2f(n-f)/n) largest norms to the next largest (ARC).
+    r"""Clips the largest norms to the next largest one; how many follows from f and n (ARC).
 
-    .. math:: y_i = x_i \min(1, C / \|x_i\|), \quad
-        C \text{ the norm of rank } \lfloor 2 f (n-f) / n \rfloor + 1 \text{ from above}
+    .. math:: y_i = x_i \min(1, C / \|x_i\|)
+
+    where C is the norm that comes next after the :math:`\lfloor 2 f (n-f) / n \rfloor` largest.
+
+    - `f`: how many vectors may be bad, at least 0; there must be at least 2f + 1 vectors.
 
     Allouah, Guerraoui, Gupta, Jellouli, Rizk, Stephan: Adaptive Gradient Clipping for Robust
     Federated Learning, ICLR 2025.
@@ -195,11 +214,13 @@ class AdaptiveClipping(Mixing):
 
 @dataclass(frozen=True, repr=False)
 class Clipping(Mixing):
-    r"""Clips every norm to a radius that is known beforehand.
+    r"""Clips every norm to a radius that is known in advance.
 
     .. math:: y_i = x_i \min(1, \mathrm{radius} / \|x_i\|)
 
-    Where what honest workers send has no known size, `AdaptiveClipping` finds a bound.
+    Where it is not known how long honest vectors are, `AdaptiveClipping` finds a radius.
+
+    - `radius`: the largest norm that is left, above 0; it may be infinite.
 
     >>> Clipping(radius=2)(torch.tensor([[1.0], [3.0], [-30.0]]))
     tensor([[ 1.],
@@ -218,7 +239,7 @@ class Clipping(Mixing):
 
 
 def _clipped(geometry: Geometry, bound: float) -> Array:
-    """The matrix that shortens each vector to a norm, by mixing in the origin."""
+    """The matrix that shortens each vector to a norm, by mixing it with the origin."""
     n, norms = geometry.n, geometry.norms
     scale = np.divide(bound, norms, out=np.ones(n), where=norms > bound)
     matrix = np.zeros((n, geometry.points))
@@ -231,7 +252,7 @@ def _clipped(geometry: Geometry, bound: float) -> Array:
 class KrumSelection(Mixing):
     r"""The n - 2f vectors that Krum picks one after the other: the first half of Bulyan.
 
-    Each pick minimises the sum of squared distances to the max(1, n_t - f - 2) nearest among the
+    Each pick has the smallest sum of squared distances to its max(1, n_t - f - 2) nearest among the
     n_t vectors not yet picked, and is taken out.
     """
 

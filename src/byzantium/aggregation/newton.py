@@ -1,8 +1,8 @@
-"""Newton's way to the geometric median as machine code: some microseconds for n x n numbers.
+"""Newton's method for the geometric median as machine code: some microseconds for n x n numbers.
 
-It is meant for the ordinary case, where the minimiser is no vector itself and the sum of distances
-curves upwards all around it. It takes no care of corners and flat places but says whether there
-were any; `geometric_median` has the search that gets along everywhere.
+It is for the ordinary case, in which the minimiser is none of the vectors and the sum of distances
+is curved in all directions around it. It does not handle corners and flat places but reports
+whether there were any; `geometric_median` has a search that works everywhere.
 """
 
 from __future__ import annotations

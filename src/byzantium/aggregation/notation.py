@@ -1,4 +1,4 @@
-"""Text to pipeline: the inverse of repr."""
+"""From text to pipeline: the inverse of repr."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from byzantium.core import ByzantiumError, Members, notation
 
 @functools.cache
 def members() -> Members[type[Stage]]:
-    """The rules and mixings that can be written: those at the door, and those of plugins."""
+    """All rules and mixings that `parse` knows, by name: ours, and those of loaded plugins.
+
+    >>> members()["Krum"]
+    <class 'byzantium.aggregation.weightings.Krum'>
+    """
     from byzantium import aggregation
 
     exported = (getattr(aggregation, name) for name in aggregation.__all__)
@@ -24,7 +28,10 @@ def members() -> Members[type[Stage]]:
 
 
 def parse(text: str, **known_arguments: object) -> Aggregator | Mixing:
-    """Read a rule or mixing back from its repr; arguments that are known may be left out.
+    """Read a rule, a mixing or a pipeline from text; the inverse of `repr`.
+
+    - `text`: what `repr` writes, such as "Bucketing(s=2) >> Krum(f=5)". Nothing in it is evaluated.
+    - `known_arguments`: values for arguments that a step needs and the text leaves out.
 
     >>> parse("Bucketing(s=2) >> Krum(f=5)")
     Bucketing(s=2) >> Krum(f=5)
@@ -40,25 +47,25 @@ def parse(text: str, **known_arguments: object) -> Aggregator | Mixing:
 
 
 def parse_rule(text: str, **known_arguments: object) -> Aggregator:
-    """Read a rule, or a pipeline that ends in one.
+    """Read a rule, or a pipeline that ends in one, from text; see `parse`.
 
     >>> parse_rule("Bucketing(s=2)")
     Traceback (most recent call last):
-    byzantium.ByzantiumError: 'Bucketing(s=2)' mixes and does not aggregate; it must end in a rule
+    byzantium.ByzantiumError: 'Bucketing(s=2)' is only a mixing; it must end in a rule
     """
     rule = parse(text, **known_arguments)
     if not isinstance(rule, Aggregator):
-        raise ByzantiumError(f"{text!r} mixes and does not aggregate; it must end in a rule")
+        raise ByzantiumError(f"{text!r} is only a mixing; it must end in a rule")
     return rule
 
 
 def parse_mixing(text: str, **known_arguments: object) -> Mixing:
-    """Read a mixing, or a chain of them.
+    """Read a mixing, or several joined by `>>`, from text; see `parse`.
 
     >>> parse_mixing("Bucketing(s=2) >> NearestNeighborMixing(f=1)").rows(10)
     5
     """
     mixing = parse(text, **known_arguments)
     if not isinstance(mixing, Mixing):
-        raise ByzantiumError(f"{text!r} aggregates; a mixing leaves that to the rule behind it")
+        raise ByzantiumError(f"{text!r} ends in a rule; a mixing is needed")
     return mixing

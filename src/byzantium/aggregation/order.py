@@ -1,21 +1,21 @@
-"""Which of the sorted values of a column a coordinate-wise rule averages, and whose they are."""
+"""Which of the sorted values of a column a coordinate-wise rule averages, and from which rows."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-# Sorting with indices takes dozens of bytes a number: so many numbers are sorted at a time. Torch
-# takes one thread for so few, and none waits for another.
+# How many numbers are sorted at a time: sorting with indices takes dozens of bytes for each. For so
+# few torch uses one thread, so that no thread waits for another.
 PIECE = 1 << 15
 
 
 def central(values: Tensor, kept: int, *, nearest: bool) -> Tensor:
-    """Mark the `kept` central ones of the sorted values of each column: (n, d) or (n, 1).
+    """Mark the `kept` central values of each sorted column: truth values, (n, d) or (n, 1).
 
-    That is the middle ones; or those nearest the median, which stand side by side too: slide a
-    window up from the lowest, as long as the value that would enter is nearer than the one that
-    would leave. Ties keep the lower.
+    Central are the middle ones, or with `nearest` those nearest the median. These are neighbours in
+    order, too: slide a window up from the lowest value, as long as the value that would enter is
+    nearer than the one that would leave. Of two equally near values the lower is kept.
     """
     n = len(values)
     position = torch.arange(n, device=values.device)[:, None]
@@ -28,7 +28,7 @@ def central(values: Tensor, kept: int, *, nearest: bool) -> Tensor:
 
 
 def shares(matrix: Tensor, kept: int, *, nearest: bool) -> Tensor:
-    """(n,): how many columns each row supplied; rows with equal values share equally."""
+    """(n,): how many columns each row supplied, in parts; rows with equal values share equally."""
     width = max(1, PIECE // max(1, len(matrix)))
     total = torch.zeros(len(matrix), dtype=torch.float64)
     for start in range(0, matrix.shape[1], width):

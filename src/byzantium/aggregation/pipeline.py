@@ -1,7 +1,7 @@
 """The mechanism that every rule and mixing shares: checks, rejection, composition, reports.
 
-A matrix's way through it: `admit` checks it and sets unusable rows aside, each mixing adds its
-matrix to the geometry, and the rule at the end turns geometry and points into one vector.
+How a matrix passes through it: `admit` checks it and sets unusable rows aside, each mixing adds its
+matrix to the geometry, and the rule at the end computes one vector from geometry and points.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, overload
 
 import numpy as np
@@ -20,43 +20,16 @@ from torch import Tensor
 
 from byzantium.aggregation.geometry import Geometry, vectors_of
 from byzantium.aggregation.points import Array, GivenPoints, row_norms
+from byzantium.aggregation.report import Report, rejections
 from byzantium.aggregation.sources import Source, as_source
 from byzantium.aggregation.stage import Stage
 from byzantium.core import ByzantiumError, KindError, Stateful, TooManyRejected, fork_safe
 
 logger = logging.getLogger("byzantium")
 
-# A larger norm is nonsense rather than an update, and its square would leave the dtype's range.
+# A vector of larger norm is no honest update, and the square of its norm could overflow its dtype.
 LARGEST_NORM = {torch.float64: 1e150}
 LARGEST_NORM_NARROW = 1e18
-
-
-@dataclass(frozen=True)
-class Report:
-    """What one aggregation did.
-
-    aggregate: what the call returns.
-    weights:   (n,), how much each worker counted; zero for the rejected, NaN where a rule is no
-               matter of weights.
-    remainder: what lies on the origin or on a centre; weights.sum() + remainder = 1.
-    rejected:  the workers whose vectors were not finite, absurdly large, or could not be read.
-    mixing:    (m, n), of which workers' vectors the m vectors were made that the rule saw.
-    reasons:   for each that was rejected, why.
-    notes:     what else one should know, in sentences.
-    """
-
-    aggregate: Any
-    weights: Tensor
-    remainder: float
-    rejected: tuple[int, ...]
-    mixing: Tensor
-    reasons: Mapping[int, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    @property
-    def effective_workers(self) -> float:
-        """(sum w)^2 / sum w^2: 1 when one worker decides alone, n when all count alike."""
-        return float(self.weights.sum() ** 2 / self.weights.square().sum())
 
 
 def admit(
@@ -65,11 +38,21 @@ def admit(
     centre: Tensor | None = None,
     bound: float = math.inf,
 ) -> tuple[GivenPoints, tuple[Stage, ...], dict[int, str]]:
-    """Check vectors against a pipeline and set unusable ones aside.
+    """Check vectors against a pipeline, and set unusable vectors aside.
 
-    Returns the points, the steps to take with what remains, and the rejected rows, each with its
-    reason. Sizes are judged before anything is rejected: no worker can make a pipeline fail by
-    being rejected, within f. bound: what no norm is above, where that is known already.
+    - `stages`: the steps of the pipeline.
+    - `source`: the vectors.
+    - `centre`: the centre that the rule holds, (d,), if it holds one.
+    - `bound`: a number that no norm of a vector exceeds, if one is known already.
+
+    Returns the usable vectors as points; the steps, with f smaller by the number of rejected rows;
+    and for each of these the reason. Sizes are checked before any row is rejected, so that no f
+    workers can make a pipeline fail by being rejected.
+
+    >>> from byzantium import Krum
+    >>> updates = torch.tensor([[1.0], [2.0], [3.0], [4.0], [torch.inf]])
+    >>> admit([Krum(f=1)], as_source(updates))[1:]
+    ((Krum(f=0),), {4: 'not finite, or of norm above 1e+18'})
     """
     n = source.n
     given, readable = stages, source.readable
@@ -82,7 +65,7 @@ def admit(
     if reasons:
         bounds = [stage.bad for stage in stages if stage.bad is not None]
         allowed = min(bounds, default=n // 2)
-        told = _told(reasons, source)
+        told = rejections(reasons, source)
         if len(reasons) > allowed:
             most = f"its f = {allowed}" if bounds else f"half of them, {allowed}"
             raise TooManyRejected(
@@ -109,7 +92,12 @@ def admit(
 
 
 def check_sizes(stages: Sequence[Stage], n: int) -> tuple[Stage, ...]:
-    """The steps as they are for n vectors; a sentence unless each is defined for what it gets."""
+    """The steps for n vectors, with all parameters known; raises if these are too few for a step.
+
+    >>> from byzantium import Bucketing, Krum
+    >>> check_sizes((Bucketing(s="auto", f=2) >> Krum(f=2)).stages, 25)
+    (Bucketing(s=4, balanced=True, f=2), Krum(f=2))
+    """
     left, steps = n, []
     for k, stage in enumerate(stages):
         history = f" ({_named(stages[:k])} left {left} of {n})" if left != n else ""
@@ -121,7 +109,7 @@ def check_sizes(stages: Sequence[Stage], n: int) -> tuple[Stage, ...]:
 
 
 def withstand(stages: Sequence[Stage], n: int, f: int) -> bool:
-    """Whether steps that end in a rule are defined for n vectors, and stand f bad ones of them."""
+    """Whether steps that end in a rule are defined for n vectors, and tolerate f bad ones."""
     try:
         *mixings, rule = check_sizes(stages, n)
     except ByzantiumError:
@@ -137,38 +125,46 @@ def _named(stages: Sequence[Stage]) -> str:
     return " >> ".join(map(repr, stages))
 
 
-def _told(reasons: Mapping[int, str], source: Source, most: int = 10) -> str:
-    """Who was rejected and why, workers with the same reason together."""
-    sentences = []
-    for reason in dict.fromkeys(reasons.values()):
-        workers = sorted(worker for worker, other in reasons.items() if other == reason)
-        more = f" and {len(workers) - most} more" if len(workers) > most else ""
-        listed = ", ".join(map(source.called, workers[:most])) + more
-        sentences.append(f"worker{'s' * (len(workers) > 1)} {listed} ({reason})")
-    return ", ".join(sentences)
-
-
 # -- mixings -----------------------------------------------------------------------------------
 
 
 class Mixing(Stage, ABC):
-    """X -> P X, where the rows of P sum to one. Composes: mixing >> mixing, mixing >> rule."""
+    r"""A step before a rule that replaces the vectors by combinations of them, :math:`X \to P X`.
+
+    The rows of the matrix P, of shape (m, n), sum to one. Mixings compose with `>>`: mixing >>
+    mixing is a mixing, mixing >> rule is a rule. To write one, derive from this class and define
+    `matrix`, and `rows` where m differs from n.
+
+    >>> import numpy as np
+    >>> class Neighbours(Mixing):
+    ...     def matrix(self, geometry, generator):
+    ...         same = np.eye(geometry.n)
+    ...         return (same + np.roll(same, 1, axis=1)) / 2
+    >>> Neighbours()(torch.tensor([[0.0], [2.0], [4.0]]))
+    tensor([[1.],
+            [3.],
+            [2.]])
+    """
 
     @abstractmethod
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
-        """P, of shape (m, n), or (m, points) where the origin is mixed in."""
+        """The matrix P, of shape (m, n), or (m, points) where the origin is mixed in.
+
+        - `geometry`: distances and inner products of the vectors.
+        - `generator`: what random mixings draw from; None means the operating system's entropy.
+        """
 
     def rows(self, n: int) -> int:
-        """m, for n vectors."""
+        """How many vectors come out, m, when n go in."""
         return n
 
     def spoiled(self, f: int) -> int:
-        """How many of the m vectors are bad, at most, where f of the n are."""
+        """How many of the m vectors that come out can be bad when f of those that go in are."""
         return f
 
     @fork_safe
     def __call__(self, updates: Any, generator: torch.Generator | None = None) -> Tensor:
-        """The mixed vectors (m, d). Pipelines never build them; this is to look at them."""
+        """The mixed vectors, (m, d), to look at: pipelines never build them."""
         source = as_source(updates)
         points, steps, _ = admit(self.stages, source)
         return _through(steps, Geometry.of(points), generator).rows().to(source.dtype)
@@ -186,7 +182,7 @@ class Mixing(Stage, ABC):
 
 
 class _Composed(Stage):
-    """Steps one after the other."""
+    """Several steps, one after the other."""
 
     parts: tuple[Stage, ...]
 
@@ -200,7 +196,7 @@ class _Composed(Stage):
 
 @dataclass(frozen=True, repr=False)
 class Chain(_Composed, Mixing):
-    """What `mixing >> mixing` makes."""
+    """What `mixing >> mixing` makes: a mixing."""
 
     parts: tuple[Stage, ...]
 
@@ -224,7 +220,7 @@ class Chain(_Composed, Mixing):
 def _through(
     steps: Sequence[Stage], geometry: Geometry, generator: torch.Generator | None
 ) -> Geometry:
-    """The geometry behind the mixings among some steps."""
+    """The geometry after the mixings among some steps."""
     if not isinstance(generator, torch.Generator | None):
         kind = type(generator).__name__
         raise KindError(f"generator must be a torch.Generator or None, got a {kind}")
@@ -238,8 +234,8 @@ def _through(
                 raise ByzantiumError(f"{step!r}: {error}") from error
             if geometry.n != wanted:
                 raise ByzantiumError(
-                    f"{step!r}: its rows() says that {wanted} vectors come out, its matrix makes "
-                    f"{geometry.n}"
+                    f"{step!r}: its rows() says that {wanted} vectors come out, but its matrix "
+                    f"has {geometry.n} rows"
                 )
     return geometry
 
@@ -248,10 +244,19 @@ def _through(
 
 
 class Aggregator(Stage, Stateful):
-    """(n, d) -> (d,): a rule, or a pipeline that ends in one.
+    """A rule, or a pipeline that ends in one: it makes one vector of n, (n, d) -> (d,).
 
-    delta_max: the share of bad vectors below which its error stays bounded. (Whoever has one half
-    of them can play the other half: no rule goes beyond it.)
+    Call it with the workers' vectors; `explain` also says how much each worker counted. Rules of
+    your own derive from `Weighting`, `CoordinateWise` or `MatrixRule`.
+
+    - `delta_max`: the error stays bounded while the share of bad vectors is below this number.
+      None can be above 1/2: whoever controls half of the vectors can imitate the other half.
+
+    >>> from byzantium import Bucketing, Median
+    >>> rule = Bucketing(s=2) >> Median()
+    >>> updates = torch.tensor([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [99.0, -99.0]])
+    >>> rule(updates)
+    tensor([1., 2.])
     """
 
     delta_max: ClassVar[float] = 1 / 2
@@ -284,15 +289,16 @@ class Aggregator(Stage, Stateful):
     ) -> Any:
         """Aggregate n vectors into one.
 
-        They may be one matrix (n, d) of torch or NumPy, or a sequence of n vectors, of n mappings
-        of named arrays (state dicts) or of n lists of arrays. What goes in comes out: the result
-        has the form, the dtypes and the device of one of them. Entries of whole numbers take no
-        part in distances; their result is their median, rounded down.
+        - `updates`: the vectors: one matrix (n, d) of torch or NumPy, or a sequence of n vectors,
+          of n mappings of named arrays (state dicts) or of n lists of arrays. Entries of whole
+          numbers (counters) take no part in distances; their result is their median, rounded down.
+        - `generator`: what random mixings draw from; None means the operating system's entropy.
+        - `base`: a vector, such as the current model, that is subtracted from each vector first and
+          added to the result.
+        - `strict`: if True, vectors that differ in keys, shapes or dtypes are an error. If False,
+          those that differ from most are rejected, as are those that are not finite.
 
-        generator: random mixings draw from it; None means fresh entropy of the operating system.
-        base:      a vector (a model) that is subtracted first and added to the result.
-        strict:    vectors that differ in keys, shapes or dtypes are an error; otherwise, those that
-                   differ from most are rejected, as those that are not finite.
+        Returns one vector, of the form, dtypes and device of those that went in.
         """
         return self._called(updates, generator, base, strict)
 
@@ -313,7 +319,7 @@ class Aggregator(Stage, Stateful):
         base: Any = None,
         strict: bool = True,
     ) -> Report:
-        """Aggregate, and say how much each worker counted. State advances as in a call."""
+        """Aggregate exactly as a call does, and report how much each worker counted."""
         source = as_source(updates, base=base, strict=strict)
         aggregate, weights, points, geometry, reasons = self._run(source, generator, explain=True)
         if weights is None:
@@ -335,17 +341,17 @@ class Aggregator(Stage, Stateful):
 
     @property
     def knows_weights(self) -> Literal["always", "asked", "never"]:
-        """Whether the rule at its end knows how much each vector counted.
+        """Whether the rule at the end knows how much each vector counted.
 
-        A weighting always does; a rule by coordinate when it is asked, and looks once more.
+        "always" for a `Weighting`; "asked" for a `CoordinateWise` rule, which finds out only for
+        `explain`, at some extra cost; "never" for a `MatrixRule`.
         """
         return _rule_of(self.stages[-1].expansion).weights_known
 
     def weigh(self, gram: Any, generator: torch.Generator | None = None) -> Tensor:
-        """(n,): how much each of n vectors counts, from their inner products alone.
+        """How much each of n vectors counts, (n,), from their Gram matrix (n, n), X @ X.T, alone.
 
-        For whoever has the Gram matrix (n, n) already, and for what ends in a weighting; others
-        need the vectors. State is neither used nor advanced.
+        For weightings, and pipelines that end in one. State is neither used nor advanced.
 
         >>> from byzantium import Krum
         >>> X = torch.tensor([[0.9], [1.0], [1.1], [1.3], [9.0]])
@@ -353,7 +359,9 @@ class Aggregator(Stage, Stateful):
         tensor([0., 1., 0., 0., 0.], dtype=torch.float64)
         """
         if self.knows_weights != "always":
-            raise ByzantiumError(f"{self!r} needs the vectors, not only their inner products")
+            raise ByzantiumError(
+                f"{self!r} needs the vectors themselves; their inner products are not enough"
+            )
         rule = copy.deepcopy(self)
         rule.reset()
         return rule.explain(vectors_of(gram), generator).weights
@@ -372,30 +380,31 @@ class Aggregator(Stage, Stateful):
         return aggregate, weights, points, geometry, reasons
 
     def one_pass(self, source: Source, explain: bool) -> tuple[Tensor | None, Array | None, float]:
-        """What `Rule.finish` gives, and what no norm is above, in one reading, if that can be.
+        """Try to aggregate in one reading, before it is known whether all vectors are usable.
 
-        It counts only if all rows were readable and the norms allow each to take part.
+        Returns what `Rule.finish` does, and a number that no norm exceeds. The result counts only
+        if all rows turn out to be usable. A rule that cannot do this returns None, None, infinity.
         """
         return None, None, math.inf
 
     @property
     def centre(self) -> Tensor | None:
-        """A vector of dimension d that stands among the points, if the rule holds one."""
+        """The centre, (d,), that the rule holds from its last call; None for most rules."""
         return None
 
     def remember(self, aggregate: Tensor) -> None:
-        """Advance the state, if there is any, after an aggregation."""
+        """Advance the state, if there is any, after an aggregation with this result."""
 
     def __rshift__(self, other: object) -> Any:
         raise KindError(f"{self!r} is a rule and ends a pipeline; mixings come before it")
 
 
 def _rule_of(steps: Sequence[Stage]) -> Rule:
-    """The step that aggregates."""
+    """The last step, which aggregates."""
     rule = steps[-1]
     if not isinstance(rule, Rule):
         raise ByzantiumError(
-            f"{type(rule).__name__} says nothing of how it aggregates; a rule derives from "
+            f"{type(rule).__name__} does not say how it aggregates; a rule derives from "
             "Weighting, CoordinateWise or MatrixRule"
         )
     return rule
@@ -403,7 +412,7 @@ def _rule_of(steps: Sequence[Stage]) -> Rule:
 
 @dataclass(frozen=True, repr=False)
 class Pipeline(_Composed, Aggregator):
-    """What `mixing >> rule` makes."""
+    """What `mixing >> rule` makes: a rule."""
 
     parts: tuple[Stage, ...]
 
@@ -428,9 +437,9 @@ class Pipeline(_Composed, Aggregator):
 
 
 class Rule(Aggregator, ABC):
-    """What stands at the end of a pipeline and does the work; `rules` has its kinds."""
+    """A rule at the end of a pipeline, which does the aggregation; `rules` has the three kinds."""
 
-    # Whether it knows how much each vector counted: by itself, when it is asked, or not at all.
+    # Whether it knows how much each vector counted; see `knows_weights`.
     weights_known: ClassVar[Literal["always", "asked", "never"]]
 
     @abstractmethod

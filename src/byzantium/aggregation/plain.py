@@ -1,6 +1,6 @@
 """The passes over the vectors in plain torch, for any device; `compiled` has them for the CPU.
 
-Each takes a matrix of float32 or float64 and the rows of it that take part.
+Each takes a matrix of float32 or float64, and which of its rows to use.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ from byzantium.aggregation.order import shares as shares_of
 
 Array = NDArray[np.float64]
 
-# What is converted, mixed, multiplied or sorted is so in blocks of columns of about this size.
+# Columns are converted, mixed, multiplied and sorted in blocks of about this size.
 BLOCK_BYTES = 8 << 20
 
 
 def column_blocks(rows: int, d: int, dtype: torch.dtype) -> Iterator[slice]:
-    """Slices of columns such that `rows` of them fill a block."""
+    """Divide d columns into slices, such that `rows` rows of a slice take about 8 MB.
+
+    >>> list(column_blocks(1024, 5000, torch.float32))
+    [slice(0, 2048, None), slice(2048, 4096, None), slice(4096, 5000, None)]
+    """
     width = max(256, BLOCK_BYTES // (max(rows, 1) * dtype.itemsize))
     for start in range(0, d, width):
         yield slice(start, min(start + width, d))
@@ -31,7 +35,7 @@ def column_blocks(rows: int, d: int, dtype: torch.dtype) -> Iterator[slice]:
 def mixed_blocks(
     matrix: Tensor, rows: Tensor, mixing: Array | None
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Columns, and P X in these columns; P = None is the identity."""
+    """Blocks of columns, and P X in these columns; None for P is the identity."""
     rows = rows.to(matrix.device)
     widest = len(rows) if mixing is None else max(mixing.shape)
     for columns in column_blocks(widest, matrix.shape[1], matrix.dtype):
@@ -45,7 +49,7 @@ def mixed(matrix: Tensor, rows: Tensor, mixing: Array) -> Tensor:
 
 
 def squared_norms(matrix: Tensor, rows: Tensor) -> Array:
-    """(n,)."""
+    """The squared norm of each row, (n,)."""
     total = torch.zeros(len(rows), dtype=torch.float64, device=matrix.device)
     for _, block in mixed_blocks(matrix, rows, None):
         total += block.double().square().sum(dim=1)
@@ -53,7 +57,7 @@ def squared_norms(matrix: Tensor, rows: Tensor) -> Array:
 
 
 def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], reference: int) -> Array:
-    """<p_i - r, p_j - r> in float64 for rows and anchors, about row `reference` of the rows.
+    """Inner products <p_i - r, p_j - r> of rows and anchors, in float64; r is the row `reference`.
 
     An anchor is a vector; None is the origin.
     """
@@ -95,8 +99,8 @@ def central_mean(
 ) -> float:
     """Fill `out` with the mean of the `kept` central values of each column of P X.
 
-    See `order.central`. Returns the largest magnitude in P X, as it is at hand; NaN beside NaN.
-    shares: to be raised, for each row of P X, by its `order.shares`.
+    See `order.central`. Returns the largest magnitude in P X, which comes for free; NaN if there is
+    a NaN. Where `shares` is given, the `order.shares` of each row of P X are added to it.
     """
     peaks = [0.0]
     for columns, block in mixed_blocks(matrix, rows, mixing):
@@ -110,7 +114,7 @@ def central_mean(
 
 
 def moments(matrix: Tensor, rows: Tensor, mean: Tensor, deviation: Tensor) -> None:
-    """The mean and the unbiased standard deviation of each column; of one row, zero."""
+    """Fill in the mean and the standard deviation (n - 1) of each column; of one row it is 0."""
     for columns, block in mixed_blocks(matrix, rows, None):
         wide = block.double()
         mean[columns] = wide.mean(dim=0)

@@ -26,14 +26,14 @@ Array = NDArray[np.float64]
 # A squared distance of rows whose sizes (distances from the reference) are a and b is wrong by at
 # most about ROUNDING (a + b)^2: a few units in the last place for each of the sums it is made of.
 ROUNDING = 8 * np.finfo(np.float64).eps
-# How much of a squared distance may be rounding before a better reference is taken.
+# The relative rounding error of a squared distance above which a better reference is taken.
 REFERENCE_TRUSTED = 1e-10
 # Each better reference gains eight digits; float64 has sixteen.
 MOST_REFERENCES = 3
 
 
 def squared_distances(gram: Array) -> Array:
-    """||x_i - x_j||^2 from inner products about any reference; never negative, zero to itself."""
+    """Squared distances from inner products about any reference: never negative, diagonal zero."""
     squares = gram.diagonal()
     distances = (squares[:, None] + squares - 2 * gram).clip(min=0)
     np.fill_diagonal(distances, 0)
@@ -41,7 +41,7 @@ def squared_distances(gram: Array) -> Array:
 
 
 def rounding(sizes: Array) -> Array:
-    """What the squared distances of points of these sizes may be wrong by; zero to itself."""
+    """Bounds on the rounding errors of squared distances between points of these sizes."""
     errors = ROUNDING * (sizes[:, None] + sizes) ** 2
     np.fill_diagonal(errors, 0)
     return errors
@@ -53,7 +53,7 @@ def largest_rounding(sizes: Array) -> float:
 
 
 def distinct(rows: Array) -> tuple[Array, NDArray[np.int64]]:
-    """The different rows of a matrix, and for each row which of them it is."""
+    """The distinct rows of a matrix, and for each row which of them it equals."""
     places: dict[bytes, int] = {}
     rows = rows + 0.0  # zeros of one sign
     which = np.array([places.setdefault(row.tobytes(), len(places)) for row in rows])
@@ -64,7 +64,7 @@ def distinct(rows: Array) -> tuple[Array, NDArray[np.int64]]:
 
 
 def medians(distances: Array) -> Array:
-    """(n,): how far from each row one must go to meet half of the others."""
+    """(n,): for each row, the distance within which half of the others lie."""
     half = len(distances) // 2
     return np.partition(distances, half, axis=1)[:, half]
 
@@ -72,8 +72,8 @@ def medians(distances: Array) -> Array:
 class Points(ABC):
     """n vectors of dimension d and the anchors beside them, read in blocks of columns.
 
-    anchors: by name, the origin before the centre; a vector of dimension d, None for the origin.
-    norms:   of the rows, where they are known.
+    - `anchors`: vectors (d,) by name, "origin" before "centre"; that of the origin is None.
+    - `norms`: the norms of the rows, where they are known.
     """
 
     n: int
@@ -85,23 +85,25 @@ class Points(ABC):
 
     @property
     def d(self) -> int:
+        """The dimension of the vectors here."""
         return self.source.d
 
     @property
     def device(self) -> torch.device:
+        """Where the vectors are."""
         return self.source.device
 
     @abstractmethod
     def pieces(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Columns, a matrix that the passes can read, and which of its rows take part."""
+        """All columns in blocks: which columns, a matrix with them, which of its rows to use."""
 
     @property
     @abstractmethod
     def first_reference(self) -> int:
-        """A row that is likely to be near most of the others."""
+        """The index of a row that is likely to be near most of the others."""
 
     def combine(self, weights: Array) -> Tensor:
-        """sum_i w_i x_i over rows and anchors. Rows that do not take part are never read."""
+        """The weighted sum of rows and anchors, (d,)."""
         total = torch.empty(self.d, dtype=self.dtype, device=self.device)
         for columns, matrix, rows in self.pieces():
             anchors = self._anchors(matrix, columns)
@@ -110,11 +112,12 @@ class Points(ABC):
 
     @property
     def gram(self) -> Array:
-        """<p_i - r, p_j - r> for all points, in float64, about a reference r among the rows.
+        r"""Inner products about a reference row r, :math:`\langle p_i - r, p_j - r \rangle`.
 
-        The rows near each other matter most, and a reference far from them costs their digits.
-        An attacker may be the first reference, but where that hurts, a row that has half of the
-        others around it takes its place, and f workers cannot choose that one.
+        Computed in float64. Distances between rows that are close to each other matter most, and a
+        reference far from them costs digits. The first reference may be an attacker; where that
+        costs digits, a row that has half of the others around it takes its place, and f workers
+        cannot choose that one.
         """
         if self._gram is None:
             reference = self.first_reference
@@ -144,6 +147,7 @@ class Points(ABC):
         return best if lost.any() else None
 
     def gram_about(self, reference: int) -> Array:
+        """Inner products of all points about one of the rows."""
         total = np.zeros((self.n + len(self.anchors),) * 2)
         for columns, matrix, rows in self.pieces():
             anchors = self._anchors(matrix, columns)
@@ -158,9 +162,17 @@ class Points(ABC):
 
 
 class GivenPoints(Points):
-    """Rows of a source.
+    """Rows of a source as points.
 
-    rows: those that take part, in order; all of them unless it is said.
+    - `source`: the vectors.
+    - `rows`: the indices of those that take part, in order; by default all.
+    - `norms`: their norms, if they are known.
+    - `anchors`: points beside the rows, by name: "origin" (None) and "centre" (a vector).
+
+    >>> from byzantium.aggregation import Matrix
+    >>> points = GivenPoints(Matrix(torch.tensor([[1.0, 0.0], [0.0, 2.0]])))
+    >>> points.combine(np.array([0.5, 0.5]))
+    tensor([0.5000, 1.0000])
     """
 
     def __init__(
@@ -187,9 +199,11 @@ class GivenPoints(Points):
 
 
 class MixedPoints(Points):
-    """P X as points of their own, made in float64 and in blocks of columns, the same each time.
+    """Mixed rows P X as points, computed in float64, in blocks of columns, each time they are read.
 
-    matrix: (points, points of X), one of the steps of a `Geometry`; anchors stay what they are.
+    - `basis`: the points X.
+    - `matrix`: (points, points of X), one of the steps of a `Geometry`; anchors stay the same.
+    - `reference`: the first row about which inner products are taken.
     """
 
     dtype = torch.float64
@@ -215,7 +229,7 @@ class MixedPoints(Points):
 
 
 def backend(matrix: Tensor) -> ModuleType:
-    """Where the passes over a matrix are to be found: `compiled` for the CPU, else `plain`."""
+    """The module with the passes over a matrix: `compiled` on the CPU, else `plain`."""
     if matrix.device.type != "cpu":
         return plain
     return compiled()
@@ -230,7 +244,12 @@ def compiled() -> ModuleType:
 
 
 def row_norms(source: Source, rows: NDArray[np.int64] | None = None) -> Array:
-    """Of some rows, or of all; NaN or infinite where a row is."""
+    """The norms of some rows of a source, by default of all; not finite where a row is not.
+
+    >>> from byzantium.aggregation import Matrix
+    >>> row_norms(Matrix(torch.tensor([[3.0, 4.0], [0.0, 2.0]])))
+    array([5., 2.])
+    """
     rows = np.arange(source.n) if rows is None else rows
     if source.norms is not None:
         return source.norms[rows]
@@ -242,7 +261,11 @@ def row_norms(source: Source, rows: NDArray[np.int64] | None = None) -> Array:
 
 
 def moments(updates: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean and the unbiased standard deviation of each column (d,), in one reading."""
+    """The mean and the standard deviation (divided by n - 1) of each column, both (d,).
+
+    >>> moments(torch.tensor([[2.0], [4.0], [6.0]]))
+    (tensor([4.]), tensor([2.]))
+    """
     source = Matrix(updates)
     mean, deviation = (
         torch.empty(source.d, dtype=source.working, device=source.device) for _ in range(2)

@@ -18,13 +18,25 @@ from byzantium.core import ByzantiumError
 
 
 class Weighting(Rule):
-    """A rule that depends on the vectors through their Gram matrix alone: weights @ vectors."""
+    r"""A rule whose result is a weighted sum of the vectors, :math:`\sum_i w_i x_i`.
+
+    The weights follow from distances and inner products alone, so that n x n numbers are enough to
+    find them. To write one, derive from this class and define `weights`.
+
+    >>> class Nearest(Weighting):
+    ...     "The vector nearest to the mean."
+    ...     def weights(self, geometry):
+    ...         mean = geometry.uniform_over(np.arange(geometry.n))
+    ...         return geometry.at(int(geometry.distances_to(mean).argmin()))
+    >>> Nearest()(torch.tensor([[0.0], [1.0], [5.0]]))
+    tensor([1.])
+    """
 
     weights_known = "always"
 
     @abstractmethod
     def weights(self, geometry: Geometry) -> Array:
-        """(n,), or (points,) with the anchors; they sum to one."""
+        """The weights: (n,), or (points,) with those of the anchors. They sum to one."""
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
         weights = geometry.basis.source.agreed(self._checked(geometry))
@@ -41,34 +53,35 @@ class Weighting(Rule):
             )
         if not abs(weights.sum() - 1) <= SUMS_TO_ONE * max(1, abs(weights).sum()):
             raise ByzantiumError(
-                f"the weights of {self!r} must sum to one, they sum to {weights.sum():.6g}"
+                f"the weights of {self!r} must sum to one, but sum to {weights.sum():.6g}"
             )
         return weights
 
 
 class MatrixRule(Rule):
-    """A rule that is any function of the matrix, for whoever has one; its weights are unknown.
+    """A rule that is any function of the matrix of vectors; how much each worker counts is unknown.
+
+    To write one, derive from this class and define `aggregate`. It works after mixings, too: then
+    the mixed vectors are built for it, which other pipelines avoid.
 
     >>> class Largest(MatrixRule):
     ...     def aggregate(self, updates: Tensor) -> Tensor:
     ...         return updates.max(dim=0).values
     >>> Largest()(torch.tensor([[1.0, 4.0], [2.0, 3.0]]))
     tensor([2., 4.])
-
-    It works behind `>>`, where the mixed vectors are built for it, which pipelines otherwise avoid.
     """
 
     weights_known = "never"
 
     @abstractmethod
     def aggregate(self, updates: Tensor) -> Tensor:
-        """(n, d) -> (d,), of float32 or float64; the matrix is a copy of its own."""
+        """The result, (d,), for the matrix (n, d) of float32 or float64, which may be changed."""
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
         source = geometry.basis.source
         if source.d != source.dimension:
             raise ByzantiumError(
-                f"{self!r} needs whole vectors, and here their columns are divided"
+                f"{self!r} needs whole vectors, but here each machine holds only some columns"
             )
         rows = geometry.rows()
         aggregate = self.aggregate(rows)
@@ -84,7 +97,7 @@ class MatrixRule(Rule):
 def central_mean(
     source: Source, kept: int, explain: bool, nearest: bool = False
 ) -> tuple[Tensor | None, Array | None, float]:
-    """The mean of the central values of all rows, their shares, a bound on norms: `one_pass`."""
+    """What `one_pass` returns for the mean of the `kept` central values of each column."""
     rows = source.readable
     if len(rows) < source.n:
         return None, None, math.inf
@@ -101,28 +114,43 @@ def central_mean(
 
 
 def _of_all(share: Array, source: Source) -> Array:
-    """The parts of all columns that each row supplied, from the columns that are here."""
-    if not source.dimension:  # no coordinate to supply: all alike
+    """The share of all averaged values that each row supplied, from the columns held here."""
+    if not source.dimension:  # there is no coordinate: all rows count the same
         return np.full(len(share), 1 / len(share))
     share = source.total(share)
     return share / share.sum()
 
 
 class CoordinateWise(Rule):
-    """A rule that averages, in each coordinate by itself, the central ones of the sorted values."""
+    """A rule that averages, in each coordinate separately, the central ones of the n values.
+
+    To write one, derive from this class and define `averaged`.
+
+    - `nearest`: which values are central: if False, the middle ones in order of size; if True,
+      those nearest to the median.
+
+    >>> class Middle(CoordinateWise):
+    ...     "The mean of each coordinate without its smallest and its largest value."
+    ...     def averaged(self, n):
+    ...         return n - 2
+    >>> Middle()(torch.tensor([[0.0], [1.0], [3.0], [99.0]]))
+    tensor([2.])
+    """
 
     weights_known = "asked"
-    nearest: ClassVar[bool] = False  # those nearest the median, rather than the middle ones
+    nearest: ClassVar[bool] = False
 
     @abstractmethod
     def averaged(self, n: int) -> int:
-        """How many of n values are averaged; of the middle ones, as many as n - 2k for some k."""
+        """How many of n values are averaged: 1 to n; unless `nearest`, n minus an even number."""
 
     def _kept(self, n: int) -> int:
         kept = self.averaged(n)
         if not 1 <= kept <= n or ((n - kept) % 2 and not self.nearest):
-            whole = "from 1 to n" if self.nearest else "n, n - 2, n - 4, ..., at least 1,"
-            raise ByzantiumError(f"{self!r} must average {whole} of n = {n} values, got {kept}")
+            even = "" if self.nearest else f", and {n} minus an even number"
+            raise ByzantiumError(
+                f"{self!r} needs averaged({n}) to be from 1 to {n}{even}, got {kept}"
+            )
         return kept
 
     def one_pass(self, source: Source, explain: bool) -> tuple[Tensor | None, Array | None, float]:

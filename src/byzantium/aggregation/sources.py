@@ -1,8 +1,7 @@
-"""Where the vectors are: columns from anywhere.
+"""Where the vectors are stored, and how their columns are read.
 
-A rule reads its n vectors in blocks of columns and nothing else, so they may lie in one matrix, in
-n mappings of named arrays, in n files or on several machines. A `Source` knows where; the passes
-over the columns, and the rules, do not.
+A rule reads its n vectors only in blocks of columns, so they may lie in one matrix, in n mappings
+of named arrays, in n files or on several machines. A `Source` knows where; the rules need not.
 """
 
 from __future__ import annotations
@@ -28,11 +27,19 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Source(ABC):
-    """n vectors of d numbers.
+    """n vectors of dimension d, wherever they are stored; read in blocks of columns.
 
-    dtype:      of the vectors; they are computed with in `working`, never less than float32.
-    unreadable: the rows that cannot be read, and why; they count as Byzantine.
-    norms:      of the rows, where they are known without reading them.
+    To add a way of storing vectors, derive from this class and define `block` and `result`.
+
+    - `n`, `d`: how many vectors there are, and their dimension here.
+    - `dtype`, `device`: those of the vectors; see also `working`.
+    - `unreadable`: for each row that cannot be read, the reason; such rows count as Byzantine.
+    - `norms`: the norms of the rows, where they are known without reading the rows.
+
+    >>> from byzantium.aggregation import as_source
+    >>> source = as_source([{"w": torch.ones(2, 2), "b": torch.zeros(1)}] * 3)
+    >>> source.n, source.d
+    (3, 5)
     """
 
     n: int
@@ -44,65 +51,71 @@ class Source(ABC):
 
     @property
     def readable(self) -> Rows:
-        """The other rows."""
+        """The indices of all rows that can be read."""
         rows = np.arange(self.n)
         return np.delete(rows, list(self.unreadable)) if self.unreadable else rows
 
     @property
     def working(self) -> torch.dtype:
+        """The dtype for computing: float64 if the vectors have it, float32 for all others."""
         return torch.float64 if self.dtype == torch.float64 else torch.float32
 
     @abstractmethod
     def block(self, columns: slice, rows: Rows) -> Tensor:
-        """Some columns of some rows, in the working dtype."""
+        """Some columns of some rows, as a matrix of the working dtype."""
 
     @abstractmethod
     def result(self, vector: Tensor, rows: Rows) -> Any:
-        """The aggregate of some rows in the form in which the vectors came."""
+        """The aggregate (d,) of some rows, in the form in which the vectors were given."""
 
     def assembled(self, part: Callable[[slice], Tensor], rows: Rows) -> Any:
-        """The same, from a function that gives some columns of the aggregate."""
+        """The same as `result`, from a function that returns some columns of the aggregate."""
         return self.result(part(slice(0, self.d)), rows)
 
     def called(self, row: int) -> str:
-        """The name of a row, for people."""
+        """What messages call a row."""
         return str(row)
 
     def relative_to(self, base: Any) -> Source:
-        """The same vectors minus a base, which has the form of one of them."""
+        """A source of the same vectors minus a base, which has the form of one vector."""
         return _relative(self, Vectors([base]))
 
     def pieces(self, rows: Rows) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """All columns: which, a matrix that the passes can read, and which of its rows count."""
+        """All columns in blocks: which columns, a matrix with them, which of its rows to use."""
         for columns in column_blocks(len(rows), self.d, self.working):
             yield columns, self.block(columns, rows), torch.arange(len(rows))
 
-    # A shard of the columns on one of several machines overrides these; all others are whole.
+    # Where each of several machines holds only some columns, these are overridden.
 
     @property
     def dimension(self) -> int:
-        """Of the whole vectors."""
+        """The dimension of the whole vectors, also where only some columns are here."""
         return self.d
 
     def total(self, sums: Array) -> Array:
-        """Sums over the columns here, to sums over all columns."""
+        """Sums over all columns, from sums over the columns that are here."""
         return sums
 
     def agreed(self, decision: Array) -> Array:
-        """A decision that all machines must take alike."""
+        """A decision that must be the same on all machines: that of one of them."""
         return decision
 
     def part(self, vector: Tensor) -> Tensor:
-        """The columns here of a whole vector."""
+        """Those columns of a whole vector that are here."""
         return vector
 
     def whole(self, vector: Tensor) -> Tensor:
-        """The whole vector of which these are the columns here."""
+        """The whole vector, from those of its columns that are here."""
         return vector
 
 
 class Matrix(Source):
-    """The rows of one dense tensor, which is read and never copied."""
+    """The rows of one dense floating-point tensor (n, d), which is never copied as a whole.
+
+    >>> source = Matrix(torch.ones(3, 5))
+    >>> source.n, source.d
+    (3, 5)
+    """
 
     def __init__(self, updates: Tensor) -> None:
         if updates.layout != torch.strided:
@@ -113,7 +126,7 @@ class Matrix(Source):
             )
         if updates.ndim != 2:
             raise ByzantiumError(
-                f"updates must have shape (n, d), one row a worker, got {tuple(updates.shape)}"
+                f"updates must have shape (n, d), one row per worker, got {tuple(updates.shape)}"
             )
         self.updates = updates.detach()
         self.n, self.d = updates.shape
@@ -125,7 +138,7 @@ class Matrix(Source):
         return block.to(self.working).contiguous()
 
     def pieces(self, rows: Rows) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """The tensor itself, whole, unless it must be converted."""
+        """The tensor itself as one block, unless it must be converted."""
         if self.dtype == self.working and self.updates.stride(1) == 1:
             yield slice(0, self.d), self.updates, torch.from_numpy(rows)
         else:
@@ -137,7 +150,7 @@ class Matrix(Source):
 
 @dataclass(frozen=True)
 class Entry:
-    """One of the named arrays that make up a vector; `start` is its first column."""
+    """One of the named arrays that a vector consists of; `start` is its first column."""
 
     key: Any
     shape: tuple[int, ...]
@@ -153,12 +166,14 @@ class Entry:
 class Vectors(Source):
     """n mappings, sequences or single arrays, of NumPy or torch, which are read where they are.
 
-    like:   a row of which the keys, shapes and dtypes are right; by default, those of most rows.
-    strict: a row that differs from them is an error; otherwise it is unreadable.
+    - `rows`: the n mappings, sequences or arrays.
+    - `like`: a row whose keys, shapes and dtypes all others must have; by default those that most
+      rows have.
+    - `strict`: whether a row that differs is an error; otherwise it is unreadable.
 
-    Columns are the floating-point entries, one after the other. Entries of whole numbers and truth
-    values, such as counters, are no part of any distance: their result is the coordinate-wise
-    median of the rows that were usable, rounded down.
+    The columns are the floating-point entries, one after the other. Entries of whole numbers and
+    truth values, such as counters, take no part in distances: their result is the coordinate-wise
+    median of the usable rows, rounded down.
     """
 
     def __init__(self, rows: Sequence[Any], like: Any = None, strict: bool = True) -> None:
@@ -166,7 +181,7 @@ class Vectors(Source):
         found = [_Row.of(row) for row in rows]
         pattern = _Row.of(like) if like is not None else _commonest(found)
         if pattern.fault:
-            raise KindError(f"updates must hold arrays of numbers, but {pattern.fault}")
+            raise KindError(f"updates must hold arrays of numbers, but one of them {pattern.fault}")
         self.pattern = pattern
         self.floats, self.counters, self.d = _columns(pattern)
         self.unreadable = {}
@@ -200,7 +215,7 @@ class Vectors(Source):
                     values = _flat(arrays[entry.key])[first - entry.start : last - entry.start]
                     _copy(values, block[k, first - columns.start : last - columns.start])
 
-        # Threads of torch would go on spinning and compete with ours for some milliseconds.
+        # Copying by torch would leave its threads busy waiting, in competition with ours.
         spread(fill, [(k, k + 1) for k in range(len(rows))], torch.get_num_threads())
         return block
 
@@ -208,7 +223,7 @@ class Vectors(Source):
         return self.assembled(vector.__getitem__, rows)
 
     def assembled(self, part: Callable[[slice], Tensor], rows: Rows) -> Any:
-        """One array after the other: beside them, never the whole vector a second time."""
+        """One array after the other, so that the whole vector is never in memory twice."""
         arrays = {}
         for entry in self.floats:
             values = part(slice(entry.start, entry.start + entry.size))
@@ -246,10 +261,17 @@ class Relative(Source):
 
 
 def as_source(updates: Any, *, base: Any = None, like: Any = None, strict: bool = True) -> Source:
-    """A source for vectors in any form that people have them in.
+    """The vectors of n workers as a `Source`, whatever form they have.
 
-    One matrix (n, d) of torch or NumPy; or n vectors, n mappings of named arrays (state dicts), or
-    n lists of arrays. A base has the form of one vector. See `Vectors` for like and strict.
+    - `updates`: one matrix (n, d) of torch or NumPy; or n vectors, n mappings of named arrays
+      (state dicts), or n lists of arrays; or a `Source`.
+    - `base`: a vector, of the same form as the others, that is subtracted from each of them and
+      added to the result.
+    - `like`: a vector whose keys, shapes and dtypes all must have; by default those that most have.
+    - `strict`: whether a vector that differs in them is an error; otherwise it is rejected.
+
+    >>> as_source([[1.0 * torch.ones(2)], [2.0 * torch.ones(2)]]).d
+    2
     """
     source = _source(updates, like, strict)
     if not source.n:
@@ -259,7 +281,9 @@ def as_source(updates: Any, *, base: Any = None, like: Any = None, strict: bool 
 
 def _relative(source: Source, base: Source) -> Relative:
     if base.d != source.d:
-        raise ByzantiumError(f"the base has {base.d} numbers and the vectors {source.d}")
+        raise ByzantiumError(
+            f"the base needs as many numbers as each vector, {source.d}, got {base.d}"
+        )
     return Relative(source, base)
 
 
@@ -271,7 +295,7 @@ def _source(updates: Any, like: Any, strict: bool) -> Source:
     if isinstance(updates, np.ndarray):
         if updates.ndim != 2:
             raise ByzantiumError(
-                f"updates must have shape (n, d), one row a worker, got {updates.shape}"
+                f"updates must have shape (n, d), one row per worker, got {updates.shape}"
             )
         return Vectors(list(updates), like, strict)
     if isinstance(updates, Sequence) and not isinstance(updates, str | bytes):
@@ -291,7 +315,7 @@ def _source(updates: Any, like: Any, strict: bool) -> Source:
 class _Row:
     """The named arrays of one row.
 
-    form:  what they came as: a mapping or a sequence; None for a single array.
+    form:  the type in which they were given, a mapping or a sequence; None for a single array.
     fault: why there are none, as the end of a sentence.
     """
 
@@ -331,7 +355,7 @@ class _Row:
         return tuple((key, tuple(a.shape), _dtype(a)) for key, a in self.arrays.items())
 
     def differs_from(self, pattern: _Row) -> str:
-        """In what, as the end of a sentence; empty where it does not."""
+        """How it differs, as the end of a sentence; empty if it does not."""
         if self.fault:
             return self.fault
         for key in pattern.arrays.keys() - self.arrays.keys():
@@ -378,7 +402,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _dtype(array: Any) -> torch.dtype | None:
-    """As torch calls it; None for what is no number: texts, objects, complex ones."""
+    """The dtype of an array as torch names it; None for texts, objects and complex numbers."""
     if isinstance(array, Tensor):
         dtype = array.dtype
         counts = not (dtype.is_floating_point or dtype.is_complex)
@@ -393,7 +417,7 @@ def _flat(array: Any) -> Any:
 
 
 def _copy(values: Any, target: Tensor) -> None:
-    """Into a working dtype; in NumPy where that can be."""
+    """Copy values into a tensor of a working dtype; by NumPy where possible."""
     if isinstance(values, Tensor):
         if values.device.type != "cpu":
             target.copy_(values)
@@ -410,7 +434,11 @@ def _copy(values: Any, target: Tensor) -> None:
 
 
 def middle(arrays: Sequence[Any]) -> Any:
-    """The coordinate-wise median of whole numbers or truth values, rounded down."""
+    """The median of each coordinate of whole numbers or truth values, rounded down.
+
+    >>> middle([torch.tensor([1, 7]), torch.tensor([2, 7]), torch.tensor([99, 8])])
+    tensor([2, 7])
+    """
     stacked = np.stack([a.cpu().numpy() if isinstance(a, Tensor) else a for a in arrays])
     ordered = np.sort(stacked, axis=0)
     low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]

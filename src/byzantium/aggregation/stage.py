@@ -1,4 +1,4 @@
-"""What rules and mixings have in common: they are steps of a pipeline."""
+"""What rules and mixings have in common: both are steps of a pipeline."""
 
 from __future__ import annotations
 
@@ -10,48 +10,61 @@ from byzantium.core import ByzantiumError, Formula
 
 
 class Stage(Formula):
-    """One step of a pipeline."""
+    """One step of a pipeline: a mixing or a rule.
+
+    A *bad* vector is one of a Byzantine worker: it may be anything.
+
+    >>> from byzantium import Bucketing, Krum
+    >>> (Bucketing(s=2) >> Krum(f=5)).stages
+    (Bucketing(s=2), Krum(f=5))
+    """
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The steps a pipeline is made of, as the user wrote them."""
+        """The steps that a pipeline consists of, as the user wrote them."""
         return (self,)
 
     @property
     def expansion(self) -> tuple[Stage, ...]:
-        """The steps this one stands for, when it is defined by others."""
+        """The steps that this one is short for: `Bulyan`, for instance, is two; most are one."""
         return (self,)
 
     @property
     def needs_origin(self) -> bool:
-        """Whether the origin must stand among the points."""
+        """Whether this step uses the origin, as clipping does; see `Geometry.origin`."""
         return False
 
     @property
     def bad(self) -> int | None:
-        """How many vectors may be bad: its parameter f, if it has one."""
+        """How many vectors may be bad: its parameter f; None if it has no such parameter."""
         return getattr(self, "f", None)
 
     def least(self) -> tuple[int, str]:
-        """The smallest number of vectors it is defined for, and the formula behind it.
+        """The smallest number of vectors it is defined for, and the formula of that number.
 
-        Where f may be bad, the others must be more.
+        By default 2f + 1, so that honest vectors are in the majority; 1 without an f.
         """
         return (1, "1") if self.bad is None else (2 * self.bad + 1, "2f + 1")
 
     def check(self, n: int, history: str = "") -> None:
-        """Raise a sentence unless it is defined for n vectors; `history` says why there are n."""
+        """Raise a `ByzantiumError` unless this step is defined for n vectors.
+
+        `history` is added to the message, to say why there are n.
+        """
         least, formula = self.least()
         if n < least:
             bound = formula if formula == str(least) else f"{formula} = {least}"
             raise ByzantiumError(f"{self!r} needs at least {bound} vectors, got {n}{history}")
 
     def settled(self, n: int, behind: Sequence[Stage]) -> Stage:
-        """This step for n vectors, where it depends on them or on the steps behind it."""
+        """This step with all parameters known, given n vectors and the steps that come after it.
+
+        Most steps are returned as they are; `Bucketing(s="auto")` gets its s here.
+        """
         return self
 
     def with_fewer_bad(self, rejected: int) -> Self:
-        """The same step when so many of the f bad vectors are gone already."""
+        """This step with f smaller by the number of vectors that were already rejected."""
         if self.bad is None:
             return self
         step = copy.copy(self)

@@ -1,10 +1,11 @@
 """The subset of smallest diameter, by branch and bound.
 
-Rows farther apart than t are in conflict. A set of diameter at most t is what remains when a vertex
-cover of the conflicts is removed: bisect for the smallest t whose conflicts f rows cover, then look
-at all such covers. The problem is NP-hard, and f workers can make it hard: the search ends at a
-budget, with the best set so far. It starts from the nearest rows of one row, whose diameter is at
-most twice the smallest: some row has all others of the best set that near.
+Call two rows farther apart than t a conflict. A set of diameter at most t is what remains when rows
+are removed that cover all conflicts (a vertex cover). So bisect for the smallest t whose conflicts
+can be covered by f rows, then look at all such covers. The problem is NP-hard, and f workers can
+make it hard on purpose: the search ends at a budget, with the best set so far. It begins with a row
+and its nearest rows, chosen such that the diameter is at most twice the smallest: from any row of
+the best set, all others of that set are no farther away than its diameter.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from bisect import bisect_left
 import numpy as np
 from numpy.typing import NDArray
 
-# Rows looked at before it ends: a count and not a clock, so that every machine agrees.
+# How many rows are looked at before it ends: a count, not a time, so that all machines agree.
 BUDGET = 500_000
 ROUNDING = 1e-9
 

@@ -1,4 +1,4 @@
-"""Who was heard over many rounds, and who was not: weights, rejections and absences by worker."""
+"""Which workers counted over many rounds, and which did not: weights, rejections and absences."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from byzantium.aggregation.pipeline import Report
+from byzantium.aggregation.report import Report
 from byzantium.core import ByzantiumError
 
-# Nobody is called unheard for fewer rounds: behind buckets, a liar's mate is weighed down with it.
+# Nobody is called unheard after fewer rounds: whoever shares a bucket with a liar loses weight too.
 FEWEST_ROUNDS = 5
-# Who is unheard has less than this part of an equal share of the weight, beyond chance.
+# A worker is unheard if its mean weight is below this part of an equal share ...
 UNHEARD = 0.5
-# How many standard errors are beyond chance.
+# ... by more than this many standard errors.
 ERRORS = 3.0
 
 MEANINGS = {
     "rejected": (
         "What it sent could not be used, and never touched the model. It is broken or hostile; "
-        "which of both, this does not say."
+        "this does not say which."
     ),
     "unheard": (
         "Its vectors were so far from most that the rule gave it little weight, round after round. "
-        "It may lie. It may as well be honest and hold data that nobody else has."
+        "It may be lying, or it may be honest and hold data that nobody else has."
     ),
     "absent": "It sent nothing. This says nothing of its intentions.",
 }
 
 
-# What weights over rounds say of workers, and what they do not.
+#: What the weights of workers over rounds say, and what they do not: one paragraph, for reports.
 CAUTION = (
     "A weight says whom the rule listened to, not who lies. Attackers that copy an honest worker "
     "(mimics) cannot be told from it. Attackers may be those who are heard most: then the rule has "
@@ -43,11 +43,10 @@ CAUTION = (
 class Standing:
     """What is known of one worker.
 
-    rounds:     in how many it was used; in these its weight counts.
-    weight:     the mean of its weight, in equal shares: 1 is as much as the others of its rounds.
-    spread:     the standard deviation of that.
-    rejections: in how many rounds it was rejected; `reason` is that of the last.
-    absences:   in how many rounds it sent nothing.
+    - `rounds`: in how many rounds its vector was used and had a weight.
+    - `total`, `squares`: the sums of its weights and of their squares over these rounds.
+    - `rejections`: in how many rounds its vector was rejected; `reason` is that of the last.
+    - `absences`: in how many rounds it sent nothing.
     """
 
     rounds: int = 0
@@ -59,10 +58,12 @@ class Standing:
 
     @property
     def weight(self) -> float:
+        """Its mean weight in units of an equal share: 1 means as much as the average worker."""
         return self.total / self.rounds if self.rounds else math.nan
 
     @property
     def spread(self) -> float:
+        """The standard deviation of its weight over the rounds, in the same units."""
         if self.rounds < 2:
             return math.nan
         around = self.squares - self.rounds * self.weight**2
@@ -70,7 +71,12 @@ class Standing:
 
 
 class Trust:
-    """Adds up reports, round by round, and names who was rejected or went unheard.
+    """Adds up the reports of many rounds, and names workers that were rejected, unheard or absent.
+
+    A worker is *unheard* if the rule gave it little weight round after round. That does not mean
+    that it lies: see `CAUTION`.
+
+    - `workers`: for each worker a `Standing`: rounds, mean weight, rejections and absences.
 
     >>> from byzantium import GeometricMedian
     >>> trust, rule = Trust(), GeometricMedian()
@@ -90,10 +96,11 @@ class Trust:
         workers: Sequence[Hashable] | None = None,
         absent: Iterable[Hashable] = (),
     ) -> None:
-        """One more round.
+        """Add one round.
 
-        workers: whose the vectors of the report are, in their order; by default 0, 1, 2, ...
-        absent:  the workers who were asked and sent nothing.
+        - `report`: what `rule.explain` returned.
+        - `workers`: the names of the workers, in the order of their vectors; by default 0, 1, ...
+        - `absent`: the names of workers who were asked and sent nothing.
         """
         weights = report.weights.tolist()
         names = list(range(len(weights))) if workers is None else list(workers)
@@ -109,7 +116,12 @@ class Trust:
         rejected: Mapping[Any, str] | None = None,
         absent: Iterable[Hashable] = (),
     ) -> None:
-        """One more round, from the weights of those who were used; NaN is no weight."""
+        """Add one round without a report.
+
+        - `weights`: the weight of each worker whose vector was used; NaN where it is unknown.
+        - `rejected`: for each rejected worker, the reason.
+        - `absent`: the workers who were asked and sent nothing.
+        """
         for worker, weight in weights.items():
             share = weight * len(weights)
             standing = self._of(worker)
@@ -128,29 +140,31 @@ class Trust:
         return self.workers.setdefault(worker, Standing())
 
     def state(self) -> str:
-        """All of it, as text; workers are whole numbers or texts."""
+        """Everything as JSON text, to be saved; names of workers must be numbers or texts."""
         return json.dumps([[worker, asdict(s)] for worker, s in self.workers.items()])
 
     @classmethod
     def of(cls, state: str) -> Trust:
-        """What `state` wrote down."""
+        """A `Trust` from the text that `state` returned."""
         trust = cls()
         trust.workers = {worker: Standing(**values) for worker, values in json.loads(state)}
         return trust
 
     def rejected(self) -> dict[Any, Standing]:
-        """Those of whom something was rejected."""
+        """The workers whose vectors were rejected in at least one round."""
         return {w: s for w, s in self.workers.items() if s.rejections}
 
     def absent(self) -> dict[Any, Standing]:
-        """Those who once sent nothing."""
+        """The workers who sent nothing in at least one round."""
         return {w: s for w, s in self.workers.items() if s.absences}
 
     def unheard(self) -> dict[Any, Standing]:
-        """Those whose mean weight is too small for chance.
+        """The workers whose mean weight is smaller than chance explains.
 
-        What chance does is read off the spread of all workers about their own means: where a rule
-        picks one worker a round, most are silent most of the time, and that says little.
+        That is, at least three standard errors below half of an equal share, after at least five
+        rounds. The standard error follows from how much the weights of all workers vary about their
+        own means: with a rule that picks one worker in each round, most have no weight most of the
+        time, and that says little.
         """
         several = [s for s in self.workers.values() if s.rounds > 1]
         freedom = sum(s.rounds - 1 for s in several)
@@ -165,15 +179,15 @@ class Trust:
         }
 
     def sentences(self) -> list[str]:
-        """Who was rejected, went unheard or was absent, and what that means and does not mean."""
+        """A sentence or two about each worker that was rejected, unheard or absent."""
         told = [
             f"{worker}: rejected in {s.rejections} rounds, the last time: {s.reason}. "
             + MEANINGS["rejected"]
             for worker, s in self.rejected().items()
         ]
         told += [
-            f"{worker}: unheard, with {s.weight:.2f} (spread {s.spread:.2f}) of an equal weight in "
-            f"{s.rounds} rounds. " + MEANINGS["unheard"]
+            f"{worker}: unheard, with {s.weight:.2f} of an equal share of the weight on average "
+            f"over {s.rounds} rounds (standard deviation {s.spread:.2f}). " + MEANINGS["unheard"]
             for worker, s in self.unheard().items()
         ]
         told += [

@@ -1,4 +1,4 @@
-"""Rules that need nothing but the n x n Gram matrix: their result is weights over the workers."""
+"""Rules that need only the n x n inner products of the vectors: they give each worker a weight."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from byzantium.core import Bounds, ByzantiumError, Count, Measure, Positive
 
 @dataclass(frozen=True, repr=False)
 class Mean(Weighting):
-    r"""The mean, :math:`\frac{1}{n} \sum_i x_i`. One bad vector moves it anywhere.
+    r"""The mean, :math:`\frac{1}{n} \sum_i x_i`. One bad vector can move it anywhere.
 
     >>> Mean()(torch.tensor([[1.0], [2.0], [300.0]]))
     tensor([101.])
@@ -36,18 +36,23 @@ class Mean(Weighting):
         return central_mean(source, source.n, explain)
 
 
-# What numbers from 1 to 4 can be raised to, and summed, within the range of float64.
+# The largest power of numbers from 1 to 4 (see `Krum.weights`) whose sums stay within float64.
 LARGEST_POWER = 1000
 
 
 @dataclass(frozen=True, repr=False)
 class Krum(Weighting):
-    r"""The mean of the m vectors whose n - f - 2 nearest others are closest.
+    r"""The mean of the m vectors that are closest to their n - f - 2 nearest neighbours.
 
     .. math:: \mathrm{score}(i) = \sum_{i \to j} \|x_i - x_j\|^{\mathrm{power}}
 
-    where :math:`i \to j` runs over the n - f - 2 others nearest to i. m > 1 is Multi-Krum.
-    `power=2` is the definition; the released runs of the bucketing paper scored with 4.
+    where :math:`i \to j` runs over the n - f - 2 other vectors nearest to i; the m vectors with the
+    smallest score are averaged.
+
+    - `f`: how many vectors may be bad, at least 0; there must be at least 2f + 3 vectors.
+    - `m`: how many vectors are averaged, from 1 to n - f. With m > 1 it is called Multi-Krum.
+    - `power`: the exponent, above 0 and at most 1000. 2 is the definition; the released runs of the
+      bucketing paper used 4.
 
     Blanchard, El Mhamdi, Guerraoui, Stainer: Machine Learning with Adversaries, NeurIPS 2017.
 
@@ -88,16 +93,22 @@ class GeometricMedian(Weighting):
 
     .. math:: \arg\min_z \sum_i \|z - x_i\|
 
-    By default the exact minimiser. With `steps`, so many steps of Weiszfeld's iteration
+    By default it is the exact minimiser. With `steps`, so many steps of Weiszfeld's iteration
 
     .. math:: z \leftarrow \sum_i w_i x_i, \quad
         w_i \propto 1 / \max(\mathrm{smoothing}, \|z - x_i\|)
 
-    from `start`: the vector with the smallest sum of distances ("medoid"), or the origin ("zero").
-    `GeometricMedian(steps=8, smoothing=0.1, start="zero")` is the RFA of the bucketing paper's
-    published runs (Pillutla, Kakade, Harchaoui: Robust Aggregation for Federated Learning, 2022).
-    At a vector itself the step is that of Vardi and Zhang (PNAS 2000), which stays exactly when
-    the vector is the minimiser.
+    approximate it. `GeometricMedian(steps=8, smoothing=0.1, start="zero")` is what the published
+    runs of the bucketing paper call RFA. Where z is one of the vectors, the step is that of Vardi
+    and Zhang (PNAS 2000), which stays there exactly if that vector is the minimiser.
+
+    - `steps`: how many steps, at least 1; None, the default, means the exact minimiser.
+    - `smoothing`: at least 0. In the weights, distances below it count as if they were equal to
+      it. Without `steps`, a sum of Huber functions with this threshold is minimised instead.
+    - `start`: where the steps begin: at the vector with the smallest sum of distances ("medoid") or
+      at the origin ("zero").
+
+    Pillutla, Kakade, Harchaoui: Robust Aggregation for Federated Learning, 2022.
 
     >>> GeometricMedian()(torch.tensor([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0], [1.0, 1.0]]))
     tensor([1., 1.])
@@ -124,11 +135,14 @@ class GeometricMedian(Weighting):
 
 @dataclass(frozen=True, repr=False)
 class CenteredClipping(Weighting):
-    r"""Moves its centre by the mean of the clipped differences (CClip).
+    r"""Moves a centre by the mean of the differences to it, each clipped to a radius (CClip).
 
     .. math:: v \leftarrow v + \frac{1}{n} \sum_i (x_i - v) \min(1, \mathrm{radius} / \|x_i - v\|)
 
-    `steps` times. The result is the centre of the next call; the first centre is zero.
+    The rule has a state: the result is the centre of the next call. The first centre is zero.
+
+    - `radius`: the length to which differences are clipped, above 0; it may be infinite.
+    - `steps`: how many times the centre is moved in each call, at least 1.
 
     Karimireddy, He, Jaggi: Learning from History for Byzantine Robust Optimization, ICML 2021.
 
@@ -140,7 +154,7 @@ class CenteredClipping(Weighting):
 
     radius: Annotated[float, Bounds(above=0, infinite=True)]
     steps: Positive = 1
-    delta_max: ClassVar[float] = 0.1  # what is proved, for a radius that fits the vectors
+    delta_max: ClassVar[float] = 0.1  # what is proved, if the radius suits the vectors
 
     def weights(self, geometry: Geometry) -> Array:
         n = geometry.n
@@ -171,28 +185,35 @@ class CenteredClipping(Weighting):
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         if unknown := sorted(set(state) - {"centre"}):
-            raise ByzantiumError(f"{self!r} has the state 'centre' alone, got {', '.join(unknown)}")
+            raise ByzantiumError(f"{self!r} has only the state 'centre', got {', '.join(unknown)}")
         centre = state.get("centre")
         object.__setattr__(self, "_centre", None if centre is None else centre.detach().clone())
 
 
 @dataclass(frozen=True, repr=False)
 class AgnosticClipping(Weighting):
-    r"""Centred clipping that finds its radius, and its centre, in the vectors themselves.
+    r"""Centred clipping that finds its radius and its centre from the vectors themselves.
 
     .. math:: \sum_i (x_i - v) \min(1, \tau / \|x_i - v\|) = 0, \quad
         \tau = b \, \frac{n - f}{2 \sqrt{f (n - 2f)}} \, s
 
-    where :math:`s^2` is the smallest mean, over the vectors, of the n - f smallest squared
-    distances from one of them (its own, zero, included). v is where centred clipping comes to
-    rest, the minimiser of Huber's sum: no start, no steps. With f = 0 it is the mean.
+    The result v is the point at which centred clipping with radius :math:`\tau` comes to rest (the
+    minimiser of a sum of Huber functions), so that there is no start and there are no steps. s is
+    an estimate of the spread of the honest vectors: for each vector take the mean of its n - f
+    smallest squared distances to all vectors, itself included; the smallest of these means is
+    :math:`s^2`. With f = 0 the rule is the mean.
 
-    Were s the spread of the honest vectors, b = 1 would give the smallest error that any rule can
-    promise. docs/guarantees.md has the proof, what it becomes with the estimate, and how to choose
-    b. Where workers' data differ much, an attacker who tunes its strength to the rule can turn the
-    default around; `Bucketing(s=2) >> AgnosticClipping(b=0.6)` withstood it. The paper calls a
-    radius that adapts by itself an open question (Karimireddy, He, Jaggi: Byzantine-Robust Learning
-    on Heterogeneous Datasets via Bucketing, 2022).
+    If s were exactly the spread of the honest vectors, b = 1 would give the smallest error that any
+    rule can promise. docs/guarantees.md has the proof, the bound that holds with the estimate, and
+    how to choose b. Where workers' data differ much, an attacker who tunes its strength to the rule
+    can make a training with the default b fail; with `Bucketing(s=2) >> AgnosticClipping(b=0.6)` it
+    did not.
+
+    - `f`: how many vectors may be bad, at least 0; there must be at least 2f + 1 vectors.
+    - `b`: a factor of the radius, above 0 and at most 1e9.
+
+    The rule is ours. Karimireddy, He, Jaggi (Byzantine-Robust Learning on Heterogeneous Datasets
+    via Bucketing, 2022) name a radius that adapts by itself as an open question.
 
     >>> AgnosticClipping(f=1)(torch.tensor([[0.9], [1.0], [1.1], [1.3], [9.0]]))
     tensor([1.1333])
@@ -208,7 +229,7 @@ class AgnosticClipping(Weighting):
         nearest = np.partition(geometry.squared_distances, n - f - 1, axis=1)[:, : n - f]
         spreads = nearest.mean(axis=1)
         middle = int(spreads.argmin())
-        if not spreads[middle] > 0:  # n - f vectors are one: no radius is too small for them
+        if not spreads[middle] > 0:  # n - f vectors are equal: no radius is too small for them
             return geometry.at(middle)
         radius = self.b * (n - f) / (2 * math.sqrt(f * (n - 2 * f))) * math.sqrt(spreads[middle])
         return SumOfDistances(geometry, radius).minimise()
@@ -219,13 +240,17 @@ class AgnosticClipping(Weighting):
 
 @dataclass(frozen=True, repr=False)
 class MinimumDiameter(Weighting):
-    r"""The mean of the n - f vectors of smallest diameter (MDA).
+    r"""The mean of those n - f vectors whose largest distance from each other is smallest (MDA).
 
-    .. math:: \arg\min_{|S| = n-f} \max_{i,j \in S} \|x_i - x_j\|
+    .. math:: \frac{1}{n-f} \sum_{i \in S} x_i, \quad
+        S = \arg\min_{|S| = n-f} \max_{i,j \in S} \|x_i - x_j\|
 
-    Of several such sets the one with the smallest sum of squared distances, then the first. Exact,
-    by branch and bound, within a budget of branches: the problem is NP-hard. Beyond it the best set
-    found counts, whose diameter is at most twice the smallest, and the report says so.
+    Of several such sets S the one with the smallest sum of squared distances counts, then the
+    first. The problem is NP-hard, so the exact search (branch and bound) ends at a budget. Where
+    that is not enough, the best set found so far counts: its diameter is at most twice the
+    smallest, and the report has a note.
+
+    - `f`: how many vectors may be bad, at least 0; there must be at least 2f + 1 vectors.
 
     El Mhamdi, Guerraoui, Rouault: Distributed Momentum for Byzantine-resilient SGD, ICLR 2021.
 
@@ -240,26 +265,29 @@ class MinimumDiameter(Weighting):
         if not proven:
             geometry.note(
                 f"{self!r} found no proof within its budget that its {len(kept)} of {geometry.n} "
-                "vectors have the smallest diameter; it is at most twice that"
+                "vectors have the smallest diameter; theirs is at most twice the smallest"
             )
         return geometry.uniform_over(np.array(kept))
 
 
 @dataclass(frozen=True, repr=False)
 class SpectralFilter(Weighting):
-    r"""Weighs down what sticks out along the direction of largest variance (CAF).
+    r"""Reduces the weights of vectors that stand out in the direction of largest variance (CAF).
 
-    From :math:`c_i = 1`, while :math:`\sum c_i > n - 2f`:
+    All weights begin at :math:`c_i = 1`. While :math:`\sum_i c_i > n - 2f`,
 
     .. math:: c_i \leftarrow c_i (1 - t_i / \max_{j: c_j > 0} t_j), \quad
         t_i = \langle v, x_i - \mu_c \rangle^2
 
     where :math:`\mu_c` is the weighted mean and v the top eigenvector of the weighted covariance.
-    The result is the weighted mean whose covariance had the smallest top eigenvalue.
+    The result is the weighted mean of that step whose covariance has the smallest top eigenvalue.
 
-    The maximum is over the vectors that still have weight: each step then takes what is left of one
-    of them, so that there are at most n steps. Over all vectors, as byzfl has it, one that sticks
-    out and has no weight any more would leave the others nearly as they are, step after step.
+    The maximum is taken over the vectors that still have weight, so each step removes all weight
+    of one vector, and there are at most n steps. (byzfl takes the maximum over all vectors: then
+    one that stands out and has no weight left would keep the others nearly unchanged for many
+    steps.)
+
+    - `f`: how many vectors may be bad, at least 0; there must be at least 2f + 1 vectors.
 
     Allouah, Guerraoui, Stephan: Towards Trustworthy Federated Learning with Untrusted
     Participants, ICML 2025.

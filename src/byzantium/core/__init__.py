@@ -1,4 +1,7 @@
-"""What every room may use, and what knows nothing of any: files, and who works in a folder."""
+"""The foundations: errors, checked parameters, notation, files, locks and threads.
+
+Every other package may use them, and they use none of the others.
+"""
 
 from byzantium.core.doors import door
 

@@ -1,7 +1,8 @@
-"""Who works in a folder: one process at a time; anyone may look, which takes and writes nothing.
+"""Which process works in a folder: one at a time. Others can find out without taking or writing.
 
-The lock is the operating system's and alone decides who works. Beside it the one who works leaves a
-mark, for those who look: who it is, and, by the time of the file, that it was alive a moment ago.
+A lock of the operating system alone decides who may work. For those who only look, the process that
+holds it writes a second file, the mark: it says which process it is, and its modification time,
+renewed again and again, says that the process is alive.
 """
 
 from __future__ import annotations
@@ -22,17 +23,38 @@ from byzantium.core import files
 from byzantium.core.errors import ByzantiumError
 
 LOCK, MARK = ".lock", ".working"
-# Seconds between two signs of life, and after which one who gives none is taken for dead.
+# Every BEAT seconds a mark is renewed; a process whose mark is older than STALE is taken for dead.
 BEAT, STALE = 20.0, 180.0
 
 
 class BusyError(ByzantiumError, RuntimeError):
-    """Another process works on this."""
+    """Another process works in the same folder. Also a `RuntimeError`.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as name, held(Path(name)):
+    ...     try:
+    ...         with held(Path(name)):
+    ...             print("never reached")
+    ...     except BusyError:
+    ...         print("busy")
+    busy
+    """
 
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Work in a folder, alone; it is made if need be."""
+    """A context in which no other process may work in the folder; the folder is made if need be.
+
+    Raises `BusyError` at once, without waiting, if another process is working there. Files that
+    killed processes left half written are removed.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as name, held(Path(name)):
+    ...     at_work(Path(name))
+    True
+    """
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK)
     try:
@@ -48,10 +70,17 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def at_work(folder: Path) -> bool:
-    """Whether someone works in a folder.
+    """Whether a process works in a folder. Only looks: it takes no lock and writes nothing.
 
-    Here, a process is known by its number and by when it was started, for numbers are used again.
-    Of one on another machine there are only its signs of life.
+    A process of this machine is identified by its number and its start time, because numbers are
+    used again. One of another machine counts as working while its mark was renewed within the last
+    three minutes.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     at_work(Path(name))
+    False
     """
     path = folder / MARK
     try:
@@ -88,7 +117,7 @@ def _marked(path: Path) -> Iterator[None]:
 
 
 def _place() -> str | None:
-    """Where a number means the same process as here: a start of a machine, a space of numbers."""
+    """What process numbers are valid in: this machine, since it started, and this container."""
     try:
         boot = files.read(Path("/proc/sys/kernel/random/boot_id")).decode().strip()
         return f"{platform.node()} {boot} {os.readlink('/proc/self/ns/pid')}"
@@ -97,12 +126,12 @@ def _place() -> str | None:
 
 
 def _started(process: Any) -> int | None:
-    """When a process was started, in ticks of the machine; None if there is no such one alive."""
+    """When a process was started, in clock ticks; None if no such process is alive."""
     if not isinstance(process, int) or not 0 < process < 2**31:
         return None
     try:
         status = files.read(Path(f"/proc/{process}/stat")).decode(errors="replace")
-        # The name, in parentheses, may hold anything; behind it the state, and later the time.
+        # The name, in parentheses, may hold anything; after it come the state and, later, the time.
         state, *others = status.rpartition(")")[2].split()
         return None if state in "ZX" else int(others[18])
     except (OSError, ValueError, IndexError):

@@ -1,7 +1,7 @@
-"""The door of a room: what others may use of it, loaded when it is first used.
+"""What a package offers to others, loaded only when it is first used.
 
-The names stand in the `__init__.pyi` beside an `__init__.py`, for us and for type checkers, as
-SPEC 1 of Scientific Python has it.
+The names are listed in the `__init__.pyi` beside each `__init__.py`, where type checkers find them,
+too: SPEC 1 of Scientific Python.
 """
 
 from __future__ import annotations
@@ -17,6 +17,6 @@ Door = tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]
 
 
 def door(package: str, file: str) -> Door:
-    """`__getattr__`, `__dir__` and `__all__` of a package."""
+    """The `__getattr__`, `__dir__` and `__all__` of a package, from its `__init__.pyi`."""
     load, names, offered = lazy_loader.attach_stub(package, file)
     return awaited(load), names, offered

@@ -1,4 +1,4 @@
-"""What can go wrong: each error is one sentence that says what, and where possible what to do."""
+"""The errors of Byzantium: one sentence each, with what is wrong and, if possible, what to do."""
 
 from __future__ import annotations
 
@@ -8,22 +8,43 @@ from types import ModuleType
 
 
 class ByzantiumError(ValueError):
-    """Something that was given to Byzantium cannot be: a parameter, a size, a text, a file.
+    """Something that was given to Byzantium cannot be used: a parameter, a size, a text or a file.
 
-    Every error of ours is one.
+    Every error that Byzantium raises by itself is of this class, and so a `ValueError`. Its message
+    is one sentence that names the parameter, the bound and the value.
+
+    >>> from byzantium import Krum
+    >>> Krum(f=-1)
+    Traceback (most recent call last):
+    byzantium.ByzantiumError: Krum needs f >= 0, got f=-1
     """
 
 
 class KindError(ByzantiumError, TypeError):
-    """A value is of the wrong kind: a text where a number belongs."""
+    """A value is of the wrong type, such as a text where a number belongs. Also a `TypeError`.
+
+    >>> from byzantium import Krum
+    >>> Krum(f="5")
+    Traceback (most recent call last):
+    byzantium.KindError: Krum needs a whole number for f, got f='5'
+    """
 
 
 class TooManyRejected(ByzantiumError):  # noqa: N818
-    """More vectors of this call are unusable than the pipeline can do without.
+    """More vectors of this call are unusable (NaN, infinite, too large) than the rule tolerates.
 
-    Nothing is wrong with the pipeline: another call may succeed.
+    Nothing is wrong with the pipeline: a call with other vectors may succeed.
 
-    reasons: for each unusable row, why.
+    - `reasons`: a mapping from the row of each unusable vector to the reason, a text.
+
+    >>> from byzantium import Krum, TooManyRejected
+    >>> updates = torch.ones(6, 2)
+    >>> updates[4:] = torch.nan
+    >>> try:
+    ...     Krum(f=1)(updates)
+    ... except TooManyRejected as error:
+    ...     error.reasons
+    {4: 'not finite, or of norm above 1e+18', 5: 'not finite, or of norm above 1e+18'}
     """
 
     def __init__(self, sentence: str, reasons: Mapping[int, str]) -> None:
@@ -35,11 +56,25 @@ class TooManyRejected(ByzantiumError):  # noqa: N818
 
 
 class MissingLibraryError(ByzantiumError, ImportError):
-    """A library that an extra of Byzantium brings is not installed."""
+    """An optional library is not installed. Also an `ImportError`; the message says how to get it.
+
+    >>> from byzantium.core import needed
+    >>> needed("no_such_library", "report", "a figure")
+    Traceback (most recent call last):
+    byzantium.MissingLibraryError: a figure needs no_such_library: pip install 'byzantium[report]'
+    """
 
 
 def needed(library: str, extra: str, purpose: str) -> ModuleType:
-    """Import a library that an extra brings; where it is missing, say how to get it."""
+    """Import an optional library; where it is missing, raise a sentence that says how to get it.
+
+    - `library`: the module to import.
+    - `extra`: the extra of Byzantium that installs it, as in `pip install 'byzantium[extra]'`.
+    - `purpose`: what needs it; the message begins with it.
+
+    >>> needed("json", "report", "a figure").dumps([1])
+    '[1]'
+    """
     try:
         return importlib.import_module(library)
     except ImportError as error:

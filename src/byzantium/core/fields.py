@@ -1,4 +1,4 @@
-"""Parameters: an annotation says which values one takes, and `fitted` is where that is checked.
+"""Parameters: their annotations say which values are allowed, and `fitted` checks them.
 
 >>> @checked
 ... def halve(batch: Positive) -> float:
@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
 from byzantium.core.errors import ByzantiumError, KindError
 
-# How much of a value that is refused is shown.
+# How many characters of a refused value an error message shows.
 LONGEST_SHOWN = 80
 
 P = ParamSpec("P")
@@ -32,10 +32,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Bounds:
-    """Which numbers a parameter takes.
+    """Which numbers a parameter may be; part of its annotation, `Annotated[float, Bounds(...)]`.
 
-    infinite: whether infinity is one of them.
-    bits:     how many a whole number may have; torch counts with 63.
+    - `least`, `most`: the smallest and the largest number that is allowed.
+    - `above`, `below`: numbers that it must be above and below, and not equal to.
+    - `infinite`: whether infinity is allowed, too.
+    - `bits`: how many bits a whole number may have; torch counts with 63.
+
+    >>> Bounds(least=0, below=1).hold(0.9), Bounds(least=0, below=1).hold(1)
+    (True, False)
     """
 
     least: float = -math.inf
@@ -46,12 +51,16 @@ class Bounds:
     bits: int = 63
 
     def hold(self, value: float) -> bool:
-        """NaN is within no bounds."""
+        """Whether a number is allowed; NaN never is."""
         within = self.least <= value <= self.most and self.above < value < self.below
         return within or (self.infinite and value == math.inf)
 
     def written(self, name: str) -> str:
-        """As a sentence says it: `power > 0`, `0 <= momentum < 1`."""
+        """The bounds of the parameter `name`, as error messages say them.
+
+        >>> Bounds(above=0).written("power"), Bounds(least=0, below=1).written("momentum")
+        ('power > 0', '0 <= momentum < 1')
+        """
         lower = [bound for bound in ((self.least, "="), (self.above, "")) if bound[0] > -math.inf]
         upper = [bound for bound in ((self.most, "="), (self.below, "")) if bound[0] < math.inf]
         right = "".join(f" <{equal} {bound:g}" for bound, equal in upper)
@@ -60,21 +69,37 @@ class Bounds:
         return "".join(f"{name} >{equal} {bound:g}" for bound, equal in lower) or f"a finite {name}"
 
 
+#: A whole number, at least 0.
 Count = Annotated[int, Bounds(least=0)]
+#: A whole number, at least 1.
 Positive = Annotated[int, Bounds(least=1)]
+#: A whole number, at least 0 and of at most 64 bits: what random generators are seeded with.
 Seed = Annotated[int, Bounds(least=0, bits=64)]
+#: A finite number, at least 0.
 Measure = Annotated[float, Bounds(least=0)]
+#: A finite number above 0.
 PositiveMeasure = Annotated[float, Bounds(above=0)]
-# The weight of the past in a moving average.
+#: The weight of the past in a moving average: at least 0 and below 1.
 Beta = Annotated[float, Bounds(least=0, below=1)]
-# How many times rarer the last class is than the first.
+#: How many times rarer the last class is than the first: at least 1.
 Imbalance = Annotated[float, Bounds(least=1)]
 
 
 def check_fields(self: Any, owner: str) -> None:
-    """Raise a sentence about the first field of a dataclass whose value does not fit it.
+    """Check all fields of a dataclass against their annotations, and raise on the first that fails.
 
-    A value that fits is spelled one way: 1 becomes 1.0 where the field is a float.
+    Values that pass are brought to the type of their field: 1 becomes 1.0 where it is a float.
+
+    - `self`: the instance.
+    - `owner`: what the error message calls it.
+
+    >>> @dataclass
+    ... class Circle:
+    ...     radius: PositiveMeasure
+    >>> circle = Circle(radius=1)
+    >>> check_fields(circle, "Circle")
+    >>> circle
+    Circle(radius=1.0)
     """
     hints = _hints(type(self))  # type: ignore[arg-type]
     for field in dataclasses.fields(self):
@@ -83,7 +108,15 @@ def check_fields(self: Any, owner: str) -> None:
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
-    """A function whose arguments are checked against their annotations."""
+    """Decorate a function so that every call checks its arguments against their annotations.
+
+    >>> @checked
+    ... def square(side: Measure) -> float:
+    ...     return side**2
+    >>> square(-1)
+    Traceback (most recent call last):
+    byzantium.ByzantiumError: square needs side >= 0, got side=-1.0
+    """
 
     @functools.wraps(function)
     def checking(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -95,7 +128,12 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def fitted_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments as the function's annotations have them."""
+    """Arguments of a function, checked against its annotations and brought to their types.
+
+    >>> def scaled(by: float, times: int = 1) -> float: ...
+    >>> fitted_arguments(scaled, {"by": 2})
+    {'by': 2.0}
+    """
     hints = _hints(function)
     name = function.__name__.strip("_")
     return {key: fitted(name, key, value, hints.get(key, Any)) for key, value in arguments.items()}
@@ -107,14 +145,23 @@ def _hints(annotated: Any) -> dict[str, Any]:
 
 
 def fitted(owner: str, name: str, value: Any, hint: Any) -> Any:
-    """The value as a parameter with this annotation has it; a sentence where it does not fit."""
+    """A value, checked against an annotation and brought to its type.
+
+    - `owner`, `name`: whose parameter it is and what it is called, for the error message.
+    - `value`: the value.
+    - `hint`: the annotation: a type, `Literal`, `Annotated` with `Bounds`, a union with None or
+      words, or a tuple of one of these.
+
+    >>> fitted("Krum", "f", 5, Count)
+    5
+    """
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         options = typing.get_args(hint)
         if value is None and types.NoneType in options:
             return None
         words = [option for option in options if typing.get_origin(option) is Literal]
         hint = next(option for option in options if option not in (types.NoneType, *words))
-        if isinstance(value, str):  # a word that it takes instead, such as "auto" for a number
+        if isinstance(value, str):  # a word that is allowed instead of a number, such as "auto"
             hint = next((word for word in words if value in typing.get_args(word)), hint)
     bounds = Bounds()
     if typing.get_origin(hint) is Annotated:
@@ -154,7 +201,9 @@ def _number(owner: str, name: str, value: Any, bounds: Bounds) -> float:
     try:
         found = float(plain)
     except OverflowError:
-        raise ByzantiumError(f"{owner} needs {name} within the range of float64") from None
+        raise ByzantiumError(
+            f"{owner} needs {name} within the range of float64, got a number beyond it"
+        ) from None
     if math.isinf(found) and not bounds.infinite:
         raise ByzantiumError(f"{owner} needs a finite {name}, got {name}={found}")
     _check_bounds(owner, name, found, bounds)
@@ -193,6 +242,6 @@ def _plain(value: Any) -> Any:
 
 
 def _shown(value: object) -> str:
-    """A value that is refused, in one line of a sentence."""
+    """A refused value as part of an error message: on one line, and not too long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."

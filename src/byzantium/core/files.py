@@ -1,7 +1,7 @@
-"""Files that are whole or not there, and that lead nowhere else.
+"""Reading and writing files safely: a file is complete or absent, and never a trap.
 
-A folder of results may come from a stranger: where we write, a link is never followed, and where we
-read, nothing but a file is, so that no pipe makes us wait and no device is read for ever.
+A folder of results may come from a stranger. Where we write, symbolic links are never followed;
+where we read, only regular files are opened, so that no pipe blocks and no device is read for ever.
 """
 
 from __future__ import annotations
@@ -16,24 +16,32 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-# How a file is opened for writing at its end; a pipe that nobody reads is not waited for.
+# How a file is opened for appending. O_NONBLOCK: opening a pipe that nobody reads does not block.
 AT_THE_END = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-# How the name of a file ends while it is written.
+# How the name of a file ends while it is being written.
 WRITING = re.compile(r"\.[0-9a-f]{16}\.writing$")
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write a file, and its folder if need be; see `writing`."""
+    """Write a whole file at once; its folder is made if need be. See `writing`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(Path(folder) / "a" / "note.txt", "complete")
+    ...     read(Path(folder) / "a" / "note.txt")
+    b'complete'
+    """
     with writing(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, and its folder if need be, which has its name when all is written.
+    """A context with an open file that gets its name only when everything is written.
 
-    Whatever happens meanwhile, a file of this name is whole, the old one or the new one: it is
-    written beside, under a name that nobody can have taken before, brought to the disk and renamed.
+    Whatever happens meanwhile, a file of this name is complete, be it the old or the new one: the
+    contents go to a new file beside it, under a name that nobody can have taken before, are brought
+    to the disk, and the file is then renamed. The folder is made if need be.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -53,7 +61,10 @@ def writing(path: Path) -> Iterator[BinaryIO]:
 
 
 def create_beside(path: Path) -> tuple[Path, int]:
-    """A new file beside; it is locked while it is open, so that others see that it is in use."""
+    """A new, empty file beside `path`, and its descriptor.
+
+    It is locked while it is open, so that others see that it is in use.
+    """
     while True:
         beside = path.with_name(f"{path.name}.{secrets.token_hex(8)}.writing")
         # What is there already, a link among it, is never opened.
@@ -62,11 +73,11 @@ def create_beside(path: Path) -> tuple[Path, int]:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             return beside, descriptor
-        os.close(descriptor)  # before we held it, `clear_abandoned` has removed it
+        os.close(descriptor)  # `clear_abandoned` removed it before we had the lock
 
 
 def _sync(folder: Path) -> None:
-    """Bring the name of a file to the disk, where the system can."""
+    """Bring the entries of a folder to the disk, where the system can do that."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -76,7 +87,7 @@ def _sync(folder: Path) -> None:
 
 
 def clear(folder: Path) -> None:
-    """Remove what those who were killed have left half written; for the one who works there."""
+    """Remove files that killed processes left half written; only for whoever holds the folder."""
     for path in folder.iterdir():
         if WRITING.search(path.name):
             with suppress(OSError):
@@ -84,7 +95,7 @@ def clear(folder: Path) -> None:
 
 
 def clear_abandoned(path: Path) -> None:
-    """Remove what those who were killed have left beside this file, and nothing that is in use."""
+    """Remove what killed processes left half written beside this file, but nothing in use."""
     for beside in path.parent.iterdir() if path.parent.is_dir() else ():
         if WRITING.search(beside.name) and WRITING.sub("", beside.name) == path.name:
             with suppress(OSError):
@@ -97,7 +108,7 @@ def clear_abandoned(path: Path) -> None:
 
 
 def in_use(path: Path) -> bool:
-    """Whether whoever made this file by `create_beside` has it open."""
+    """Whether a file that was made by `create_beside` is still open."""
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -109,7 +120,7 @@ def in_use(path: Path) -> bool:
 
 
 def append(path: Path, text: str) -> None:
-    """Write at the end of a file; on the disk when this returns."""
+    """Append text to a file; it is on the disk when this returns."""
     with appending(path) as file:
         file.write(text)
         file.flush()
@@ -117,20 +128,20 @@ def append(path: Path, text: str) -> None:
 
 
 def appending(path: Path) -> TextIO:
-    """A file to write on at its end."""
+    """A file, opened for appending; never a link, a pipe or a device."""
     descriptor = os.open(path, AT_THE_END, 0o666)
     _only_a_file(descriptor, path)
     return os.fdopen(descriptor, "a", encoding="utf-8")
 
 
 def read(path: Path) -> bytes:
-    """What is in a file."""
+    """The contents of a regular file."""
     with reading(path) as file:
         return file.read()
 
 
 def reading(path: Path) -> BinaryIO:
-    """A file to read from."""
+    """A regular file, opened for reading; pipes and devices are refused."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     _only_a_file(descriptor, path)
     return os.fdopen(descriptor, "rb")

@@ -1,18 +1,18 @@
-"""Aggregating survives forks, whatever the other threads are doing at that moment.
+"""Makes aggregation safe in forked processes, whatever other threads do at the moment of the fork.
 
-A forked child has one thread, and all else as it was: locks that other threads held, libraries in
-the middle of something. (The OpenBLAS below numpy even stops for ever if the *parent* multiplies
-matrices meanwhile.) So a fork waits until no other thread aggregates.
+A forked child has only one thread, but all else as it was: locks that other threads held, libraries
+in the middle of an operation. (OpenBLAS, which numpy uses, even hangs for ever if the *parent*
+multiplies matrices meanwhile.) So a fork waits until no other thread aggregates.
 
-The child's one thread still counts on the OpenMP threads that it had in the parent: its next large
-operation in torch would wait for them for ever. A thread that was started in the child gets its
-own, so one of these aggregates in its place.
+The one thread of the child still relies on the OpenMP threads of the parent: its next large
+operation in torch would wait for them for ever. A thread that is started in the child gets OpenMP
+threads of its own, so such a thread aggregates in its place.
 """
 
 from __future__ import annotations
 
-# Python holds locks of its own during a fork. Who aggregates may need them, so that they must be
-# taken after ours; what was registered first is taken last.
+# Python, too, holds locks during a fork. A thread that aggregates may need them, so a fork must
+# take ours first and these after. The handlers registered first run last: hence these imports.
 import concurrent.futures.thread  # noqa: F401
 import logging  # noqa: F401
 import os
@@ -94,16 +94,26 @@ if hasattr(os, "register_at_fork"):
 
 
 def held_during_forks(lock: Lock) -> None:
-    """Have forks wait for one more lock, which others than those inside may hold, too."""
+    """Have every fork hold this lock, too, so that no child finds it taken.
+
+    >>> held_during_forks(threading.Lock())
+    """
     _gate.locks.append(lock)
 
 
 def fork_safe(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Decorates what aggregates."""
+    """Decorate a function that aggregates, so that forks are safe while it runs.
+
+    >>> @fork_safe
+    ... def doubled(x: int) -> int:
+    ...     return 2 * x
+    >>> doubled(3)
+    6
+    """
 
     @wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        if sys.is_finalizing():  # the other threads have stopped where they were, locks in hand
+        if sys.is_finalizing():  # other threads were stopped where they were, and may hold locks
             return function(*args, **kwargs)
 
         def guarded() -> Result:
@@ -116,9 +126,9 @@ def fork_safe(function: Callable[Arguments, Result]) -> Callable[Arguments, Resu
 
 
 def awaited(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Decorates what a fork waits for and what any thread can do: loading a part of the library.
+    """Decorate a function that forks wait for but that any thread may run: one that imports.
 
-    A child that was forked while another thread imports finds that module locked for ever.
+    A child that is forked while another thread imports a module finds that module locked for ever.
     """
 
     @wraps(function)
@@ -132,7 +142,7 @@ def awaited(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
 
 
 def _elsewhere(function: Callable[[], Result]) -> Result:
-    """Call it in a new thread, if there can be one."""
+    """Call a function in a new thread; in this one if no thread can be started."""
     done: Future[Result] = Future()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""A class is its formula: checked parameters, and a repr that is the notation."""
+"""What rules, mixings and attacks share: checked parameters, and a repr that can be read back."""
 
 from __future__ import annotations
 
@@ -16,9 +16,18 @@ if TYPE_CHECKING:
 
 
 class Formula:
-    """Members are frozen dataclasses; their fields are the parameters of a formula.
+    """The base of all rules, mixings and attacks: a frozen dataclass whose fields are parameters.
 
-    One without parameters need not be a dataclass.
+    Parameters are checked against their annotations when an instance is built. The repr is the
+    notation of command line and files: what `parse` reads. A class without parameters need not be
+    a dataclass.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Power(Formula):
+    ...     exponent: int = 2
+    >>> Power(), Power(3)
+    (Power(), Power(exponent=3))
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -26,10 +35,11 @@ class Formula:
         return super().__new__(cls)
 
     def __repr__(self) -> str:
-        """As one would write it, without what has its default value: `Krum(f=5)`.
+        """As one would write it, without parameters that have their default: `Krum(f=5)`.
 
-        A field that was added when there were results already, and whose default is another
-        definition than theirs, is always written: metadata={"written": True}.
+        A field with `metadata={"written": True}` is always written. It is for a field that was
+        added when there were results already, and whose default changes the definition: their
+        repr, which lacks the field, must not become that of the new definition.
         """
         given = (
             f"{field.name}={_written(getattr(self, field.name))}"
@@ -41,41 +51,53 @@ class Formula:
 
     @final
     def __post_init__(self) -> None:
-        """Check each parameter by its annotation, then what they must be to each other."""
+        """Check each parameter against its annotation, then all of them together."""
         check_fields(self, type(self).__name__)
         self.check_parameters()
 
     def check_parameters(self) -> None:
-        """Raise a sentence about parameters that fit their fields but not each other."""
+        """Override it to raise where parameters are allowed one by one but not together."""
 
     @classmethod
     def wanted(cls, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-        """The parameters that these arguments make necessary, though they have a default."""
+        """Parameters with a default that must nevertheless be given beside these arguments.
+
+        `Bucketing(s="auto")`, for instance, needs f.
+        """
         return ()
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "__post_init__" in vars(cls):
             raise TypeError(
-                f"{cls.__name__} defines __post_init__, which checks the parameters by their "
-                "annotations; what else must hold belongs into check_parameters"
+                f"{cls.__name__} defines __post_init__, which is where parameters are checked "
+                "against their annotations; put further checks into check_parameters"
             )
-        # What a class has already, a dataclass does not replace: its repr stays the notation.
+        # A dataclass does not replace a repr that its class defines: so it stays the notation.
         if "__repr__" not in vars(cls):
             cls.__repr__ = cls.__repr__  # type: ignore[method-assign]
 
 
 def check_dataclass(kind: type[Formula]) -> None:
-    """Raise a sentence about a class whose parameters are none of a frozen dataclass."""
+    """Raise if a class has parameters (annotated names) and is not a frozen dataclass.
+
+    >>> class Power(Formula):
+    ...     exponent: int = 2
+    >>> try:
+    ...     check_dataclass(Power)
+    ... except ByzantiumError as error:
+    ...     print(str(error).partition(":")[0])
+    Power has the parameter 'exponent' but is not a dataclass
+    """
     remedy = f"write @dataclass(frozen=True) above class {kind.__name__}"
     if "__dataclass_fields__" in vars(kind):
         if not vars(kind)["__dataclass_params__"].frozen:
-            raise ByzantiumError(f"{kind.__name__} is a dataclass that can be changed: {remedy}")
+            raise ByzantiumError(f"{kind.__name__} is a dataclass that is not frozen: {remedy}")
         return
     for name, hint in inspect.get_annotations(kind).items():
         if not _is_class_variable(hint):
             raise ByzantiumError(
-                f"{kind.__name__} has the parameter {name!r} and is no dataclass: {remedy}"
+                f"{kind.__name__} has the parameter {name!r} but is not a dataclass: {remedy}"
             )
 
 
@@ -86,27 +108,41 @@ def _is_class_variable(hint: Any) -> bool:
 
 
 class Stateful:
-    """State carried from call to call is no field: it takes no part in repr, eq and hash."""
+    """The base of rules and attacks that may remember something from call to call.
+
+    This state is not a field: it does not show in the repr, and does not count when two instances
+    are compared or hashed.
+
+    >>> from byzantium import CenteredClipping
+    >>> rule = CenteredClipping(radius=1.0)
+    >>> _ = rule(torch.tensor([[1.0], [1.0], [100.0]]))
+    >>> rule, rule.state_dict()
+    (CenteredClipping(radius=1), {'centre': tensor([1.])})
+    >>> rule.reset()
+    >>> rule.state_dict()
+    {}
+    """
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What must be saved beside the parameters to go on where one stopped."""
+        """The state as named tensors: what to save, beside the parameters, to continue later."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from what `state_dict` returned; an empty mapping is the initial state."""
         if state:
             raise ByzantiumError(f"{self!r} has no state, got {', '.join(state)}")
 
     def reset(self) -> None:
-        """Forget the state."""
+        """Forget the state, as if nothing had been called before."""
         self.load_state_dict({})
 
 
 def parameters(formula: Formula | type[Formula]) -> tuple[dataclasses.Field[Any], ...]:
-    """The fields of a formula; one that is no dataclass has none."""
+    """The parameters of a formula, as dataclass fields; without a dataclass there are none."""
     return dataclasses.fields(formula) if dataclasses.is_dataclass(formula) else ()
 
 
 def _written(value: object) -> str:
-    """One text for equal numbers: 10, not 10.0."""
+    """The repr of a value; whole floats as 10, not 10.0, so that equal numbers look equal."""
     whole = isinstance(value, float) and abs(value) < 1e15 and value.is_integer()
     return repr(int(value) if whole else value)  # type: ignore[call-overload]

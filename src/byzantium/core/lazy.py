@@ -9,10 +9,21 @@ Value = TypeVar("Value")
 
 
 class cached_property(Generic[Value]):  # noqa: N801, as in functools
-    """What `functools.cached_property` is from Python 3.12 on: nobody waits for anybody.
+    """A property that is computed once, when it is first asked for, and then stored.
 
-    In Python 3.11 it holds one lock for all instances of a class. Threads would wait for each
-    other, and a child forked meanwhile for a thread that it does not have.
+    It is `functools.cached_property` as of Python 3.12, without a lock. That of Python 3.11 holds
+    one lock for all instances of a class: threads wait for each other, and a forked child may wait
+    for ever for a thread that it does not have.
+
+    >>> class Circle:
+    ...     @cached_property
+    ...     def area(self) -> float:
+    ...         print("computing")
+    ...         return 3.14
+    >>> circle = Circle()
+    >>> circle.area + circle.area
+    computing
+    6.28
     """
 
     def __init__(self, compute: Callable[[Any], Value]) -> None:
@@ -27,6 +38,6 @@ class cached_property(Generic[Value]):  # noqa: N801, as in functools
     def __get__(self, instance: object | None, owner: type) -> Self | Value:
         if instance is None:
             return self
-        # What stands in the instance is found before this is asked again.
+        # Python looks in the instance first, so from now on this is not asked again.
         value = instance.__dict__[self._name] = self._compute(instance)
         return value

@@ -1,4 +1,4 @@
-"""What there is of each kind, by name: one table for what ships and for what plugins add."""
+"""Tables of what can be named in our notation: what ships with Byzantium, and what plugins add."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ Function = TypeVar("Function")
 
 @dataclass(frozen=True)
 class Plugin:
-    """Code that the user chose to run, and that adds members.
+    """A file or an installed package of the user's that adds rules, attacks, models and the like.
 
-    name:   of its file, or of the entry point of an installed package.
-    digest: of its source, "sha256:...".
-    place:  the whole path of its file; empty for an installed package, which is found by its name.
+    - `name`: the name of its file, or of the entry point of an installed package.
+    - `digest`: a digest of its source, "sha256:...".
+    - `place`: the full path of its file; empty for an installed package, which is found by name.
+
+    >>> print(Plugin("mine.py", "sha256:1f2e"))
+    mine.py sha256:1f2e
     """
 
     name: str
@@ -30,10 +33,16 @@ class Plugin:
 
 
 class Members(dict[str, Member]):
-    """The members of one kind, by their names in our notation.
+    """A table of all members of one kind (rules, attacks, models, ...) by name. It is a dictionary.
 
-    kind:    what sentences call one of them.
-    plugins: whose they are, of those that do not ship.
+    - `kind`: what error messages call a member, such as "rule or mixing".
+    - `shipped`: the members that are part of Byzantium.
+    - `plugins`: for each member that a plugin added, which one.
+
+    >>> losses = Members("loss", {"squared": lambda x, y: (x - y) ** 2})
+    >>> losses.add("absolute", lambda x, y: abs(x - y), Plugin("mine.py", "sha256:1f2e"))
+    >>> sorted(losses)
+    ['absolute', 'squared']
     """
 
     def __init__(self, kind: str, shipped: Mapping[str, Member]) -> None:
@@ -42,7 +51,7 @@ class Members(dict[str, Member]):
         self.plugins: dict[str, Plugin] = {}
 
     def check_new(self, name: str, plugin: Plugin) -> None:
-        """Raise a sentence unless a plugin may add a member of this name."""
+        """Raise if the name is taken, by Byzantium or by another plugin."""
         owner = self.plugins.get(name)
         if owner is not None and owner != plugin:
             raise ByzantiumError(
@@ -51,27 +60,37 @@ class Members(dict[str, Member]):
             )
         if owner is None and name in self:
             raise ByzantiumError(
-                f"{plugin.name} defines {name!r}, and a {self.kind} of this name is part of "
-                "Byzantium; give it another name"
+                f"{plugin.name} defines {name!r}, but a {self.kind} of this name is part of "
+                "Byzantium; give yours another name"
             )
 
     def add(self, name: str, member: Member, plugin: Plugin) -> None:
+        """Add a member of a plugin; one of the same plugin is replaced."""
         self.check_new(name, plugin)
         self[name] = member
         self.plugins[name] = plugin
 
     def remove(self, plugin: Plugin) -> None:
-        """Take out what a plugin added."""
+        """Remove all members that a plugin added."""
         for name in [name for name, owner in self.plugins.items() if owner == plugin]:
             del self[name], self.plugins[name]
 
 
 def offered(function: Function, kind: str) -> Function:
-    """Mark a function as a member of a kind, for whoever loads the file that it is in."""
+    """Mark a function as a member of a kind; loading its file as a plugin then finds it.
+
+    >>> def squared(x, y): ...
+    >>> offered_as(offered(squared, "loss"))
+    'loss'
+    """
     function.__dict__["offered"] = kind
     return function
 
 
 def offered_as(value: Any) -> str | None:
-    """The kind of member that a function was marked as."""
+    """The kind that a function was marked with by `offered`; None if it was not.
+
+    >>> offered_as(print) is None
+    True
+    """
     return getattr(value, "__dict__", {}).get("offered") if callable(value) else None

@@ -1,4 +1,4 @@
-"""Text to objects: `Name(argument=value)`. Read by a whitelist; nothing is ever evaluated."""
+"""Texts to objects: reads `Name(argument=value)`. Only listed names work; nothing is evaluated."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from byzantium.core.errors import ByzantiumError, KindError
 from byzantium.core.fields import fitted_arguments
 from byzantium.core.formula import Formula
 
-# Longer than any pipeline, and short enough for any text to be read at once.
+# Longer than any pipeline, and short enough that parsing never takes noticeable time.
 LONGEST = 2000
-# What a text can look like.
+# The forms that a text can have, as error messages show them.
 PIPELINE, SINGLE = "Mixing(name=value) >> Rule(name=value)", "name(argument=value)"
 
 Known = Mapping[str, Callable[..., Any]]
@@ -28,16 +28,23 @@ def read(
     known_arguments: Mapping[str, Any] | None = None,
     form: str = SINGLE,
 ) -> Any:
-    """Build `Name(argument=value, ...)` from what is known; of a pipeline several, joined by `>>`.
+    """Build the object that `Name(argument=value, ...)` describes; in a pipeline several with `>>`.
 
-    An argument that is needed and that the text leaves out may be found among the known ones. A
-    text that says something wrong is a ValueError, whatever is wrong with it.
+    - `text`: the text.
+    - `known`: what can be named: classes or functions by name. Nothing else is ever called.
+    - `known_arguments`: values for arguments that are needed and that the text leaves out.
+    - `form`: `SINGLE`, or `PIPELINE` where `>>` is allowed.
+
+    Whatever is wrong with the text, the error is a `ByzantiumError`.
+
+    >>> read("pair(1, b=2)", {"pair": lambda a, b: (a, b)})
+    (1, 2)
     """
     if not isinstance(text, str):
-        raise KindError(f"{form!r} is written as text, got a {type(text).__name__}")
+        raise KindError(f"a text of the form {form!r} is needed, got a {type(text).__name__}")
     if len(text) > LONGEST:
         raise ByzantiumError(
-            f"{text[:40]!r}... is {len(text)} characters long, more than {LONGEST}"
+            f"{text[:40]!r}... is {len(text)} characters long, more than the {LONGEST} allowed"
         )
     if ">>" in text and form != PIPELINE:
         raise ByzantiumError(f"{text!r} is not of the form {form!r}")
@@ -51,7 +58,7 @@ def read(
 
 
 def name(text: str) -> str | None:
-    """The name in `Name(argument=value)`; None where the text is nothing of that form.
+    """The name in `Name(argument=value)`; None if the text does not have that form.
 
     >>> name("Krum(f=5)"), name("Bucketing(s=2) >> Krum(f=5)")
     ('Krum', None)
@@ -66,7 +73,7 @@ def name(text: str) -> str | None:
 
 
 def names(text: str) -> set[str]:
-    """All names in a text of our notation, those of arguments aside; empty if it is none.
+    """All names in a text of our notation, without those of arguments; empty if it is not valid.
 
     >>> sorted(names("Bucketing(s=2) >> Krum(f=5)"))
     ['Bucketing', 'Krum']
@@ -78,15 +85,19 @@ def names(text: str) -> set[str]:
 
 
 def called(text: str) -> str:
-    """`Median` is short for `Median()`."""
+    """The text with parentheses: `Median` is short for `Median()`."""
     return f"{text.strip()}()" if text.strip().isidentifier() else text
 
 
 def spelled(text: str, known: Known, given: int = 0) -> tuple[str, Callable[..., Any]]:
-    """How `name(argument=value)` is written, and the function with these arguments.
+    """The standard spelling of `name(argument=value)`, and the function with these arguments.
 
-    The first `given` parameters of the functions are not of the notation. A name without arguments
-    stands for itself, and what has its default value is not written.
+    - `text`: the text; a name without arguments needs no parentheses.
+    - `known`: the functions that can be named.
+    - `given`: how many first parameters of these functions the caller fills in, so that they cannot
+      be written in the text.
+
+    Arguments that have their default value are not spelled out.
     """
 
     def note(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,7 +120,7 @@ def spelled(text: str, known: Known, given: int = 0) -> tuple[str, Callable[...,
 def _tree(text: str) -> ast.expr:
     try:
         return ast.parse(text.strip(), mode="eval").body
-    except ValueError as error:  # null bytes, and halves of characters
+    except ValueError as error:  # null bytes, and lone surrogates
         raise SyntaxError(str(error)) from error
 
 
@@ -126,7 +137,8 @@ def _build(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str
             parameters = list(_parameters(known[name]))
             if len(positional) > len(parameters):
                 raise ByzantiumError(
-                    f"{text!r} gives {name} {len(positional)} values, it takes {len(parameters)}"
+                    f"{text!r} gives {name} {len(positional)} values, but it takes at most "
+                    f"{len(parameters)}"
                 )
             arguments = {
                 parameter: _argument(value, text, known, known_arguments)
@@ -146,7 +158,9 @@ def _build(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str
                 arguments[keyword.arg] = _argument(keyword.value, text, known, known_arguments)
             for parameter in _needed(known[name], arguments):
                 if parameter not in known_arguments:
-                    raise ByzantiumError(f"{text!r} lacks the argument {parameter!r} of {name}")
+                    raise ByzantiumError(
+                        f"{text!r} lacks the argument {parameter!r}, which {name} needs"
+                    )
                 arguments[parameter] = known_arguments[parameter]
             return known[name](**arguments)
     raise ByzantiumError(
@@ -155,14 +169,14 @@ def _build(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str
 
 
 def _parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Those that can be written by their names."""
+    """The parameters of a function that can be written by name."""
     found = inspect.signature(make).parameters
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {name: one for name, one in found.items() if one.kind not in several}
 
 
 def _needed(known: Callable[..., Any], arguments: Mapping[str, Any]) -> list[str]:
-    """What must be given beside these arguments: what has no default, and what they make needed."""
+    """Which parameters must still be given: those without a default, and see `Formula.wanted`."""
     parameters = _parameters(known).values()
     needed = [one.name for one in parameters if one.default is one.empty]
     if inspect.isclass(known) and issubclass(known, Formula):
@@ -186,7 +200,7 @@ def _argument(node: ast.expr, text: str, known: Known, known_arguments: Mapping[
 
 
 def hint(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about a name that is not known."""
+    """The end of a message about an unknown name: the closest known one, or all of them."""
     known = list(known)
     close = get_close_matches(name, known, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(sorted(known))}"

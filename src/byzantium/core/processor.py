@@ -1,4 +1,4 @@
-"""What a time was measured on: never the name of a machine, nor a path."""
+"""The processor, to say what a time was measured on without naming the machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from pathlib import Path
 
 @cache
 def processor() -> str:
-    """What the processor calls itself; its architecture, where the system does not tell."""
+    """The name of the processor, such as "AMD EPYC 7763"; its architecture if there is none.
+
+    >>> bool(processor())
+    True
+    """
     name = platform.machine()
     try:
         told = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")

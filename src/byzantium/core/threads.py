@@ -1,8 +1,9 @@
-"""Threads that help the calling thread, and which it can do without.
+"""Spreading work over threads that help the calling thread; it also gets by without them.
 
-In the main thread these are the ones of torch, if they can be asked. After each operation of torch
-they wait in a loop for some milliseconds, and threads of our own would share the cores with them:
-directly after a backward pass an aggregation took a quarter longer. Elsewhere they are our own.
+In the main thread the helpers are torch's own threads, if its OpenMP can be called. After each
+operation of torch these wait in a busy loop for some milliseconds, and threads of our own would
+compete with them for the cores: an aggregation directly after a backward pass took a quarter
+longer. Everywhere else the helpers are threads of our own.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Result = TypeVar("Result")
 
 
 class _Done(NamedTuple):
-    """What came of a piece."""
+    """The result of one piece of work, or the error that it raised."""
 
     place: int
     result: Any = None
@@ -38,10 +39,18 @@ class _Piece(NamedTuple):
 def spread(
     function: Callable[[int, int], Result], pieces: Sequence[tuple[int, int]], threads: int
 ) -> list[Result]:
-    """function(first, last) of each piece, by this thread and up to `threads` - 1 helpers.
+    """Call function(first, last) for each piece, on this thread and up to `threads` - 1 helpers.
 
-    It never waits for a piece that nobody has begun. Without helpers (the system has no threads
-    left, the interpreter is about to exit) this thread does everything.
+    - `function`: what to call; it should release the GIL, or threads gain nothing.
+    - `pieces`: a pair (first, last) for each call.
+    - `threads`: how many threads work at once, this one included.
+
+    Returns the results in the order of the pieces; if a call raises, its error is raised here. It
+    never waits for a piece that nobody has begun. Without helpers (the system has no threads left,
+    or the interpreter is about to exit) this thread does everything.
+
+    >>> spread(lambda first, last: sum(range(first, last)), [(0, 10), (10, 20)], threads=2)
+    [45, 145]
     """
     finished: SimpleQueue[_Done] = SimpleQueue()
     todo = deque(
@@ -90,9 +99,7 @@ FORKED = 0x40  # PF_FORKNOEXEC
 
 
 class _OpenMP(NamedTuple):
-    """What code that was compiled for OpenMP calls: to have other threads begin, to wait for them,
-    and to ask whether that is going on.
-    """
+    """Functions of the OpenMP library: start a parallel region, end it, ask whether in one."""
 
     start: Any
     end: Any
@@ -101,10 +108,10 @@ class _OpenMP(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _openmp(process: int) -> _OpenMP | None:
-    """Whoever loads torch finds it there. None where torch does without, or with another OpenMP.
+    """The OpenMP library that torch has loaded; None if it uses none, or another one than GNU's.
 
-    And in forked children: their main thread counts on threads that it had in the parent. Raises
-    where the system has no thread left, because OpenMP would end the process.
+    None in forked children, too: OpenMP in their main thread relies on threads that exist only in
+    the parent. Raises if the system has no thread left, because OpenMP would end the process.
     """
     try:
         library, state = ctypes.CDLL(None), Path("/proc/self/stat").read_text(encoding="utf-8")
@@ -122,8 +129,10 @@ def _openmp(process: int) -> _OpenMP | None:
 
 
 def _of_torch() -> _OpenMP | None:
-    """Not in other threads, for each of which OpenMP would start a team; not while the interpreter
-    exits; not twice at once.
+    """OpenMP, where its threads may be used now; None otherwise.
+
+    That is, not in other threads than the main one, for each of which OpenMP would start a team of
+    its own; not while the interpreter exits; and not within a parallel region.
     """
     if threading.get_ident() != threading.main_thread().ident or sys.is_finalizing():
         return None
@@ -135,7 +144,7 @@ def _of_torch() -> _OpenMP | None:
 
 
 def _together(todo: deque[_Piece], threads: int, openmp: _OpenMP) -> None:
-    """With the threads of torch. A signal may raise after `start`, and never before it."""
+    """Work on torch's threads. Python handles signals after `start`, and never before it."""
     start, end, _ = openmp
     try:
         start(_TAKES_PART, todo, threads)
@@ -153,7 +162,7 @@ class _Helpers:
         self._threads: list[threading.Thread] = []
 
     def call(self, number: int, todo: deque[_Piece]) -> None:
-        """Ask so many to help; each comes when it is free."""
+        """Ask so many helpers; each takes part as soon as it is free."""
         # Thread.start waits for the thread, which would never run once the interpreter goes down.
         while len(self._threads) < number and not sys.is_finalizing():
             thread = threading.Thread(target=self._help, name="byzantium", daemon=True)
@@ -172,5 +181,5 @@ class _Helpers:
 
 @lru_cache(maxsize=1)
 def _helpers(process: int) -> _Helpers:
-    """Of this process: threads do not follow into a forked child."""
+    """The helpers of this process: a forked child does not inherit threads."""
     return _Helpers()

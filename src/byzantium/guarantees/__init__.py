@@ -1,4 +1,4 @@
-"""What a pipeline promises, and what was found by attacking it."""
+"""How large the error of a pipeline can be: what is proved, and what a search by attack finds."""
 
 from byzantium.core.doors import door
 

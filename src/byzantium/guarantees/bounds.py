@@ -1,8 +1,9 @@
-"""What is proved of each rule and mixing. docs/guarantees.md has the propositions and their proofs.
+r"""What is proved of each rule and mixing; docs/guarantees.md has the propositions and proofs.
 
-A bound on a rule is a kappa: of n vectors, choose any n - f, with mean mu and variance sigma^2;
-whatever the other f are, |out - mu|^2 <= kappa sigma^2. For a class that is not listed we know of
-no bound; one's own rule is registered as ours are:
+A bound on a rule is a number kappa. It means: of n vectors choose any n - f, with mean :math:`\mu`
+and variance :math:`\sigma^2`; whatever the other f are,
+:math:`\|\mathrm{out} - \mu\|^2 \le \kappa \sigma^2`. For classes that are not listed here no
+bound is known. A bound for a rule of your own is registered in the same way as ours::
 
     @bound.register
     def _(rule: MyRule, n: int, f: int) -> Bound: ...
@@ -36,7 +37,16 @@ from byzantium.guarantees.measure import lower_bound
 
 @dataclass(frozen=True)
 class Bound:
-    """A kappa, and the propositions it follows from; infinite where there is none at all."""
+    """A proved bound on the error of a rule: a kappa, and the propositions it follows from.
+
+    - `kappa`: the largest squared error, in units of the honest variance; infinite if the error of
+      the rule is unbounded.
+    - `propositions`: their numbers in docs/guarantees.md.
+
+    >>> from byzantium import TrimmedMean
+    >>> bound(TrimmedMean(f=5), 25, 5)
+    Bound(kappa=0.3333333333333333, propositions=(3,))
+    """
 
     kappa: float
     propositions: tuple[int, ...]
@@ -44,13 +54,27 @@ class Bound:
 
 @singledispatch
 def bound(rule: object, n: int, f: int) -> Bound | None:
-    """Of a rule that is built for f bad ones of n; None where none is known."""
+    """The bound of a rule for n vectors of which f are bad; None if no bound is known.
+
+    >>> from byzantium import Mean, Median
+    >>> bound(Median(), 25, 5).kappa, bound(Mean(), 25, 5).kappa
+    (1.5, inf)
+    """
     return None
 
 
 @singledispatch
 def mixed(mixing: object, n: int, f: int, behind: float) -> Bound | None:
-    """Of a mixing of n vectors, f of them bad, before what has the kappa `behind`."""
+    """The bound of a mixing and what follows it; None if no bound is known.
+
+    - `mixing`: the mixing.
+    - `n`, `f`: how many vectors go into it, and how many of these are bad.
+    - `behind`: the kappa of what follows the mixing, for the vectors that come out of it.
+
+    >>> from byzantium import NearestNeighborMixing
+    >>> mixed(NearestNeighborMixing(f=5), 25, 5, behind=1.5).kappa
+    5.0
+    """
     return None
 
 
@@ -139,9 +163,11 @@ def _(mixing: NearestNeighborMixing, n: int, f: int, behind: float) -> Bound:
 
 
 def drawn(population: int, sizes: Sequence[int], behind: float) -> Bound | None:
-    """Where what follows is good for means of groups that are drawn from the honest (Prop. 10).
+    """The bound of averages of random groups and what follows them (Proposition 10).
 
-    population: how many there are to draw from; sizes: those of the groups that are surely good.
+    - `population`: how many honest vectors there are to draw from.
+    - `sizes`: the sizes of those groups that surely hold honest vectors only.
+    - `behind`: the kappa of what follows.
     """
     if not sizes:
         return None
@@ -156,11 +182,12 @@ def drawn(population: int, sizes: Sequence[int], behind: float) -> Bound | None:
 
 
 def agnostic(n: int, f: int, b: float) -> float:
-    """The kappa of `AgnosticClipping(f, b)` (Prop. 2); infinite where the proof says nothing.
+    """The kappa of `AgnosticClipping(f, b)` (Proposition 2); infinite where the proof gives none.
 
-    With r = s / sigma in (0, sqrt 2], three bounds hold for the error. The first falls with r and
-    then rises, the other two rise: so the largest of their smallest is at the end, or where the
-    first, falling, meets the others. Nothing is left to a grid.
+    Let r = s / sigma, which is in (0, sqrt 2]. Three bounds on the error hold for each r, so the
+    smallest of them does; the kappa is the largest of these over all r. The first bound falls with
+    r and then rises, the other two rise. So that largest is at the end of the interval, or where
+    the falling first bound meets the others, and is computed without a grid.
 
     >>> [round(agnostic(25, f, 1.25) / lower_bound(25, f), 2) for f in (1, 5, 8, 10, 12)]
     [1.41, 1.6, 2.17, 4.23, 6.89]
@@ -179,8 +206,8 @@ def agnostic(n: int, f: int, b: float) -> float:
 
     # From Proposition 1, for the n - f vectors whose spread is s; in units of s.
     around = 2 * radius * (1 - math.sqrt(majority / h * (1 - f / (b * b * h))))
-    inner = (1 + around**2) / (4 * radius)  # what is cut off of these
-    cuts = np.arange(f + 1)  # how many of the others are cut
+    inner = (1 + around**2) / (4 * radius)  # the mean length that clipping cuts off these
+    cuts = np.arange(f + 1)  # how many of the other vectors are clipped
     share = cuts / h
 
     def without(r: float) -> float:

@@ -1,4 +1,4 @@
-"""Certification by attack: how far a search can lead a pipeline astray."""
+"""Certification by attack: how large an error of a pipeline a search for bad inputs can find."""
 
 from __future__ import annotations
 
@@ -25,34 +25,39 @@ logger = logging.getLogger("byzantium")
 Watch = Callable[[int, int, str], None]
 Stop = Callable[[], bool]
 
-# A c above this counts as unbounded: what is bounded for n vectors is at most about n^2.
+# A c above this counts as unbounded: one that is bounded for n vectors is at most about n^2.
 UNBOUNDED = 1e6
-# How many inputs one search tries, each on so many draws of random mixings.
+# How many inputs one search tries, and on how many draws of random mixings each.
 BUDGET, DRAWS = 10_000, 8
-# On how many fresh draws the best inputs of a search meet again, and the winner is measured.
+# On how many new draws the best inputs of a search are compared again, and the worst is measured.
 AGAIN, MEASURED = 64, 512
-# The shares of the budget that go at most to known inputs, and to these and random beginnings; the
-# rest is for improving the best. And the share of each hill that is climbed.
+# The largest share of the budget for known inputs, and for these and random starts together; the
+# rest is for improving the best. Each hill climb gets a CLIMBS-th part of the budget.
 KNOWN, BEGUN, CLIMBS = 0.4, 0.7, 20
-# How many inputs are kept; from how many random beginnings each hill is chosen.
+# How many of the best inputs are kept; of how many random starts the best is improved.
 KEPT, BEGINNINGS = 8, 24
-# The difference of two kappas, beside one of them, that is none.
+# Kappas that differ by less than this, relatively, count as equal.
 SAME = 1e-6
-# How many inputs are tried side by side.
+# How many inputs are tried in one call.
 TOGETHER = 32
 IMPROVED = ", improved"
 
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """The worst input that one search found.
+    """The worst input that one search found, and how large the error on it is.
 
-    c:         how far it leads the rule astray; of random mixings the mean over draws that the
-               search did not know.
-    error:     the standard error of this mean; 0 where nothing is random.
-    rows:      (n, d), the input; its first f rows are bad.
-    how:       what made it.
-    tried:     how many inputs the search tried.
+    - `c`: the squared error in the units of the paper (see `Guarantee`). With random mixings it is
+      the mean over draws that the search had not seen.
+    - `error`: the standard error of this mean; 0 if nothing is random.
+    - `rows`: (n, d), the input; its first f rows are bad.
+    - `how`: how the input was made, in words.
+    - `tried`: how many inputs the search tried.
+
+    >>> from byzantium import TrimmedMean
+    >>> finding = attack(TrimmedMean(f=1), 5, 1, budget=500)
+    >>> finding.how, finding.rows.tolist()
+    ('1 of 4 honest at 1, bad at 0', [[0.0], [0.0], [0.0], [0.0], [1.0]])
     """
 
     c: float
@@ -64,7 +69,7 @@ class Finding:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Rules say what they reject or cannot prove; of a thousand attacks nobody wants to hear it."""
+    """No log lines: rules log what they reject, which is of no interest in thousands of tries."""
     before = logger.disabled
     logger.disabled = True
     try:
@@ -74,10 +79,10 @@ def _silent() -> Iterator[None]:
 
 
 def check(rule: Aggregator, n: int, f: int) -> None:
-    """Raise a sentence unless a rule can be tried on n vectors of which f are bad."""
+    """Raise a `ByzantiumError` unless a rule can be tried on n vectors of which f are bad."""
     if not 1 <= f < n - 1:
         raise ByzantiumError(
-            f"to attack takes at least one bad and two honest vectors, got f={f} of n={n}"
+            f"an attack needs at least one bad and two honest vectors, got f={f} of n={n}"
         )
     check_sizes(rule.stages, n)
 
@@ -94,12 +99,24 @@ def attack(
     watch: Watch = lambda done, total, note: None,
     stop: Stop = lambda: False,
 ) -> Finding | None:
-    """Look for the input that hurts a rule most; None where it was stopped.
+    """Search for the input on which a rule has the largest error; None if it was stopped.
 
-    First the families of `families`, then clusters in the plane from random beginnings, then all
-    points of the best. It ends when `budget` inputs were tried, or one shows that c is unbounded.
+    - `rule`: the rule or pipeline.
+    - `n`, `f`: how many vectors there are, and how many of them are bad: at least 1, and at least
+      two must be honest.
+    - `budget`: how many inputs to try. It ends earlier if one shows that c is unbounded.
+    - `draws`: on how many draws of random mixings each input is tried.
+    - `seed`: of the search; the same seed gives the same result.
+    - `honest`: more kinds of honest vectors to try, by name; each a matrix of n or more rows.
+    - `watch`: called as watch(tried, budget, note) again and again, for a progress bar.
+    - `stop`: asked again and again; the search ends when it returns True.
 
-    honest: more families of honest vectors, n or more of each.
+    It tries inputs that are known to hurt (`guarantees.families`), then random clusters in the
+    plane, and improves the worst ones by moving all of their points.
+
+    >>> from byzantium import TrimmedMean
+    >>> round(attack(TrimmedMean(f=1), 5, 1, budget=500).c, 3)
+    0.625
     """
     check(rule, n, f)
     with _silent():
@@ -120,7 +137,7 @@ class _Search:
         return c_of(kappa, self.trial.n, self.trial.f)
 
     def keep(self, found: Found) -> None:
-        """Among the best; one that hurts as much as another is no news."""
+        """Keep an input if it is among the worst, and none of these hurts exactly as much."""
         if found.kappa > 0 and not any(abs(1 - o.kappa / found.kappa) < SAME for o in self.best):
             self.best = sorted([*self.best, found], key=lambda one: -one.kappa)[:KEPT]
 
@@ -134,11 +151,12 @@ class _Search:
         self.watch(min(self.trial.tried, self.budget), self.budget, worst)
 
     def run(self, honest: Mapping[str, Array]) -> bool:
-        """Whether it came to its end."""
+        """Search; whether it came to its end, and was not stopped."""
         n, f, rng = self.trial.n, self.trial.f, self.rng
         self.look([*families.carrying(n, f), families.indistinct(n, f)])
         known = [*families.two_points(n, f), *families.attacked(n, f, rng, honest)]
-        # Alike ones side by side can be tried together; which are left out is a matter of chance.
+        # Inputs of one shape are tried together, so they stay in order; which of them are left out
+        # is random.
         some = rng.permutation(len(known))[: int(KNOWN * self.budget)]
         self.look(known[k] for k in sorted(some))
         for found in list(self.best[:2]):
@@ -177,18 +195,18 @@ class _Search:
         self.tell()
 
     def improve(self, found: Found, tries: int) -> None:
-        """Move all points of an input, each by itself."""
+        """Improve an input by moving each of its points separately."""
         start = Arrangement.free(found.rows)
         value, better = climbed(self.trial, start, tries, self.rng, found.kappa)
         self.keep(Found(value, better.rows, f"{found.how.removesuffix(IMPROVED)}{IMPROVED}"))
         self.tell()
 
     def finding(self) -> Finding:
-        """The worst, measured as its users call the rule, on draws that the search did not know."""
+        """The worst input, measured by calling the rule as users do, on draws not seen before."""
         if not self.best:
-            raise ByzantiumError(f"{self.trial.rule!r} refused all inputs")
+            raise ByzantiumError(f"{self.trial.rule!r} refused all inputs that were tried")
         again = self.trial.fresh(AGAIN, self.seed + 1_000_003)
-        # The input of the lower bound may have been outdone by luck alone.
+        # Others may have seemed worse than the input of the lower bound by luck alone.
         how, rows = families.indistinct(self.trial.n, self.trial.f)
         best = [*self.best, Found(0.0, rows, how)]
         worst = max(best, key=lambda one: _surely(again.each(one.rows)))
@@ -199,14 +217,19 @@ class _Search:
 
 
 def _surely(each: Array) -> float:
-    """What a mean is surely not below: the largest of several means is so by luck, too."""
+    """The mean minus two standard errors: the largest of several means owes something to luck."""
     return float(each.mean() - 2 * each.std() / math.sqrt(len(each)))
 
 
 def breakdown(rule: Aggregator, n: int, draws: int = 32) -> int | None:
-    """The smallest number of bad vectors among n that carries a rule away, as far as far points do.
+    """The smallest number of bad vectors among n that can move a rule arbitrarily far away.
 
-    None where not even a majority does. (The breakdown point of Donoho and Huber is this over n.)
+    - `rule`: the rule or pipeline.
+    - `n`: how many vectors there are.
+    - `draws`: on how many draws of random mixings each input is tried.
+
+    It is found by trying vectors that are far away. None if not even a majority of bad vectors
+    does. (Divided by n it is the breakdown point of Donoho and Huber, 1983.)
 
     >>> from byzantium import GeometricMedian, Mean, TrimmedMean
     >>> [breakdown(rule, 25) for rule in (Mean(), TrimmedMean(f=5), GeometricMedian())]
@@ -217,22 +240,29 @@ def breakdown(rule: Aggregator, n: int, draws: int = 32) -> int | None:
     def carried(bad: int) -> bool:
         trial.f = bad
         kappas = trial.kappas(np.array([rows for _, rows in families.carrying(n, bad)]))
-        # Where nobody is bad, a rule with a radius may be as far away.
+        # A rule with a radius may be that far away even if nobody is bad.
         return bool(kappas.max() > UNBOUNDED * max(1.0, kappas[0]))
 
     counts = range(1, min(n // 2 + 1, n - 2) + 1)
     with _silent():
-        # One more bad vector can do all that it would do if it were honest.
+        # Bisection: one more bad vector never hurts less, for it could behave honestly.
         place = bisect.bisect_left(counts, True, key=carried)
     return counts[place] if place < len(counts) else None
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What attacking a pipeline for n vectors of which f are bad has brought to light.
+    """What several searches for bad inputs of a pipeline found. `print` shows a summary.
 
-    findings:  the worst input of each search.
-    breakdown: the number of bad vectors that is enough to carry it away; None if none is.
+    - `rule`: the rule or pipeline.
+    - `n`, `f`: how many vectors there are, and how many of them are bad.
+    - `findings`: the worst input of each search.
+    - `breakdown`: how many bad vectors can move it arbitrarily far away; None if no number can.
+
+    >>> from byzantium import TrimmedMean
+    >>> certificate = certify(TrimmedMean(f=1), 5, 1, seeds=1, budget=500)
+    >>> round(certificate.c, 3), round(certificate.promised, 3), certificate.breakdown
+    (0.625, 0.625, 2)
     """
 
     rule: Aggregator
@@ -243,35 +273,38 @@ class Certificate:
 
     @property
     def worst(self) -> Finding:
+        """The finding with the largest error."""
         return max(self.findings, key=lambda finding: finding.c)
 
     @property
     def c(self) -> float:
-        """The worst c found: the true one is at least as large."""
+        """The largest c that was found: the true one is at least as large."""
         return self.worst.c
 
     @property
     def kappa(self) -> float:
+        """The same in units of the honest variance; see `Guarantee`."""
         return self.c / c_of(1, self.n, self.f)
 
     @property
     def unbounded(self) -> bool:
+        """Whether an input was found that shows that the error is unbounded."""
         return self.c > UNBOUNDED
 
     @property
     def least(self) -> float:
-        """The c below which no rule gets."""
+        """The smallest c that any rule can have."""
         return c_of(lower_bound(self.n, self.f), self.n, self.f)
 
     @cached_property
     def promised(self) -> float | None:
-        """The c that is proved; None where none is known, or there is none."""
+        """The c that is proved to be enough; None if no bound is known, or there is none."""
         if 2 * self.f >= self.n:
             return None
         return guarantee(self.rule, self.n, self.f).c
 
     def entry(self) -> dict[str, Any]:
-        """All but the inputs, as JSON has it."""
+        """Everything but the inputs, as values for JSON."""
         return {
             "rule": repr(self.rule),
             "n": self.n,
@@ -287,26 +320,28 @@ class Certificate:
         }
 
     def __str__(self) -> str:
-        found = "unbounded" if self.unbounded else f"c >= {self.c:.3g}"
+        found = "the error is unbounded" if self.unbounded else f"found c >= {self.c:.3g}"
         if self.worst.error and not self.unbounded:
             found += f" (+- {self.worst.error:.1g})"
         tried = sum(finding.tried for finding in self.findings)
         carried = (
-            "not even a majority carries it away"
+            "not even a majority of bad vectors moves it arbitrarily far"
             if self.breakdown is None
-            else f"{self.breakdown} of {self.n} carry it away"
+            else f"{self.breakdown} of {self.n} vectors, if bad, can move it arbitrarily far"
         )
-        promised = "nothing is" if self.promised is None else f"c <= {self.promised:.3g} is"
+        proved = (
+            "no bound is proved" if self.promised is None else f"proved c <= {self.promised:.3g}"
+        )
         return (
-            f"{self.rule!r}, {self.f} of {self.n} bad: {found}, {promised} proved; "
-            f"no rule is below {self.least:.3g}\n"
-            f"the worst of {tried} tries: {self.worst.how}\n"
+            f"{self.rule!r}, {self.f} of {self.n} vectors bad: {found}, {proved}; "
+            f"no rule has c < {self.least:.3g}\n"
+            f"the worst of {tried} inputs: {self.worst.how}\n"
             f"{carried}"
         )
 
 
 def _short(number: float) -> float:
-    """With four digits: what differs beyond them is chance."""
+    """A number with four digits: further ones are chance."""
     return float(f"{number:.4g}")
 
 
@@ -321,16 +356,18 @@ def certify(
     honest: Mapping[str, Array] | None = None,
     watch: Watch = lambda done, total, note: None,
 ) -> Certificate:
-    """Attack a rule or pipeline with several searches, and say what the worst of them found.
+    """Attack a rule or pipeline with several searches, and collect what they found.
 
-    It takes seconds to a minute. What it finds is no proof: the true c may be larger. The same
-    arguments give the same certificate. The parameters are those of `attack`.
+    - `seeds`: how many searches, each with a seed of its own.
+
+    The other parameters are those of `attack`. It takes seconds to a minute. What it finds is not a
+    proof: the true c may be larger. The same arguments give the same certificate.
 
     >>> from byzantium import TrimmedMean
     >>> print(certify(TrimmedMean(f=1), 5, 1, seeds=1, budget=500))
-    TrimmedMean(f=1), 1 of 5 bad: c >= 0.625, c <= 0.625 is proved; no rule is below 0.625
-    the worst of 513 tries: 1 of 4 honest at 1, bad at 0
-    2 of 5 carry it away
+    TrimmedMean(f=1), 1 of 5 vectors bad: found c >= 0.625, proved c <= 0.625; no rule has c < 0.625
+    the worst of 513 inputs: 1 of 4 honest at 1, bad at 0
+    2 of 5 vectors, if bad, can move it arbitrarily far
     """
     findings = []
     for seed in range(seeds):

@@ -1,4 +1,4 @@
-"""Inputs that are known to hurt: many kinds of honest vectors, and every kind of attacker.
+"""Inputs that are known to hurt: many kinds of honest vectors with every kind of attack.
 
 The first f rows of an input are bad, as in `search`.
 """
@@ -15,21 +15,21 @@ from byzantium import threats
 from byzantium.guarantees.search import Array
 from byzantium.threats import Attack, Tuned
 
-# The dimension of honest vectors, where nothing else says it.
+# The dimension of honest vectors.
 D = 10
-# How far away attackers go, in units of the honest spread: beyond 1e16 sums in float64 forget the
-# honest vectors, and a rule that subtracts what it does not want is left with nothing.
+# How far away attackers go, in units of the honest spread. Beyond 1e16, sums in float64 lose the
+# honest vectors, and so does a rule that subtracts what it does not want.
 FAR = (3.0, 1e2, 1e8, 1e20)
 # How far the honest vectors are from the origin where this matters.
 AWAY = 1e4
-# How hard an attack pushes that can push less or more.
+# The strengths of attacks that have one.
 STRENGTHS = (0.3, 1.0, 3.0, 10.0, 100.0)
-# What whole inputs are multiplied by, for rules that know a length: those with a radius.
+# What whole inputs are multiplied by, for rules with a fixed length: those with a radius.
 SCALES = tuple(10.0**k for k in (-12, -8, -6, -4, -3, -2, -1, 1, 2, 3, 4, 6, 8, 12))
 
 
 def honest(m: int, rng: np.random.Generator) -> dict[str, Array]:
-    """So many vectors of each family, by its name."""
+    """Honest vectors of each family, m of each, by its name."""
     gaussian = rng.normal(size=(m, D))
     # Of ten classes each is 1.7 times rarer than the one before.
     shares = 1.7 ** -np.arange(D)
@@ -47,9 +47,9 @@ def honest(m: int, rng: np.random.Generator) -> dict[str, Array]:
 
 
 def attacks() -> list[Attack]:
-    """One of each kind in `threats`, in several strengths where it has one.
+    """One attack of each kind in `threats`, with several strengths where it has one.
 
-    (`Tuned` is a search for the strength, and so is what these are tried for.)
+    (Without `Tuned`, which searches for a strength: so does the search that these are for.)
     """
     exported = (getattr(threats, name) for name in threats.__all__)
     kinds = [one for one in exported if inspect.isclass(one) and issubclass(one, Attack)]
@@ -65,9 +65,9 @@ def attacks() -> list[Attack]:
 def attacked(
     n: int, f: int, rng: np.random.Generator, given: Mapping[str, Array]
 ) -> list[tuple[str, Array]]:
-    """Honest families, and those given, against all of `threats`: the name of each, and its rows.
+    """Names and rows of inputs: all honest families, and those given, under all attacks.
 
-    given: more honest vectors, n or more of each.
+    - `given`: more families of honest vectors, each of n or more rows.
     """
     more = {name: rows[rng.permutation(len(rows))[:n]] for name, rows in given.items()}
     found = []
@@ -89,7 +89,7 @@ def attacked(
 def far(
     others: Array, f: int, rng: np.random.Generator, distances: tuple[float, ...] = FAR
 ) -> Iterator[tuple[str, Array]]:
-    """F attackers at each distance: all at one point, on two sides, and each in its direction."""
+    """Attackers at each distance: all at one point, on two sides, and each in its own direction."""
     mean = others.mean(axis=0)
     spread = np.sqrt(((others - mean) ** 2).sum(axis=1).mean())
     directions = rng.normal(size=(f, others.shape[1]))
@@ -104,9 +104,9 @@ def far(
 
 
 def carrying(n: int, bad: int) -> Iterator[tuple[str, Array]]:
-    """Inputs that show whether bad vectors can carry a rule away; in the first nobody is bad.
+    """Inputs that show whether bad vectors can move a rule anywhere; in the first nobody is bad.
 
-    The honest ones are far from the origin: a rule that loses them is found out, too.
+    The honest vectors are far from the origin, so that a rule that loses them is noticed, too.
     """
     rng = np.random.default_rng(0)
     rows = AWAY + rng.normal(size=(n, 2))
@@ -116,9 +116,9 @@ def carrying(n: int, bad: int) -> Iterator[tuple[str, Array]]:
 
 
 def indistinct(n: int, f: int) -> tuple[str, Array]:
-    """On which whoever is right wherever n - f vectors are one errs by as much as any rule must.
+    """The input of the lower bound (see `measure.lower_bound`).
 
-    f of the honest stand at 1, the others and the bad at 0: the f at 1 might be the bad ones.
+    f honest vectors are at 1, all others, honest or bad, at 0: the f at 1 might be the bad ones.
     """
     rows = np.zeros((n, 1))
     rows[n - f :] = 1
@@ -126,7 +126,7 @@ def indistinct(n: int, f: int) -> tuple[str, Array]:
 
 
 def two_points(n: int, f: int) -> Iterator[tuple[str, Array]]:
-    """Honest vectors at 0 and at 1 on a line, for all divisions, and attackers at some points."""
+    """Honest vectors at 0 and at 1 on a line, in all proportions, and attackers at some points."""
     for ones in range(1, n - f):
         others = (np.arange(n - f) < ones)[:, None] * 1.0
         for place in (0.0, 1.0, 0.5, 2.0, -1.0, 1e3, -1e3):
@@ -138,7 +138,7 @@ def two_points(n: int, f: int) -> Iterator[tuple[str, Array]]:
 
 
 def stretched(rows: Array, f: int) -> Iterator[tuple[str, Array]]:
-    """An input in other units, and far from the origin: rules that know a length can tell."""
+    """An input in other units, and far from the origin: it matters to rules with a fixed length."""
     size = float(np.abs(rows[f:] - rows[f:].mean(axis=0)).max())
     for scale in SCALES:
         yield f"times {scale:g}", rows * scale

@@ -1,4 +1,4 @@
-"""What a pipeline promises for n vectors of which f are bad, and from what that follows."""
+"""What a pipeline promises for n vectors of which f are bad, and which proofs that follows from."""
 
 from __future__ import annotations
 
@@ -24,23 +24,39 @@ from byzantium.guarantees.measure import c_of, lower_bound
 
 logger = logging.getLogger("byzantium")
 
-# More vectors than anyone aggregates; some bounds look at each.
+# More vectors than anyone aggregates; the time of some bounds grows with n.
 MOST = 1_000_000
 
 
 @dataclass(frozen=True)
 class Guarantee:
-    """A promise: E |out - mu|^2 <= kappa sigma^2 = c delta rho^2, or why there is none.
+    r"""What a pipeline promises: a bound on its error, or the reason why there is none.
 
-    mu, sigma^2 and rho^2 are of the honest vectors, as in `measure`; the expectation is over random
-    mixings, which whoever sends the f others does not know in advance.
+    .. math:: E \|\mathrm{out} - \mu\|^2 \le \kappa \sigma^2 = c \delta \rho^2
 
-    pipeline:     the pipeline, and `stages`, its steps as they are for n vectors.
-    reaching:     how many vectors reach the rule at its end; at most `bad` of them are bad.
-    kappa:        None where nothing is promised.
-    propositions: those of docs/guarantees.md from which it follows.
-    gap:          why nothing is promised; "" where something is.
-    published:    what the paper's appendix has for the same pipeline, if anything.
+    :math:`\mu` is the mean of the honest vectors, :math:`\sigma^2` their variance and
+    :math:`\rho^2` the mean squared distance of two different ones; :math:`\delta = f/n`. The
+    expectation is over random mixings, which the attackers do not know in advance. `print` shows
+    all of it in sentences.
+
+    - `pipeline`: the rule or pipeline.
+    - `stages`: its steps, with all parameters known for n vectors.
+    - `n`, `f`: how many vectors there are, and how many of them are bad.
+    - `reaching`, `bad`: how many vectors reach the rule at the end, and how many of these may be
+      bad.
+    - `kappa`: the bound; None if nothing is promised.
+    - `propositions`: the propositions of docs/guarantees.md that it follows from.
+    - `gap`: why nothing is promised; "" if something is.
+    - `published`: what the appendix of the bucketing paper states for the same pipeline; "" if it
+      says nothing.
+
+    Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan: Fixing by Mixing, AISTATS 2023;
+    Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, 2022.
+
+    >>> from byzantium import TrimmedMean
+    >>> promise = guarantee(TrimmedMean(f=5), n=25, f=5)
+    >>> promise.covered, round(promise.kappa, 3), round(promise.c, 3), promise.propositions
+    (True, 0.333, 0.792, (3,))
     """
 
     pipeline: Aggregator
@@ -56,31 +72,41 @@ class Guarantee:
 
     @property
     def covered(self) -> bool:
+        """Whether anything is promised."""
         return self.kappa is not None
 
     @property
     def delta(self) -> float:
+        """The share of bad vectors, f / n."""
         return self.f / self.n
 
     @property
     def delta_max(self) -> float:
-        """The share of bad vectors that the rule at the end must meet less than."""
+        """The rule at the end tolerates a share of bad vectors below this number."""
         rule = self.stages[-1]
         assert isinstance(rule, Aggregator)
         return rule.delta_max
 
     @property
     def c(self) -> float | None:
-        """The paper's c; None where nothing is promised, or nobody is bad."""
+        """The bound in the paper's units; None if nothing is promised, or f is 0."""
         return c_of(self.kappa, self.n, self.f) if self.kappa is not None and self.f else None
 
     def plateau(self, heterogeneity: float) -> float | None:
-        """By Theorem 2, what the squared gradient falls to, up to a factor: c delta zeta^2."""
+        r"""What the squared gradient falls to in training, up to a constant factor (Theorem 2).
+
+        It is :math:`c \delta \zeta^2`; `heterogeneity` is :math:`\zeta^2`, how much the gradients
+        of honest workers differ. None if nothing is promised.
+        """
         return None if self.kappa is None else (self.c or 0) * self.delta * heterogeneity
 
     @property
     def most_relative(self) -> float | None:
-        """1 / (60 c delta): for a B^2 below it, Theorem 4 lets the gradient vanish."""
+        r"""The bound on :math:`B^2` in Theorem 4, :math:`1 / (60 c \delta)`.
+
+        If honest gradients differ by at most :math:`B^2` times the squared gradient, and that is
+        below this number, the gradient vanishes in training. None if nothing is promised.
+        """
         if self.kappa is None:
             return None
         return 1 / (60 * self.c * self.delta) if self.c else math.inf
@@ -88,14 +114,14 @@ class Guarantee:
     def __str__(self) -> str:
         rule = self.stages[-1]
         mixings = " >> ".join(map(repr, self.stages[:-1]))
-        built = "" if rule.bad is None else f"is built for {rule.bad} and "
+        built = "" if rule.bad is None else f"is built for {rule.bad} bad vectors and "
         most = Fraction(self.delta_max).limit_denominator(100)
-        below = f"stands less than {most} of them" if most else "stands none"
+        below = f"tolerates less than {most} of all" if most else "tolerates none"
         return "\n".join(
             (
                 f"{self.pipeline!r} for {self.n} vectors, {self.f} of them bad: "
                 f"delta = {self.delta:.3g}",
-                (f"{mixings} leaves {self.reaching} vectors" if mixings else "all vectors reach it")
+                (f"{mixings} leaves {self.reaching} vectors" if mixings else "all reach the rule")
                 + f", at most {self.bad} of them bad; {rule!r} {built}{below}",
                 self._promise(),
             )
@@ -105,32 +131,37 @@ class Guarantee:
         if self.kappa is None:
             return f"not covered: {self.gap}"
         listed = ", ".join(map(str, self.propositions))
-        by = f" (docs/guarantees.md, Proposition {listed})" if listed else ""
+        many = "s" * (len(self.propositions) > 1)
+        by = f" (docs/guarantees.md, Proposition{many} {listed})" if listed else ""
         if self.c is None:
             return f"covered: squared error <= {self.kappa:.3g} sigma^2{by}"
         least = c_of(lower_bound(self.n, self.f), self.n, self.f)
         also = f"; {self.published}" if self.published else ""
         return (
             f"covered: squared error <= {self.c:.3g} delta rho^2 = {self.kappa:.3g} sigma^2{by}; "
-            f"no rule promises less than {least:.3g} delta rho^2{also}"
+            f"no rule can promise less than {least:.3g} delta rho^2{also}"
         )
 
 
 def guarantee(rule: Aggregator, n: int, f: int) -> Guarantee:
     """What a pipeline promises for n vectors of which f are bad.
 
-    f is the most that may be bad. Where it is said too small, nothing holds: f + 1 vectors far away
-    move most rules anywhere. Where it is said too large, a promise gets a little worse.
+    - `rule`: the rule or pipeline.
+    - `n`: how many vectors there are, at most a million.
+    - `f`: how many of them may be bad, at least 0 and less than n / 2. Rather too large than too
+      small: if more than f are bad, nothing holds, and f + 1 vectors far away move most rules
+      anywhere; if fewer are, the promise is a little worse than it could be.
 
     >>> from byzantium import Bucketing, Krum, Resampling
     >>> guarantee(Bucketing(s=2) >> Krum(f=5), n=25, f=5).covered
     True
     >>> guarantee(Resampling(s=2) >> Krum(f=5), n=25, f=5).gap
-    'Krum(f=5) is built for 5 bad vectors, and may meet 10'
+    'Krum(f=5) is built for 5 bad vectors, but may meet 10'
     """
     if not 0 <= 2 * f < n:
         raise ByzantiumError(
-            f"f must be less than half of n, or nobody can tell who is honest; got f={f}, n={n}"
+            f"f must be at least 0 and less than half of n, or nobody can tell who is honest, got "
+            f"f={f}, n={n}"
         )
     if n > MOST:
         raise ByzantiumError(f"guarantees are for at most {MOST} vectors, got n={n}")
@@ -158,14 +189,14 @@ def guarantee(rule: Aggregator, n: int, f: int) -> Guarantee:
 
 
 class _Gap(Exception):  # noqa: N818
-    """Why a chain of propositions ends."""
+    """Why nothing is promised."""
 
 
 def _followed(stages: Sequence[Stage], n: int, f: int) -> Bound:
-    """The bound that follows for these steps, from that of the steps behind the first one."""
+    """The bound of these steps: that of the first, from the bound of those that follow it."""
     stage, *behind = stages
     if stage.bad is not None and stage.bad < f:
-        raise _Gap(f"{stage!r} is built for {stage.bad} bad vectors, and may meet {f}")
+        raise _Gap(f"{stage!r} is built for {stage.bad} bad vectors, but may meet {f}")
     if stage.bad is not None and stage.bad > f:  # fewer are bad than it is built for
         built = _followed(stages, n, stage.bad)
         return _joined(drawn(n - f, [1] * (n - stage.bad), built.kappa), built, stage)
@@ -175,8 +206,8 @@ def _followed(stages: Sequence[Stage], n: int, f: int) -> Bound:
     assert isinstance(stage, Aggregator)
     if f and f >= stage.delta_max * n:
         most = Fraction(stage.delta_max).limit_denominator(100)
-        said = f"less than {most} of them bad" if most else "no bad vectors"
-        raise _Gap(f"{stage!r} stands {said}, and may meet {f} of {n}")
+        said = f"less than {most} of its vectors bad" if most else "no bad vectors"
+        raise _Gap(f"{stage!r} tolerates {said}, but may meet {f} of {n}")
     found = bound(stage, n, f)
     if found is None:
         raise _Gap(f"no bound is known for {stage!r}")
@@ -185,7 +216,7 @@ def _followed(stages: Sequence[Stage], n: int, f: int) -> Bound:
 
 def _joined(found: Bound | None, rest: Bound, stage: Stage) -> Bound:
     if found is None:
-        raise _Gap(f"no bound is known behind {stage!r}")
+        raise _Gap(f"no bound is known for {stage!r} and what follows it")
     return Bound(found.kappa, tuple(sorted({*found.propositions, *rest.propositions})))
 
 
@@ -200,14 +231,14 @@ def _published(stages: Sequence[Stage], n: int, f: int) -> str:
         printed = 1 / ((1 / 2 - share) * share)
         times_d = " d" if isinstance(rule, Median) else ""
         return (
-            f"the paper's appendix prints c = {printed:.3g}{times_d}, and its last step gives "
+            f"the paper's appendix prints c = {printed:.3g}{times_d}, but its last step gives "
             f"{printed / (1 / 2 - share):.3g}{times_d}"
         )
     return ""
 
 
 def reckoned(rule: Aggregator) -> int | None:
-    """How many bad vectors a pipeline reckons with: the largest f in it, if there is one."""
+    """How many bad vectors a pipeline expects: the largest f in it; None if it has none."""
     return max((stage.bad for stage in rule.stages if stage.bad is not None), default=None)
 
 
@@ -215,9 +246,15 @@ _SAID: set[tuple[str, int, int]] = set()
 
 
 def announce(rule: Aggregator, n: int, f: int | None = None) -> None:
-    """Log what a pipeline promises, once in a process; a warning where it does not cover.
+    """Log what a pipeline promises, once in a process; as a warning if it promises nothing.
 
-    f is the pipeline's own unless it is given; where it has none, there is nothing to say.
+    - `rule`: the rule or pipeline.
+    - `n`: how many vectors it will be given.
+    - `f`: how many of them may be bad; by default the largest f in the pipeline. If it has none,
+      nothing is logged.
+
+    >>> from byzantium import Krum
+    >>> announce(Krum(f=5), n=25)
     """
     f = reckoned(rule) if f is None else f
     if f is None or (repr(rule), n, f) in _SAID:

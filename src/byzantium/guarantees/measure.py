@@ -1,13 +1,16 @@
-"""How far a rule may be led astray: kappa and c, and what no rule can do better.
+r"""The units in which the error of a rule is measured, kappa and c, and the best that can be done.
 
-Of n vectors f are bad; the others, h = n - f, have mean mu and variance sigma^2, the mean of
-|x_i - mu|^2. rho^2 is the mean of |x_i - x_j|^2 over pairs of different honest vectors, which is
-2h / (h - 1) sigma^2; delta = f / n. The largest squared error over all inputs is
+Of n vectors, f are bad. The other h = n - f are honest, with mean :math:`\mu` and variance
+:math:`\sigma^2`, the mean of :math:`\|x_i - \mu\|^2`. :math:`\rho^2` is the mean of
+:math:`\|x_i - x_j\|^2` over pairs of different honest vectors, which is
+:math:`\frac{2h}{h-1} \sigma^2`; and :math:`\delta = f/n`. The largest squared error over all
+inputs, averaged over random mixings, is measured in one of two units:
 
-    kappa = sup |out - mu|^2 / sigma^2            (Allouah et al. 2023: (f, kappa)-robustness)
-    c     = sup |out - mu|^2 / (delta rho^2)      (the bucketing paper: (delta_max, c)-robustness)
+.. math:: \kappa = \sup \frac{\|\mathrm{out} - \mu\|^2}{\sigma^2}, \quad
+    c = \sup \frac{\|\mathrm{out} - \mu\|^2}{\delta \rho^2}
 
-where random mixings are averaged over: the two say the same in different units.
+The first is the :math:`(f, \kappa)`-robustness of Allouah et al. (Fixing by Mixing, 2023), the
+second the :math:`(\delta_{\max}, c)`-robustness of the bucketing paper.
 """
 
 from __future__ import annotations
@@ -16,11 +19,14 @@ import math
 
 
 def lower_bound(n: int, f: int) -> float:
-    """The kappa below which no rule gets: f / (n - 2f); infinite without an honest majority.
+    r"""The smallest kappa that any rule can have, :math:`f / (n - 2f)`.
 
-    Let f vectors stand at one place and n - f at another. If the f are bad, the result must be the
-    other place, because the honest ones do not differ. If instead f of the n - f are bad, it errs
-    by that much: no rule can tell which of both is the case.
+    - `n`: how many vectors there are.
+    - `f`: how many of them are bad. Where that is half of n or more, the result is infinite.
+
+    Why: let f vectors be at one point and n - f at another. If the f are bad, the result must be
+    the other point, because all honest vectors are there. If instead f of the n - f are bad, that
+    same result is wrong by exactly this much. No rule can tell the two cases apart.
 
     >>> lower_bound(25, 5)
     0.3333333333333333
@@ -29,7 +35,11 @@ def lower_bound(n: int, f: int) -> float:
 
 
 def c_of(kappa: float, n: int, f: int) -> float:
-    """The paper's c for a kappa; not a number where nobody is bad, or one is honest.
+    r"""The c of the bucketing paper that corresponds to a kappa, :math:`\kappa n (h-1) / (2 f h)`.
+
+    - `kappa`: the largest squared error in units of the honest variance.
+    - `n`, `f`: how many vectors there are, and how many of them are bad; h is n - f. Where f is 0,
+      or only one vector is honest, the result is NaN.
 
     >>> round(c_of(lower_bound(25, 5), 25, 5), 2)
     0.79

@@ -1,8 +1,8 @@
-"""The search for the input that hurts a rule most.
+"""The search for the input on which a rule has the largest error.
 
 An input is n rows of which the first f are bad: rules break ties by the lowest index, so ties go to
-the attackers. How much it hurts is its kappa, |out - mu|^2 / sigma^2 over the honest rows, averaged
-over draws of the random mixings.
+the attackers. How much an input hurts is its kappa, the squared error in units of the honest
+variance, averaged over draws of the random mixings.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from byzantium.core import ByzantiumError
 
 Array = NDArray[np.float64]
 
-# Where honest rows differ by less than this, squared and beside the largest, one measures rounding.
+# Where honest rows differ by less than this (squared, relative to the largest), all is rounding.
 LOST = 1e-10
-# Beyond it a rule may reject a row, so that it has to be asked itself.
+# Rows with larger numbers may be rejected, so that the rule itself must be called.
 HUGE = 1e100
-# On how many inputs and draws it is found out what kind of rule it is.
+# On how many inputs and draws it is tried whether a rule is random, and works by coordinate.
 PROBED = 4
-# How many inputs are made from one at a time.
+# How many variations of an input are tried at a time.
 OFFSPRING = 16
-# Steps, in units of the honest spread, below which a place cannot be improved.
+# The smallest step of a hill climb, in units of the honest spread.
 SMALLEST = 1e-6
 
 
 def kappas(rows: Array, outs: Array, f: int) -> Array:
-    """|out - mu|^2 / sigma^2 of results (draws, d) for the same rows.
+    r"""The kappa, :math:`\|\mathrm{out} - \mu\|^2 / \sigma^2`, of results (draws, d) for some rows.
 
-    Not a number where rounding hides how much the honest rows differ.
+    NaN where rounding hides how much the honest rows differ.
     """
     honest = rows[f:]
     mean = honest.mean(axis=0)
@@ -61,12 +61,12 @@ def _drawn(draws: int, seed: int) -> list[int]:
 
 
 class Trial:
-    """A rule on trial: what it makes of inputs, and how many were tried.
+    """A rule on trial: its error on inputs, and how many were tried.
 
-    draws: how many draws of random mixings each input is tried on, the same for all inputs, so that
-           they can be compared. One that is the best of many may owe it to these draws: `fresh`
-           gives a trial with others.
-    tried: how many inputs so far.
+    - `draws`: on how many draws of random mixings each input is tried; the same draws for all
+      inputs, so that they can be compared. The worst of many inputs may seem so by the luck of
+      these draws: `fresh` gives a trial with others.
+    - `tried`: how many inputs were tried so far.
     """
 
     def __init__(self, rule: Aggregator, n: int, f: int, draws: int = 8, seed: int = 0) -> None:
@@ -97,7 +97,7 @@ class Trial:
         return len(self._seeds)
 
     def fresh(self, draws: int, seed: int) -> Trial:
-        """The same with other draws; without random mixings there is nothing to draw."""
+        """The same trial with other draws; they matter only with random mixings."""
         other = copy.copy(self)
         other._seeds = _drawn(draws if self.random else 1, seed)
         return other
@@ -123,9 +123,9 @@ class Trial:
         return np.array(results)
 
     def kappas(self, inputs: Array) -> Array:
-        """(B, n, d) -> (B,): how much each hurts; minus infinity for what does not count.
+        """(B, n, d) -> (B,): how much each input hurts; minus infinity if it does not count.
 
-        By the shortest way there is. `each` asks the rule as its users do.
+        Computed in the fastest way there is; `each` calls the rule as users do.
         """
         self.tried += len(inputs)
         # What may be rejected is for the rule itself to see. (The comparison is false for NaN.)
@@ -160,10 +160,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Rows that stand at some places, several at one: `rows` is `places[of]`.
+    """Rows that share some places: `rows` is `places[of]`.
 
-    places: (k, d). With k = n and each row at a place of its own it is any input.
-    of:     (n,), which place each row stands at.
+    - `places`: (k, d), the places. With k = n and a place for each row it can be any input.
+    - `of`: (n,), the index of the place of each row.
     """
 
     places: Array
@@ -194,7 +194,7 @@ class Arrangement:
         return self.places[self.of]
 
     def varied(self, size: float, rng: np.random.Generator) -> Arrangement:
-        """One like it: some places moved by about this much, and perhaps rows at other places."""
+        """A variation: some places moved by about `size`, and perhaps some rows to other places."""
         (k, d), n = self.places.shape, len(self.of)
         share = rng.choice((1.5 / (k * d), 0.5, 1.0))
         places = self.places + size * rng.normal(size=(k, d)) * (rng.random((k, d)) < share)
@@ -208,10 +208,7 @@ class Arrangement:
 
 @dataclass(frozen=True)
 class Found:
-    """An input and how much it hurts.
-
-    how: what made it.
-    """
+    """An input, how much it hurts, and how it was made."""
 
     kappa: float
     rows: Array
@@ -225,9 +222,9 @@ def climbed(
     rng: np.random.Generator,
     value: float | None = None,
 ) -> tuple[float, Arrangement]:
-    """Hill climbing: of some variations the best is kept, if it is better.
+    """Hill climbing: of some variations the one that hurts most is kept, if it hurts more.
 
-    How far they are from each other follows from what helped, and gets smaller while nothing does.
+    The size of the variations follows the last one that helped, and shrinks while none does.
     """
     best = start
     if value is None:

@@ -1,4 +1,4 @@
-"""Attacks: honest vectors in, Byzantine vectors out; and attacks on labels."""
+"""Attacks: what the honest workers send in, what the attackers send out."""
 
 from byzantium.core.doors import door
 

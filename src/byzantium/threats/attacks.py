@@ -1,4 +1,4 @@
-"""The attacks: the paper's five, and what the field adds."""
+"""The attacks that need no state: most of the bucketing paper's, and others of the literature."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from byzantium.aggregation import column_blocks
 from byzantium.core import ByzantiumError, Measure
 from byzantium.threats.attack import Attack, Scene
 
-# What an attack that must not be noticed may owe to the rounding of its vector to the dtype.
+# By how much, relatively, rounding may carry a vector beyond the bound that hides it.
 ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, repr=False)
 class NoAttack(Attack):
-    """Everybody is honest: the attackers send their own vectors.
+    """No attack: the attackers send their own honest vectors, :math:`x_j`.
 
     >>> NoAttack()(torch.ones(3, 2), torch.tensor([[5.0, 6.0]]))
     tensor([[5., 6.]])
@@ -37,7 +37,10 @@ class NoAttack(Attack):
 
 @dataclass(frozen=True, repr=False)
 class BitFlip(Attack):
-    r"""Minus one's own vector, :math:`-x_j`.
+    r"""Each attacker sends its own honest vector with the sign flipped, :math:`-x_j`.
+
+    One of the five attacks of Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous
+    Datasets via Bucketing, 2022.
 
     >>> BitFlip()(torch.ones(3, 2), torch.tensor([[5.0, 6.0]]))
     tensor([[-5., -6.]])
@@ -52,7 +55,10 @@ class BitFlip(Attack):
 
 @dataclass(frozen=True, repr=False)
 class LabelFlip(NoAttack):
-    r"""One's own vector, but trained on labels turned around: y becomes classes - 1 - y.
+    r"""Each attacker trains honestly, but on wrong labels: label y becomes classes - 1 - y.
+
+    One of the five attacks of Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous
+    Datasets via Bucketing, 2022.
 
     >>> LabelFlip().labels(torch.tensor([0, 3, 9]), classes=10)
     tensor([9, 6, 0])
@@ -62,13 +68,18 @@ class LabelFlip(NoAttack):
 
     def labels(self, y: Tensor, classes: int) -> Tensor:
         if not classes:
-            raise ByzantiumError(f"{self!r} turns labels around, and these targets are numbers")
+            raise ByzantiumError(f"{self!r} needs labels of classes, but these targets are numbers")
         return classes - 1 - y
 
 
 @dataclass(frozen=True, repr=False)
 class InnerProduct(Attack):
-    r"""Minus a small multiple of the honest mean (IPM), :math:`-\epsilon \bar x`.
+    r"""All attackers send a negative multiple of the honest mean (IPM), :math:`-\epsilon \bar x`.
+
+    With a small epsilon these vectors lie near the honest ones, and a rule that chooses them turns
+    the step of the model around.
+
+    - `epsilon`: the factor, at least 0.
 
     Xie, Koyejo, Gupta: Fall of Empires, UAI 2020.
 
@@ -85,12 +96,16 @@ class InnerProduct(Attack):
 
 @dataclass(frozen=True, repr=False)
 class ALittleIsEnough(Attack):
-    r"""The honest mean, moved by z standard deviations in each coordinate (ALIE).
+    r"""All attackers send the honest mean moved by z standard deviations in each coordinate (ALIE).
 
     .. math:: \bar x - z \sigma, \quad z = \Phi^{-1}\left(\frac{n - q - s}{n - q}\right), \quad
         s = \lfloor n/2 + 1 \rfloor - q
 
-    by default: as far as it takes s honest supporters to look like the majority, and never below 0.
+    With this default z, about s honest workers lie beyond the attackers in each coordinate, and
+    together with these the attackers are a majority.
+
+    - `z`: how many standard deviations, at least 0; None, the default, means the formula above, but
+      never below 0.
 
     Baruch, Baruch, Goldberg: A Little Is Enough, NeurIPS 2019.
 
@@ -104,7 +119,7 @@ class ALittleIsEnough(Attack):
     strength: ClassVar[str | None] = "z"
 
     def deviations(self, n: int, q: int) -> float:
-        """z, for n workers of which q are attackers."""
+        """The number z for n workers of which q are attackers."""
         if self.z is not None:
             return self.z
         supporters = max(1, math.floor(n / 2 + 1) - q)
@@ -118,7 +133,9 @@ class ALittleIsEnough(Attack):
 
 @dataclass(frozen=True, repr=False)
 class GaussianNoise(Attack):
-    r"""Noise, :math:`\mathrm{scale} \cdot N(0, I)`, fresh for each attacker and round.
+    r"""Each attacker sends Gaussian noise, :math:`\mathrm{scale} \cdot N(0, I)`, new in each round.
+
+    - `scale`: the standard deviation of each coordinate, at least 0.
 
     >>> GaussianNoise(scale=2.0)(torch.ones(3, 2), q=4).shape
     torch.Size([4, 2])
@@ -135,7 +152,9 @@ class GaussianNoise(Attack):
 
 @dataclass(frozen=True, repr=False)
 class NonFinite(Attack):
-    """Numbers that are none: all NaN, all infinite of either sign, or all of these in turn.
+    """All attackers send values that are not finite: NaN or infinity.
+
+    - `kind`: "nan", "inf", "-inf", or "mixture" for these three in turn, coordinate by coordinate.
 
     >>> NonFinite("-inf")(torch.ones(3, 2), q=1)
     tensor([[-inf, -inf]])
@@ -155,19 +174,20 @@ class _Unnoticed(Attack):
 
     .. math:: \bar x - \gamma p
 
-    The direction p is one of three: the deviations by coordinate, the mean itself, or its signs.
-    All is measured from the first honest vector, in float64, so that a large common part costs no
-    digits; and again from the vector as it is sent, whose own digits may be as few as the spread
-    has. If its rounding carries it beyond the bound, gamma is made smaller.
+    The direction p is one of three: the standard deviations by coordinate, the mean itself, or the
+    signs of the mean. Everything is computed in float64, relative to the first honest vector, so
+    that a large common part costs no digits. Then the vector is rounded to the dtype that is sent,
+    and its distances are checked again: where rounding carried it beyond the bound, gamma is made
+    smaller.
     """
 
     direction: Literal["deviation", "unit", "sign"] = "deviation"
 
     @abstractmethod
     def conditions(self, squares: Tensor) -> Tensor:
-        """What is bounded, of the squared distances (..., h) to the honest vectors: (..., k).
+        """What is bounded, (..., k), from the squared distances (..., h) to the honest vectors.
 
-        No condition may exceed the largest of any honest vector. They are linear in the squares.
+        None of these may exceed the largest that an honest vector has. They must be linear.
         """
 
     def vectors(self, scene: Scene) -> Tensor:
@@ -201,14 +221,14 @@ class _Unnoticed(Attack):
             less = torch.maximum(excess, 2 * less)
 
     def _along(self, rows: Tensor, mean: Tensor) -> Tensor:
-        """The direction in some columns, of any length: gamma is found for the one it has."""
+        """The direction in some columns. Its length does not matter: gamma is found for it."""
         if self.direction == "deviation":
             return rows.std(dim=0, correction=min(1, len(rows) - 1))
         return mean if self.direction == "unit" else mean.sign()
 
 
 def _squared_distances(rows: Tensor, point: Tensor) -> Tensor:
-    """(n,), in float64, by differences, which are exact where the two are close."""
+    """(n,), in float64, from differences, which are exact where the two are close."""
     total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     for columns in column_blocks(len(rows), rows.shape[1], torch.float64):
         total += (rows[:, columns].double() - point[columns].double()).square().sum(dim=1)
@@ -217,13 +237,15 @@ def _squared_distances(rows: Tensor, point: Tensor) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class MinMax(_Unnoticed):
-    r"""No farther from any honest vector than the honest ones are from each other.
+    r"""The honest mean, moved as far as the largest distance between honest vectors allows.
 
     .. math:: \bar x - \gamma \sigma, \quad
         \max_i \|\bar x - \gamma \sigma - x_i\| = \max_{i,j} \|x_i - x_j\|
 
-    or, with another `direction`, along the mean ("unit") or its signs ("sign") instead of the
-    deviations. The paper searches gamma by bisection; each condition is a quadratic, solved here.
+    The paper searches gamma by bisection; here the quadratic equations are solved directly.
+
+    - `direction`: what the mean is moved against: the standard deviations by coordinate
+      ("deviation", as in the formula), the mean itself ("unit") or the signs of the mean ("sign").
 
     Shejwalkar, Houmansadr: Manipulating the Byzantine, NDSS 2021.
 
@@ -237,13 +259,15 @@ class MinMax(_Unnoticed):
 
 @dataclass(frozen=True, repr=False)
 class MinSum(_Unnoticed):
-    r"""A sum of squared distances to the honest vectors no larger than that of any honest one.
+    r"""The honest mean, moved as far as the sums of squared distances of honest vectors allow.
 
     .. math:: \bar x - \gamma \sigma, \quad
         \sum_i \|\bar x - \gamma \sigma - x_i\|^2 = \max_j \sum_i \|x_j - x_i\|^2
 
-    or, with another `direction`, along the mean ("unit") or its signs ("sign") instead of the
-    deviations. The paper searches gamma by bisection; the condition is a quadratic, solved here.
+    The paper searches gamma by bisection; here the quadratic equation is solved directly.
+
+    - `direction`: what the mean is moved against: the standard deviations by coordinate
+      ("deviation", as in the formula), the mean itself ("unit") or the signs of the mean ("sign").
 
     Shejwalkar, Houmansadr: Manipulating the Byzantine, NDSS 2021.
 

@@ -14,19 +14,23 @@ from byzantium.threats.attack import Attack, Scene
 
 @dataclass(frozen=True, repr=False)
 class Mimic(Attack):
-    r"""All attackers copy one honest worker, :math:`x_{i_\star}`, and so over-represent it.
+    r"""All attackers copy one honest worker, :math:`x_{i_\star}`, so that it is over-represented.
 
-    Nothing tells them from that worker: they cannot be filtered out. Whom to copy is found during a
-    warm-up, along the direction z of largest variance of all that the honest workers sent, by
-    Oja's method: with :math:`\mu` the mean so far,
+    They cannot be told from that worker, and so cannot be filtered out. Whom to copy is found in a
+    warm-up: it is the worker that lies farthest in the direction z in which the honest vectors vary
+    most. Oja's method finds z. With :math:`\mu` the mean of all honest vectors so far,
 
     .. math:: z \leftarrow \frac{t}{1+t} z + \frac{1}{1+t} \sum_i (x_i - \mu)(x_i - \mu)^\top z,
         \quad i_\star = \arg\max_i z^\top x_i
 
-    and z is brought to length one in each step. During the warm-up they copy the current argmax,
-    afterwards that worker for good, or with `retarget` the argmax of each round. `warmup` counts
-    rounds; None is one epoch. (The published runs used 1.) A `target` fixes the worker from the
-    beginning.
+    and z is scaled to length one after each step. During the warm-up the attackers copy the current
+    :math:`i_\star`; after it they keep to the last one. The attack has a state: z and what else the
+    warm-up found.
+
+    - `warmup`: how many rounds the warm-up takes, at least 1; None means one epoch. The published
+      runs used 1.
+    - `retarget`: whether to choose :math:`i_\star` anew in each round after the warm-up, too.
+    - `target`: the index of the worker to copy from the beginning; then there is no warm-up.
 
     Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, 2022.
 
@@ -41,13 +45,17 @@ class Mimic(Attack):
 
     def check_parameters(self) -> None:
         if self.target is not None and (self.warmup is not None or self.retarget):
-            raise ByzantiumError("Mimic takes a target, or looks for one, not both")
+            raise ByzantiumError(
+                "Mimic takes either a target, or warmup and retarget to find one, not both"
+            )
 
     def vectors(self, scene: Scene) -> Tensor:
         honest = scene.honest
         if self.target is not None:
             if self.target >= len(honest):
-                raise ByzantiumError(f"{self!r} needs more than {self.target} honest workers")
+                raise ByzantiumError(
+                    f"{self!r} needs more than {self.target} honest workers, got {len(honest)}"
+                )
             return honest[self.target]
         state = self._state
         if int(state["rounds"]) < self._warm_up_rounds(scene):
@@ -60,7 +68,10 @@ class Mimic(Attack):
     def _warm_up_rounds(self, scene: Scene) -> int:
         rounds = scene.epoch if self.warmup is None else self.warmup
         if rounds is None:
-            raise ByzantiumError(f"{self!r} warms up for an epoch: say epoch=..., or warmup=...")
+            raise ByzantiumError(
+                f"{self!r} warms up for one epoch of unknown length: pass epoch=... in the call, "
+                "or set warmup=..."
+            )
         return max(1, rounds)
 
     def _observe(self, honest: Tensor, generator: torch.Generator) -> None:
@@ -92,6 +103,9 @@ class Mimic(Attack):
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         if unknown := sorted(set(state) - {"rounds", "copied", "mean", "direction"}):
-            raise ByzantiumError(f"{self!r} has no such state: {', '.join(unknown)}")
+            raise ByzantiumError(
+                f"{self!r} has only the state 'rounds', 'copied', 'mean' and 'direction', got "
+                f"{', '.join(unknown)}"
+            )
         loaded = {name: value.clone() for name, value in state.items()}
         object.__setattr__(self, "_observed", {"rounds": torch.tensor(0)} | loaded)

@@ -1,4 +1,4 @@
-"""Text to attack: the inverse of repr."""
+"""From text to attack: the inverse of repr."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from byzantium.threats.attack import Attack
 
 @functools.cache
 def members() -> Members[type[Attack]]:
-    """The attacks that can be written: those at the door, and those of plugins."""
+    """All attacks that `parse_attack` knows, by name: ours, and those of loaded plugins.
+
+    >>> members()["BitFlip"]
+    <class 'byzantium.threats.attacks.BitFlip'>
+    """
     from byzantium import threats
 
     exported = (getattr(threats, name) for name in threats.__all__)
@@ -20,7 +24,7 @@ def members() -> Members[type[Attack]]:
 
 
 def parse_attack(text: str) -> Attack:
-    """Read an attack back from its repr.
+    """Read an attack from text, such as "InnerProduct(epsilon=0.5)"; the inverse of `repr`.
 
     >>> parse_attack("Tuned(InnerProduct(epsilon=0.5))")
     Tuned(attack=InnerProduct(epsilon=0.5), both=True)

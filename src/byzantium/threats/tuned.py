@@ -1,4 +1,4 @@
-"""An attack whose strength is searched against the rule at hand."""
+"""An attack that searches for the strength that hurts the server's rule most."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ from torch import Tensor
 from byzantium.core import ByzantiumError
 from byzantium.threats.attack import Attack, Scene
 
-# Ten strengths to try, of either sign; then twice three more around the best.
+# Ten strengths to try, of either sign; then up to six more around the best.
 GRID = tuple(2.0**k for k in range(-4, 6))
 
 
 @dataclass(frozen=True, repr=False)
 class Tuned(Attack):
-    r"""The strength of an attack that moves the server's rule farthest from the honest mean.
+    r"""Another attack, of the strength that moves the rule's result farthest from the honest mean.
 
     .. math:: \arg\max_\lambda \|\mathrm{rule}(x_1, \dots, \mathrm{attack}_\lambda) - \bar x\|
 
-    Of both signs, unless `both` is False: a rule that stands a push in one direction may give way
-    in the other. (`both` is always written, because runs before it searched one sign.) At most 26
-    probes in each round, on copies of the rule and with a generator of the attackers' own: a probe
-    never advances the server's state, and never sees its next permutation.
+    In each round it tries at most 26 strengths :math:`\lambda`, on copies of the rule and with
+    random numbers of the attackers' own: trying never changes the server's state, and never shows
+    its next random permutation.
+
+    - `attack`: the attack to tune; its class must name a `strength`, as `InnerProduct`,
+      `ALittleIsEnough` and `GaussianNoise` do.
+    - `both`: whether to try negative strengths, too: a rule that withstands a push in one direction
+      may give way in the other. It is always written out, because earlier runs tried one sign only.
 
     >>> from byzantium import Mean
     >>> from byzantium.threats import InnerProduct
@@ -53,7 +57,7 @@ class Tuned(Attack):
 
     def vectors(self, scene: Scene) -> Tensor:
         if scene.rule is None:
-            raise ByzantiumError(f"{self!r} needs the server's rule to try its strength on")
+            raise ByzantiumError(f"{self!r} needs the server's rule to tune itself to, rule=...")
         device = scene.generator.device
         seed = int(torch.randint(2**62, (), generator=scene.generator, device=device))
         own = dataclasses.replace(scene, generator=torch.Generator())
