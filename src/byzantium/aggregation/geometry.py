@@ -85,9 +85,9 @@ class Geometry:
         """The geometry of points as they are, before any mixing."""
         return cls(points, (), np.eye(points.n + len(points.anchors)))
 
-    def note(self, sentence: str) -> None:
+    def note(self, sentence: str, level: int = logging.WARNING) -> None:
         """Tell the user something: in the log, and in the notes of the report."""
-        logger.warning("%s", sentence)
+        logger.log(level, "%s", sentence)
         self.notes.append(sentence)
 
     @property
@@ -155,9 +155,11 @@ class Geometry:
             far = ~doubt[near] & (distances[near] > FAR * scale)
             doubt &= ~(far[:, None] & far)
             if doubt.any():
+                # Any attacker can bring this about, in every round, and nobody need do anything.
                 self.note(
-                    "huge vectors cancel each other in a mixing, so the mixed vectors are computed "
-                    "and measured themselves"
+                    "vectors cancel each other in a mixing, as +v and -v do, so the mixed vectors "
+                    "are computed and measured themselves",
+                    logging.INFO,
                 )
                 for step in self.steps:
                     self.basis = MixedPoints(self.basis, step, reference)

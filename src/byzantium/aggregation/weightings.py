@@ -91,7 +91,7 @@ class Krum(Weighting):
 class GeometricMedian(Weighting):
     r"""The point with the smallest sum of distances to the vectors.
 
-    .. math:: \arg\min_z \sum_i \|z - x_i\|
+    .. math:: \operatorname*{argmin}_z \sum_i \|z - x_i\|
 
     By default it is the exact minimiser. With `steps`, so many steps of Weiszfeld's iteration
 
