@@ -305,7 +305,7 @@ def gram() -> tuple[Figure, str]:
     reports = {name: rule.explain(X) for name, rule in rules.items()}
 
     figure = Figure(figsize=(WIDTH, 4.6))
-    title = "Krum and the geometric median see n x n numbers, however long the vectors"
+    title = "n x n numbers are enough for Krum and the geometric median"
     figure.suptitle(title, x=0.015, ha="left", fontsize=12, weight="bold")
     left, right = (0.1, 0.5), (0.73, 0.245)  # where columns begin, and how wide they are
     tall = right[1] * WIDTH / 4.6
