@@ -24,7 +24,7 @@ FLAGS = (
     "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
 )
-WIDTH, HEIGHT = 900, 760
+WIDTH, HEIGHT = 900, 770
 # Sharp on screens with twice as many pixels.
 SCALE = 2
 ALTS = {
@@ -68,7 +68,7 @@ def part(page: Page, first: str, last: str) -> Image.Image:
         page.evaluate(f"document.querySelector('{selector}').getBoundingClientRect().{side}")
         for selector, side in ((first, "top"), (last, "bottom"))
     )
-    clip = {"x": 0.0, "y": top - 12, "width": float(WIDTH), "height": bottom - top + 24}
+    clip = {"x": 0.0, "y": top - 6, "width": float(WIDTH), "height": bottom - top + 18}
     return Image.open(io.BytesIO(page.screenshot(clip=clip, full_page=True)))  # type: ignore[arg-type]
 
 
@@ -83,6 +83,8 @@ def photographs(report: Path) -> dict[str, Image.Image]:
         )
         page.goto(report.as_uri())
         until(page, "'ready' in document.documentElement.dataset")
+        # How long the runs took is a matter of the machine.
+        page.evaluate("document.getElementById('facts').hidden = true")
         first = Image.open(io.BytesIO(page.screenshot()))
         curves = part(page, "#curves", "#explorer")
         trust = part(page, "#about", "#heat")
@@ -105,7 +107,9 @@ def beside(left: Image.Image, right: Image.Image) -> Image.Image:
 
 def write(images: dict[str, Image.Image]) -> None:
     for name, image in images.items():
-        few = image.convert("RGB").quantize(128, dither=Image.Dither.NONE)
+        # A palette that has the colours of small things, too, and comes near to all of them.
+        method, none = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
+        few = image.convert("RGB").quantize(256, method, kmeans=3, dither=none)
         few.save(DOCS / name, optimize=True)
         print(f"{name}: {image.width} x {image.height}, {(DOCS / name).stat().st_size // 1000} kB")
 
