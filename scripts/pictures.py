@@ -177,8 +177,8 @@ def camps() -> tuple[Figure, str]:
 
 
 @picture(
-    "Two panels with three groups of workers; five attackers copy a worker of the group on the "
-    "left. Alone, Krum, the median and the geometric median land away from the honest mean, "
+    "Two panels with three groups of workers; five attackers copy a worker of the lower left "
+    "group. Alone, Krum, the median and the geometric median land away from the honest mean, "
     "towards the copied group; behind buckets of two they land nearer to it."
 )
 def mimic() -> tuple[Figure, str]:
@@ -413,7 +413,7 @@ def _trained(beta: float, q: int, rule: bz.Aggregator, seed: int) -> Any:
 @picture(
     "Two panels: the error of the geometric median behind buckets of 1, 2, 3 and 5, over the share "
     "of attackers. Left, attackers copy a worker: larger buckets err less. Right, attackers are "
-    "far away: each line leaves the panel where s times the share reaches one half."
+    "far away: each line leaves the panel before s times the share reaches one half."
 )
 def delta() -> tuple[Figure, str]:
     """Bucketing(s) >> GeometricMedian() by the share of attackers, under two attacks."""
