@@ -2,14 +2,13 @@
 
 25 workers, 5 of them attackers. The honest ones hold different data: random vectors of +-1, as in
 the paper's demonstration. Prints how far each rule lands from the honest mean, with and without
-bucketing, and what the paper promises beside what is measured; writes a picture.
+bucketing, and what the paper promises beside what is measured. (Three groups of workers in the
+plane, and where rules land: `python scripts/pictures.py mimic`.)
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -104,60 +103,7 @@ def claims() -> Table:
     return table
 
 
-def picture(path: Path) -> None:
-    """Three groups of workers in the plane; the attackers copy one of them."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    generator = torch.Generator().manual_seed(4)
-    corners = torch.tensor([[0.0, 0.0], [10.0, 0.0], [5.0, 8.5]])[torch.arange(N - Q) % 3]
-    honest = corners + 0.7 * torch.randn(N - Q, 2, generator=generator)
-    X = torch.cat([honest, honest[0].expand(Q, 2)])
-    mean = honest.mean(dim=0)
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4.4), sharex=True, sharey=True)
-    colours = dict(zip(RULES, ("#7f7f7f", "#d62728", "#1f77b4", "#2ca02c", "#9467bd"), strict=True))
-    for axis, s in zip(axes, (1, 2), strict=True):
-        axis.scatter(*honest.T, s=26, color="black", alpha=0.35, label="honest workers")
-        axis.scatter(*honest[0], s=150, facecolor="none", edgecolor="black", label="copied 5 times")
-        axis.scatter(*mean, s=260, marker="*", color="gold", edgecolor="black", label="honest mean")
-        for name, rule in RULES.items():
-            if name == "mean":
-                continue
-            pipeline = bz.Bucketing(s=s) >> rule
-            results = torch.stack([pipeline(X, generator) for _ in range(DRAWS if s > 1 else 1)])
-            if s > 1:
-                axis.scatter(*results.T, s=5, color=colours[name], alpha=0.15)
-            axis.scatter(
-                *results.mean(dim=0),
-                s=90,
-                marker="X",
-                color=colours[name],
-                edgecolor="white",
-                label=name,
-            )
-        what = "without bucketing" if s == 1 else f"Bucketing(s=2), {DRAWS} rounds and their mean"
-        axis.set_title(what, fontsize=11)
-        axis.set_aspect("equal")
-        axis.set_xticks([])
-        axis.set_yticks([])
-    axes[0].legend(loc="upper left", fontsize=8, framealpha=0.9)
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("random_vectors.png"), help="the picture")
-    path = parser.parse_args().out
+if __name__ == "__main__":
     console = Console()
     console.print(comparison())
     console.print(claims())
-    picture(path)
-    console.print(f"Picture: {path}", markup=False)
-
-
-if __name__ == "__main__":
-    main()
