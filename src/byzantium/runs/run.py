@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 # The accuracy of a run is the mean of its last five evaluations, as in the paper.
 LAST = 5
 PLUGIN_HELP = (
-    "A Python file of your own, whose rules, attacks, partitions, models, data sets, losses and "
-    "metrics can then be named. Its code is run. May be given several times."
+    "A Python file of your own: its code is run, and its rules, attacks, partitions, models, data "
+    "sets, losses and metrics can be named wherever ours can. May be given several times."
 )
 
 
@@ -57,47 +57,91 @@ class Run(Job):
 
     called = "a run"
 
-    data: str = option("digits", "The data set; `byzantium list data` names them.")
-    partition: str = option(
-        "by_label()", "Who holds what: iid, by_label, dirichlet(alpha), mixed(fraction)."
+    data: str = option(
+        "digits",
+        "The data set: a name from `byzantium list data`, or a file of your own (.npz or "
+        ".safetensors).",
     )
-    long_tail: Imbalance = option(1.0, "How many times rarer the last class is than the first.")
-    model: str = option("mlp", "cnn, cnn(scale=2), mlp, mlp(hidden=64, layers=1), linear.")
-    n: Positive = option(25, "Workers.")
+    partition: str = option(
+        "by_label()",
+        "How the training samples are dealt to the honest workers: iid, by_label (sorted by label, "
+        "then cut), by_user, dirichlet(alpha) or mixed(fraction).",
+    )
+    long_tail: Imbalance = option(
+        1.0, "Keep this many times fewer samples of the last class than of the first; 1 keeps all."
+    )
+    model: str = option(
+        "mlp",
+        "The model to train: mlp, mlp(hidden=64, layers=1), linear, cnn, cnn(scale=2), convnet or "
+        "resnet20.",
+    )
+    n: Positive = option(25, "How many workers there are, attackers included.")
     f: Count = option(
         5,
-        "How many attackers the server reckons with: too few is fatal, one too many costs little.",
+        "How many attackers the rule must withstand: too few is fatal, one too many costs little.",
     )
-    attackers: Count | None = option(None, "How many there really are, where that is not f.")
+    attackers: Count | None = option(
+        None, "How many workers really attack: by default f, or 0 under NoAttack()."
+    )
     rule: str = option(
         "Bucketing(s=2) >> GeometricMedian()",
-        "The rule, behind mixings if any; written without its f, it has that of the run.",
+        "The aggregation rule from `byzantium list rules`, with mixings before it if wanted; one "
+        "that is written without f takes the f of the run.",
     )
-    attack: str = option("NoAttack()", "What the attackers do; `byzantium list attacks`.")
-    momentum: Beta = option(0.0, "Of the workers: beta of Algorithm 2.")
-    heavy_ball: bool = option(False, "Momentum without the factor 1 - beta, as the published runs.")
-    optimiser: str = option("sgd", "Of the server: sgd, sgd(momentum=0.9), adam.")
-    learning_rate: PositiveMeasure = option(0.1, "Of the server.")
-    rounds: Positive = option(600, "Steps of the server.")
-    batch: Positive = option(32, "Samples of a worker in each round.")
-    local_steps: Positive = option(1, "Steps of a worker on its own before it sends.")
-    local_rate: PositiveMeasure = option(0.01, "The learning rate of these steps.")
-    participants: Positive | None = option(None, "Workers drawn for each round, where not all are.")
+    attack: str = option(
+        "NoAttack()", "What the attackers send: an attack from `byzantium list attacks`."
+    )
+    momentum: Beta = option(
+        0.0, "The momentum of the workers, 0 (none) to below 1: beta of Algorithm 2."
+    )
+    heavy_ball: bool = option(
+        False,
+        "Let momentum be m = beta m + g, as in the published runs, without a factor 1 - beta.",
+    )
+    optimiser: str = option(
+        "sgd",
+        "The optimiser of the server: sgd, sgd(momentum=0.9), sgd(weight_decay=1e-4) or adam.",
+    )
+    learning_rate: PositiveMeasure = option(0.1, "The learning rate of the server.")
+    rounds: Positive = option(
+        600, "How many rounds to train; the server takes one step in each round."
+    )
+    batch: Positive = option(32, "How many samples a worker draws for each of its gradients.")
+    local_steps: Positive = option(
+        1, "How many steps a worker takes on its own before it sends; 1 sends the gradient."
+    )
+    local_rate: PositiveMeasure = option(
+        0.01, "The learning rate of a worker's own steps; not used where local_steps is 1."
+    )
+    participants: Positive | None = option(
+        None, "How many workers, drawn at random, take part in each round: by default all."
+    )
     reshuffle_every: Positive | None = option(
-        None, "Rounds after which workers begin their data again."
+        None,
+        "Let workers start a new pass over their data after this many rounds: by default when "
+        "their samples no longer fill a batch.",
     )
-    evaluate_every: Positive = option(30, "Rounds between evaluations on the test set.")
+    evaluate_every: Positive = option(
+        30, "How many rounds lie between two evaluations on the test set."
+    )
     record: tuple[str, ...] = option(
-        ("distance", "spread", "weights"), f"What else to keep, of {', '.join(metrics.words())}."
+        ("distance", "spread", "weights"),
+        "What to record beside losses and accuracy, separated by commas: any of "
+        f"{', '.join(metrics.words())}.",
     )
-    seed: Seed = option(0, "Of everything random.")
+    seed: Seed = option(0, "The seed of all that is random: equal settings give equal results.")
     loss: str = option(
         "cross_entropy",
-        "What is minimised: cross_entropy, squared (regression), absolute, huber(delta).",
+        "The loss to minimise: cross_entropy for classes; squared, absolute or huber(delta) for "
+        "regression.",
         later=True,
     )
-    device: str = option("cpu", "Where it is computed, as torch names it.", later=True)
-    dtype: Literal["float32", "float64"] = option("float32", "The numbers of it.", later=True)
+    device: str = option(
+        "cpu", "The torch device to compute on, such as cpu or cuda:0.", later=True
+    )
+    dtype: Literal["float32", "float64"] = option(
+        "float32", "The number format of the model, the data and the gradients.", later=True
+    )
     plugin: tuple[str, ...] = option((), PLUGIN_HELP, later=True)
 
     def check(self) -> None:
