@@ -247,7 +247,7 @@ def test_one_bad_file_is_named_and_the_others_are_read(
     before = snapshot(tmp_path)
     assert [result.job for result in store] == [OTHER]
     (line,) = caplog.messages
-    assert line.startswith(f"{store.folder(JOB)} is passed over: ")
+    assert line.startswith(f"{store.folder(JOB)} is skipped: ")
     assert "\n" not in line
     assert len(line) < 1500
     if file != "config.toml":
@@ -339,7 +339,7 @@ def test_a_foreign_entry_of_what_was_asked_for_is_named_and_kept(
     path.write_text(json.dumps([entry, GOOD]))
     assert list(Requests(store)) == [("figure-mimic-demo", Version(seeds=1))]
     (line,) = caplog.messages
-    assert line.startswith(f"entry 1 of {path} is passed over: ")
+    assert line.startswith(f"entry 1 of {path} is skipped: ")
     assert "\n" not in line
     Requests(store).add("figure-mimic-demo", Version())
     assert json.loads(path.read_text())[1] == entry

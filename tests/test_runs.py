@@ -318,12 +318,12 @@ def test_results_of_older_numerics_are_not_ours_and_those_of_another_job_are_nam
     caplog.clear()
     assert list(store) == []
     (line,) = caplog.messages
-    assert f"{SHORT.identity_in(NUMERICS - 1)} is passed over: it was made with numerics" in line
+    assert f"{SHORT.identity_in(NUMERICS - 1)} is skipped: it was made with numerics" in line
     perform(SHORT, tmp_path / "0123456789abcdef")
     caplog.clear()
     assert list(store) == []
     (line,) = caplog.messages
-    assert line.endswith("0123456789abcdef is passed over: its config.toml is that of another job")
+    assert line.endswith("0123456789abcdef is skipped: its config.toml is that of another job")
 
 
 def test_a_folder_without_a_configuration_is_named(
@@ -335,7 +335,7 @@ def test_a_folder_without_a_configuration_is_named(
     caplog.clear()
     assert list(store) == []
     (line,) = caplog.messages
-    assert line.endswith(f"{SHORT.identity} is passed over: it has no config.toml")
+    assert line.endswith(f"{SHORT.identity} is skipped: it has no config.toml")
 
 
 # -- fields that come later ----------------------------------------------------------------------

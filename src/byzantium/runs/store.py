@@ -141,7 +141,7 @@ class Store:
         """Say, once, what cannot be read; it stays as it is."""
         if what not in self._named:
             self._named.add(what)
-            logger.warning("%s is passed over: %s", what, records.why(error))
+            logger.warning("%s is skipped: %s", what, records.why(error))
 
     # -- all of it --------------------------------------------------------------------------------
 
