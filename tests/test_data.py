@@ -191,7 +191,7 @@ def test_a_data_set_has_the_digests_of_its_files_and_foreign_ones_are_named_once
         assert own.digests[LABELS] == f"sha256:{hashlib.sha256(changed[LABELS]).hexdigest()}"
         assert {name for name in changed if own.digests[name] != cached.digests[name]} == {LABELS}
     (line,) = caplog.messages
-    assert line.startswith(f"not the originals of mnist: {home / 'own' / LABELS}.gz (sha256:")
+    assert line.startswith(f"not the published files of mnist: {home / 'own' / LABELS}.gz (sha256:")
     assert data.load("digits").digests == {}
 
 

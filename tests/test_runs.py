@@ -277,7 +277,7 @@ def test_a_summary_holds_the_digests_of_the_data_which_are_read_once(
     assert summary is not None
     assert summary["data"] == digests
     assert json.loads((tmp_path / "one" / "summary.json").read_text())["data"] == digests
-    said = [line for line in caplog.messages if "not the originals of mnist: " in line]
+    said = [line for line in caplog.messages if "not the published files of mnist: " in line]
     assert len(said) == 1
     assert all(str(folder / name) in said[0] for name in digests)
     # What another run of this process needs is at hand: nothing is read and hashed again.
@@ -286,7 +286,7 @@ def test_a_summary_holds_the_digests_of_the_data_which_are_read_once(
     again = perform(run.varied(seed=1), tmp_path / "two")
     assert again is not None
     assert again["data"] == digests
-    assert [line for line in caplog.messages if "not the originals" in line] == said
+    assert [line for line in caplog.messages if "not the published files" in line] == said
 
 
 def test_a_run_on_data_of_the_package_has_no_digests(tmp_path: Path) -> None:

