@@ -81,7 +81,7 @@ def test_a_worker_that_is_killed_costs_what_it_did_since_its_last_checkpoint(
 def test_a_lock_that_outlives_its_process_is_waited_for(tmp_path: Path) -> None:
     found = witness("lock_kept", tmp_path)
     assert found["code"] == 0, found["said"]
-    assert "is not free yet, and is waited for" in found["said"]
+    assert "the process that died is released" in found["said"]
     assert_as_undisturbed(tmp_path)
 
 

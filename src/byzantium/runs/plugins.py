@@ -37,6 +37,7 @@ logger = logging.getLogger("byzantium")
 # The group in which installed packages name the module that holds their members.
 GROUP = "byzantium.plugins"
 # How a plugin is written down in a run: its name, and a digest of its source.
+PLUGINS_USED = "The plugins that it uses, by name and digest; it finds them out by itself."
 RECORDED = re.compile(r"(?P<name>[^/\\\x00-\x1f]{1,200}) (?P<digest>sha256:[0-9a-f]{64})")
 
 # What is loaded in this process, by what is written down of it.
@@ -44,7 +45,7 @@ _loaded: dict[str, Plugin] = {}
 
 
 def tables() -> dict[str, Members[Any]]:
-    """All that a plugin can add to, by what a text is called that names a member of it."""
+    """The tables of members, to which plugins add, by the field of a run that names a member."""
     return {
         "rule": aggregation.members(),
         "attack": threats.members(),
@@ -60,11 +61,23 @@ def tables() -> dict[str, Members[Any]]:
 
 
 def load_plugin(path: str | os.PathLike[str]) -> Plugin:
-    """Run a Python file, and add what it defines to what can be named.
+    """Run a Python file, and make what it defines available by name.
 
-    Its public classes that are rules, mixings or attacks count, its functions that are marked with
-    `partition`, `model`, `dataset` or `loss`, and its metrics. A file that is loaded again after it
-    was changed takes the place of what it was.
+    These are its public classes that are rules, mixings or attacks; its functions that are
+    decorated with `partition`, `model`, `dataset` or `loss`; and its `Metric` objects. A file that
+    has changed can be loaded again, and replaces what it defined before.
+
+    :param path: The file; its name ends in .py. Its code is run.
+    :returns: Its name, the digest of its source, and where it is.
+
+    With these lines in my_rules.py, `load_plugin("my_rules.py")` makes Smallest() a rule that can
+    be named everywhere, as in `byzantium.parse_rule("Bucketing(s=2) >> Smallest()")`::
+
+        from byzantium import MatrixRule
+
+        class Smallest(MatrixRule):
+            def aggregate(self, updates):
+                return updates.min(dim=0).values
     """
     place = Path(os.path.expanduser(path)).absolute()
     try:
@@ -94,7 +107,10 @@ def load_plugin(path: str | os.PathLike[str]) -> Plugin:
 
 
 def load_installed() -> None:
-    """Load what installed packages offer; one that cannot be loaded is named in the log."""
+    """Load the plugins of installed packages: the entry points "byzantium.plugins".
+
+    One that cannot be loaded is named in the log, and left out.
+    """
     for entry in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda one: one.name):
         try:
             _load_entry(entry)

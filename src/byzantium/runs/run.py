@@ -25,7 +25,7 @@ from byzantium.core import (
 )
 from byzantium.learning import metrics
 from byzantium.runs import plugins
-from byzantium.runs.job import METRICS, Job, Metrics, Stop, Watch, append, option
+from byzantium.runs.job import METRICS, Job, Metrics, Stop, Watch, append, documented, option
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,20 +33,22 @@ if TYPE_CHECKING:
     from byzantium.aggregation import Aggregator
     from byzantium.learning import Dataset, Settings, Simulation
 
-# The accuracy of a run is the mean of its last five evaluations, as in the paper.
+#: The accuracy of a run is the mean of so many last evaluations, as in the paper.
 LAST = 5
+#: What the option --plugin does.
 PLUGIN_HELP = (
     "A Python file of your own: its code is run, and its rules, attacks, partitions, models, data "
     "sets, losses and metrics can be named wherever ours can. May be given several times."
 )
 
 
+@documented
 @dataclass(frozen=True)
 class Run(Job):
-    """One training. `byzantium run --help` says what the fields mean.
+    """One training of one model, as data; its fields are the options of `byzantium run`.
 
-    Rules, attacks, partitions and models are texts in our notation, and kept as it writes them, so
-    that equal runs are equal texts. A rule that is written without its f has the f of the run.
+    Rules, attacks, partitions, models and so on are texts such as "Krum(f=5)". They are spelled in
+    one way, so that equal runs have equal fields.
 
     >>> Run(rule="Bucketing(2) >> Krum()", n=25, f=5).rule
     'Bucketing(s=2) >> Krum(f=5)'
@@ -153,7 +155,7 @@ class Run(Job):
             if stage.bad not in (None, self.f):
                 raise ByzantiumError(
                     f"{stage!r} says f={stage.bad} and the run says f={self.f}; "
-                    "written without its f, a rule has that of the run"
+                    "a rule that is written without f takes that of the run"
                 )
         aggregation.check_sizes(rule.stages, settings.participants or settings.n)
         normal = {
@@ -172,9 +174,10 @@ class Run(Job):
 
     @classmethod
     def recorded(cls, values: Mapping[str, Any]) -> Self:
+        """The run of a configuration that may be a stranger's: no file that it names is opened."""
         data = values.get("data", "")
         if isinstance(data, str) and learning.own.is_path(data):
-            raise ByzantiumError(f"its data, {data[:80]!r}, are a path without a digest")
+            raise ByzantiumError(f"its data, {data[:80]!r}, is a path without a digest")
         return cls.of(values)
 
     def _prepare(self) -> None:
@@ -190,16 +193,18 @@ class Run(Job):
 
     @property
     def workers(self) -> int:
+        """How many workers there are, attackers included."""
         return self.n
 
     @property
     def q(self) -> int:
-        """How many attack: unless it is said, as many as declared; none without an attack."""
+        """How many workers attack: `attackers` or, if that is None, f; 0 without an attack."""
         if self.attackers is not None:
             return self.attackers
         return 0 if notation.called(self.attack) == "NoAttack()" else self.f
 
     def settings(self) -> Settings:
+        """How its simulation goes."""
         return learning.Settings(**self._settings())
 
     def _settings(self) -> dict[str, Any]:
@@ -207,17 +212,18 @@ class Run(Job):
         return {name: getattr(self, name) for name in names}
 
     def aggregator(self) -> Aggregator:
+        """Its rule, with the mixings before it."""
         self._prepare()
         return runs.parts.rule_of(self.rule, self.f)
 
     def dataset(self) -> Dataset:
-        """The data set; of the last two, those that other runs of this process need are at hand."""
+        """Its data set; the last two that runs of this process used are kept in memory."""
         self._prepare()
         folder = os.environ.get("BYZANTIUM_DATA")
         return runs.parts.dataset(self.data, self.long_tail, folder, self.plugin)
 
     def built(self, data: Dataset) -> nn.Module:
-        """The model for a data set, at its beginning."""
+        """Its model for a data set, before the first round."""
         import torch
 
         self._prepare()
@@ -231,7 +237,7 @@ class Run(Job):
         return model
 
     def check_parts(self, data: Dataset) -> None:
-        """Raise a sentence unless the model, the loss and the partition fit a data set."""
+        """Raise an error unless its model, loss, device and partition fit a data set."""
         import torch
 
         learning.models.check_device(self.device)
@@ -248,7 +254,7 @@ class Run(Job):
         )
 
     def simulation(self) -> Simulation:
-        """The training, at its beginning."""
+        """Its training, before the first round."""
         data = self.dataset()
         _, optimiser = runs.parts.optimiser(self.optimiser)
         return learning.Simulation(
@@ -299,10 +305,17 @@ def _blocks(evaluations: list[Metrics], rounds: list[Metrics], first: int = 0) -
 
 
 def check_ready(jobs: Iterable[Job]) -> None:
-    """Raise a sentence unless the jobs can begin: data are found, and models and partitions fit.
+    """Raise an error unless jobs can begin: data are found, and models and partitions fit them.
 
-    It takes seconds, and is asked before hours of work. Runs that are alike in this are looked at
-    once. The data are not held on to: other processes may do the work.
+    It takes seconds, and can save hours. Runs with the same data, model and
+    partition are checked once.
+
+    :param jobs: The jobs to check; only runs need data, models and so on.
+
+    >>> check_ready([Run(model="convnet"), Run(model="linear")])
+    >>> check_ready([Run(model="cnn")])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    byzantium.ByzantiumError: the model cnn is for images of 1 x 28 x 28, those of digits are ...
     """
     alike: dict[tuple[str, float], dict[tuple[Any, ...], Run]] = {}
     for run in jobs:
