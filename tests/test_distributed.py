@@ -314,7 +314,7 @@ def test_a_run_whose_ranks_die_or_hang_goes_on_to_the_same_bits(tmp_path: Path) 
         told, disturbed = torchrun(tmp_path / name, str(int(signal_)))
         assert "going on after round" in told
         # Of a rank that died, torchrun may hear before the others do.
-        lost = "has lost another rank, which died or did not come within 20 s" in told
+        lost = "has lost another rank, which died or did not answer within 20 s" in told
         assert lost or signal_ == signal.SIGKILL
         assert disturbed == undisturbed
 

@@ -594,7 +594,7 @@ def test_the_first_screen_makes_the_point(
     browser: Browser, demo: Path, width: int, height: int
 ) -> None:
     page = opened(browser, demo, width, height)
-    sentence = "The worst of 2 attacks brings RFA (geometric median) to 11 %."
+    sentence = "Under the worst of 2 attacks, RFA (geometric median) has a test accuracy of 11 %"
     assert page.page.inner_text("#sentence").startswith(sentence)
     assert page.page.inner_text(".numbers").split() == ["11", "%", "→", "90", "%"]
     seen = """(text) => [...document.querySelectorAll("#sentence, .numbers, .matrix :is(th, td)")]

@@ -36,6 +36,8 @@ def checkpointed(
     :param seconds: The longest time between two savings; it also saves after each evaluation.
     :param stop: Asked after each round; once it answers True, the simulation is saved, and the
         iteration ends.
+
+    `resume` has an example.
     """
     saved, evaluated = time.monotonic(), len(training.history.evaluations)
     for record in training:

@@ -27,9 +27,20 @@ def write(
     title: str = "Byzantine-robust learning",
     tables: Sequence[Comparison] | None = None,
 ) -> Path:
-    """Write the results of a store, and artifacts beside the published numbers, as one page.
+    """Write the report: one HTML page that holds all it shows, and loads nothing from elsewhere.
 
-    tables: of the runs of the store, the largest first; by default rules by attacks.
+    :param store: The folder of results to show.
+    :param comparisons: The artifacts to show beside the published numbers.
+    :param path: The file to write.
+    :param title: The title of the page.
+    :param tables: The tables of runs, as `pivots` makes them; by default rules by attacks.
+    :returns: The file.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     page = write(Store(folder), [], Path(folder, "report.html"))
+    ...     page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    True
     """
     # The partial bundle of plotly.js that draws what we draw, as npm has it: page/README.md.
     scripts = {"plotly": _file("plotly-basic.min.js"), "script": _file("report.js")}

@@ -82,6 +82,11 @@ class Job(ABC):
 
     `called` is what errors about its fields call it; `measure` is the number in its summary that it
     is judged by.
+
+    >>> from byzantium.runs import Run
+    >>> run = Run(seed=1)
+    >>> run == Run().varied(seed=1), run.identity == Run().identity
+    (True, False)
     """
 
     called = "a job"

@@ -56,7 +56,15 @@ Listen = Callable[[Event], None]
 
 
 class Engine(Protocol):
-    """Something that carries out jobs, such as `Processes` or `byzantium.engines.Ray`."""
+    """Something that carries out jobs, such as `Processes` or `byzantium.engines.Ray`.
+
+    One of your own needs a single method:
+
+    >>> class InOrder:
+    ...     def carry_out(self, jobs, store, listen, stop):
+    ...         for job in jobs:
+    ...             attempt(job, store.root, listen, stop)
+    """
 
     def carry_out(self, jobs: Sequence[Job], store: Store, listen: Listen, stop: Stop) -> None:
         """Carry out jobs; what happens to each is told to `listen` and never raised.
@@ -113,6 +121,9 @@ class Gone:
     """What a pool hears when a worker has ended.
 
     :param reason: What it died of; empty if it was told to end.
+
+    >>> Gone("its process was killed").reason
+    'its process was killed'
     """
 
     reason: str = ""

@@ -49,6 +49,11 @@ class Board:
     :param total: How many jobs there are.
     :param done: How many of them are finished already.
     :param console: Where to show it.
+
+    >>> import sys
+    >>> with Board(total=2, done=0, console=Console(file=sys.stdout)) as board:
+    ...     board.show(Event(Run(rule="Mean()"), "done", note="diverged in round 7"))
+    1/2 done: Mean() against NoAttack(), by_label(), seed 0 (diverged in round 7)
     """
 
     def __init__(self, total: int, done: int, console: Console) -> None:

@@ -39,6 +39,9 @@ def estimate(
     :param jobs: The jobs; finished ones, and those that are not runs, count nothing.
     :param store: Where their results are, or will be.
     :param watch: Called with how many kinds were tried, and how many there are.
+
+    >>> estimate([Run(rounds=100)], Store("nowhere")) > 0
+    True
     """
     found = {result.job: result for result in store.results(jobs) if not result.done}
     runs = [job for job in found if isinstance(job, Run)]

@@ -66,31 +66,49 @@ Fraction = Annotated[float, Bounds(least=0, below=0.5)]
 
 
 class RobustStrategy(FedAvg):
-    """Aggregates what the clients changed by a robust rule, and goes on whatever they send.
+    """A strategy for Flower that aggregates by a robust rule, and survives whatever clients send.
 
-    rule:         a rule or pipeline, or its notation, in which f may be left out; or a function of
-                  the number of nodes sampled that gives one.
-    f:            how many of the nodes sampled may be bad: a whole number, or a fraction below one
-                  half, which is rounded up. Too few is fatal, one too many costs little.
-    patience:     after so many rounds in a row in which the model had to be kept, the run fails.
-    node_timeout: seconds to wait for the least number of nodes; then the run fails.
-    optimiser:    a function that makes an optimiser of torch for the parameters it is given. The
-                  aggregate takes the place of the gradient. Without it, it is the next model.
+    The rule sees what each client changed of the model. A reply that is malformed or not finite is
+    rejected, and counts as one of the f bad ones. A node that sends nothing, or an error, is
+    absent, and f stays as it is. The model is left unchanged in a round in which more than f
+    replies are rejected, in which there is no honest majority among the others, or for which the
+    rule is not defined because there are too few. Nothing that a client says about itself changes
+    its weight.
 
-    folder:       where results are kept, as those of other runs; each round has a checkpoint there,
-                  from which a server that is killed goes on. `byzantium report FOLDER` shows it.
-    name:         of the federation in that folder; another name is another federation.
-    rehearse:     an attack of nodes who see what the others send, and `nodes`: who, or how many.
+    Afterwards, `rounds` and `evaluations` are lists of `Round`, which say what happened, and
+    `trust` is what is known of each node over all rounds.
 
-    The other arguments are those of FedAvg. Nothing that a client says about itself changes its
-    weight; `weighted_by_key` names the number of examples, which is looked at and not used.
+    :param rule: The rule, with mixings before it if wanted, or its text, in which f may be left
+        out; or a function that makes one for a number of sampled nodes.
+    :param f: How many of the sampled nodes may be bad: a whole number, or a fraction below one
+        half, which is rounded up. Too few is fatal, one too many costs little.
+    :param patience: After so many rounds in a row without a change of the model, the run fails with
+        `Standstill`.
+    :param node_timeout: How many seconds to wait until enough nodes are connected; then the run
+        fails with `TooFewNodes`.
+    :param optimiser: A function that makes an optimiser of torch for the parameters that it is
+        given; the aggregate is then its gradient. By default the aggregated change is added to the
+        model.
+    :param folder: Where to keep the results, like those of other runs. Every round is saved there,
+        and a server that was killed goes on from the last one; `byzantium report FOLDER` shows it.
+    :param name: The name of the federation in that folder; another name is another federation.
+    :param rehearse: An attack to rehearse, by nodes that see what the others send.
+    :param nodes: Which nodes make this attack, or how many.
+    :param fraction_train: As in Flower's FedAvg, like all that follow: the share of the connected
+        nodes that train in a round.
+    :param fraction_evaluate: The share of the connected nodes that evaluate.
+    :param min_train_nodes: The least number of nodes that train.
+    :param min_evaluate_nodes: The least number of nodes that evaluate.
+    :param min_available_nodes: The least number of nodes that must be connected.
+    :param weighted_by_key: The metric with a client's number of examples, which is not used.
+    :param arrayrecord_key: The name of the model in messages.
+    :param configrecord_key: The name of the configuration in messages.
+    :param train_metrics_aggr_fn: How the metrics of training are aggregated; by default the median.
+    :param evaluate_metrics_aggr_fn: How those of evaluation are; by default the median.
 
-    A reply that is malformed or not finite is rejected, and is one of the f. A node that sends
-    nothing, or an error, is absent, and f stays. The model is kept when more than f replies are
-    rejected, when those left have no honest majority, and when the rule is not defined for so few.
-
-    rounds, evaluations: what happened in each, for those who want to look.
-    trust:               what is known of each node over all rounds.
+    >>> strategy = RobustStrategy("Bucketing(s=2) >> Krum()", f=1, fraction_train=0.5)
+    >>> strategy.rule
+    Bucketing(s=2) >> Krum(f=1)
     """
 
     def __init__(
@@ -151,7 +169,7 @@ class RobustStrategy(FedAvg):
         self._before = 0  # rounds of a server that was killed
 
     def summary(self) -> None:
-        """Say how it is configured."""
+        """Write to the log how it is configured."""
         logger.info("\t├──> Rule: %r, f = %s of the nodes sampled", self.given, self.f)
         super().summary()
 
@@ -165,7 +183,7 @@ class RobustStrategy(FedAvg):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFunction | None = None,
     ) -> Result:
-        """Flower's loop; with a folder it goes on from the last checkpoint there."""
+        """Run Flower's loop over rounds; with a folder, go on from the last one that is saved."""
         with nullcontext() if self.record is None else self.record.open():
             arrays = self._resumed(initial_arrays)
 
@@ -225,7 +243,7 @@ class RobustStrategy(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Draw the nodes of a round, and remember what is sent to them."""
+        """Draw the nodes that train in a round, and remember what is sent to them."""
         if self.fraction_train == 0.0:
             return []
         server_round += self._before
@@ -249,7 +267,7 @@ class RobustStrategy(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate what the nodes changed; None in the place of a model means: keep it."""
+        """Aggregate what the nodes changed; None instead of a model leaves it unchanged."""
         server_round += self._before
         if not self.rounds or self.rounds[-1].number != server_round:
             return None, None
@@ -340,7 +358,7 @@ class RobustStrategy(FedAvg):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Draw the nodes that evaluate the model, which is the one to go on from."""
+        """Draw the nodes that evaluate the model."""
         server_round += self._before
         if self.record is not None and self.rounds:
             self.record.save(server_round, model_of(arrays), self._state())
@@ -354,7 +372,7 @@ class RobustStrategy(FedAvg):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """The median of each metric; without an honest majority only who took part."""
+        """The median of each metric; without an honest majority, only how many took part."""
         server_round += self._before
         if not self.evaluations or self.evaluations[-1].number != server_round:
             return None
