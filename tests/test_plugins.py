@@ -410,7 +410,7 @@ WRONG = {
     ),
     "model": (
         "import byzantium as bz\n@bz.model\ndef mine(): pass",
-        "mine needs the data set that it builds a model for",
+        "mine needs a first parameter, the data set to build a model for",
     ),
 }
 

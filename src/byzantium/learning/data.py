@@ -249,7 +249,7 @@ def _own(original: _Original, folder: Path) -> dict[str, File] | None:
             for other in ORIGINALS.values():
                 if other.name != original.name and smallest.digest in other.digests:
                     raise ByzantiumError(
-                        f"{smallest.path} is of {other.name}, not of {original.name}"
+                        f"{smallest.path} belongs to {other.name}, not to {original.name}"
                     )
             _say_changes(original, files)
             return files
@@ -300,7 +300,9 @@ def _whole(path: str, stream: _Stream) -> File:
     """All of a stream; one that does not end is left before it fills the memory."""
     contents = stream.read(LARGEST + 1)
     if len(contents) > LARGEST:
-        raise ByzantiumError(f"{path} has more than {LARGEST >> 20} MiB, and no data set here does")
+        raise ByzantiumError(
+            f"{path} has more than {LARGEST >> 20} MiB, more than any data set here"
+        )
     return File(path, contents)
 
 
@@ -322,7 +324,7 @@ def _unpacked(archive: File, names: Collection[str]) -> dict[str, File]:
         with tarfile.open(fileobj=io.BytesIO(contents), mode="r:") as tar:
             for member in tar:
                 if member.size < 0:  # tarfile would go back, and begin again
-                    raise ByzantiumError(f"{member.size} bytes are announced")
+                    raise ByzantiumError(f"a file in it claims {member.size} bytes")
                 name = Path(member.name).name
                 if name in names and member.isfile() and (stream := tar.extractfile(member)):
                     files[name] = _whole(f"{archive.path}/{name}", stream)
@@ -337,7 +339,7 @@ def _unpacked(archive: File, names: Collection[str]) -> dict[str, File]:
 def _verified(original: _Original, files: dict[str, File]) -> dict[str, File]:
     for name, digest in zip(original.parts, original.digests, strict=True):
         if files[name].digest != digest:
-            raise ByzantiumError(f"{files[name].path} is not the original of {original.name}")
+            raise ByzantiumError(f"{files[name].path} is not the published file of {original.name}")
     return files
 
 
@@ -376,7 +378,7 @@ def _store(found: dict[str, File], cache: Path) -> None:
         for name, file in found.items():
             files.write(cache / name, file.contents)
     except OSError as error:
-        warnings.warn(f"nothing is kept in {cache}: {error}", stacklevel=4)
+        warnings.warn(f"what was downloaded cannot be kept in {cache}: {error}", stacklevel=4)
 
 
 MNIST = _Original(

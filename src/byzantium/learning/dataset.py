@@ -79,13 +79,13 @@ class Dataset:
             return
         if y.ndim != 1 or y.is_floating_point():
             raise ByzantiumError(
-                f"{self.name} needs one whole number a sample as labels to {use}, got {y.dtype} "
-                f"of shape {tuple(y.shape)}"
+                f"{self.name} needs a whole number for each sample as labels to {use}, got "
+                f"{y.dtype} of shape {tuple(y.shape)}"
             )
         if int(y.min()) < 0 or int(y.max()) >= self.classes:
             raise ByzantiumError(
                 f"{self.name} needs labels from 0 to {self.classes - 1}, "
-                f"got {int(y.min())} to {int(y.max())} to {use}"
+                f"got {int(y.min())} to {int(y.max())} in the samples to {use}"
             )
 
     def __repr__(self) -> str:

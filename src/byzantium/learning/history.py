@@ -70,5 +70,5 @@ class History:
             if history.outcome == state["status"]:
                 return history
         raise ByzantiumError(
-            f"its history of {len(state['rounds'])} rounds is {state['status'][:40]!r}"
+            f"its history has {len(state['rounds'])} rounds, and cannot be {state['status'][:40]!r}"
         )

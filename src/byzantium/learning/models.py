@@ -202,7 +202,9 @@ def model(build: Callable[Concatenate[Dataset, P], nn.Module]) -> Callable[..., 
     ...     return mlp(data.train_x.shape[1:], (width,), data.classes)
     """
     if not inspect.signature(build).parameters:
-        raise ByzantiumError(f"{build.__name__} needs the data set that it builds a model for")
+        raise ByzantiumError(
+            f"{build.__name__} needs a first parameter, the data set to build a model for"
+        )
     return offered(build, "model")
 
 

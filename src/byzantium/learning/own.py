@@ -101,14 +101,14 @@ def _found(text: str) -> Path:
     for one in filter(None, places):
         if Path(one).is_file():
             return Path(one)
-    raise ByzantiumError(f"the data of this run, {text}, are not here; say where: --data PATH")
+    raise ByzantiumError(f"the data of this run, {text}, were not found; say where: --data PATH")
 
 
 def _digest_of(path: Path) -> str:
     try:
         status = path.stat()
         if not path.is_file():
-            raise ByzantiumError(f"{path} is no file of data")
+            raise ByzantiumError(f"{path} is not a file of data")
         return _digested(str(path.absolute()), status.st_mtime_ns, status.st_size, status.st_ino)
     except OSError as error:
         raise ByzantiumError(f"{path} cannot be read: {error.strerror}") from error
@@ -148,7 +148,9 @@ def _dataset(path: Path, arrays: Mapping[str, NDArray[Any]], digests: Mapping[st
     x = [_samples(path, name, arrays[name]) for name in ("x_train", "x_test")]
     y = [_targets(path, name, arrays[name]) for name in ("y_train", "y_test")]
     if y[0].dtype != y[1].dtype:
-        raise ByzantiumError(f"{path}: y_train and y_test must be of one kind")
+        raise ByzantiumError(
+            f"{path}: y_train and y_test must both hold classes or both hold numbers"
+        )
     numbers = y[0].is_floating_point()
     classes = 0 if numbers else 1 + max((int(part.max()) for part in y if len(part)), default=0)
     users = _targets(path, USERS, arrays[USERS]) if USERS in arrays else None
@@ -181,5 +183,6 @@ def _targets(path: Path, name: str, array: NDArray[Any]) -> torch.Tensor:
     if np.issubdtype(array.dtype, np.floating) and array.ndim in (1, 2) and name != USERS:
         return torch.from_numpy(array.astype(np.float32))
     raise ByzantiumError(
-        f"{path}: {name} must hold one number a sample, got {array.dtype} of shape {array.shape}"
+        f"{path}: {name} must hold a number for each sample, got {array.dtype} of shape "
+        f"{array.shape}"
     )

@@ -101,11 +101,11 @@ class Partition:
             return np.arange(len(labels))
         if self.looks_at == "users":
             if users is None:
-                raise ByzantiumError(f"{self} needs data that say whose each sample is")
+                raise ByzantiumError(f"{self} needs data that say to whom each sample belongs")
             labels = users
         if labels.ndim != 1 or labels.is_floating_point():
             raise ByzantiumError(
-                f"{self} needs one whole number a sample as {self.looks_at}, "
+                f"{self} needs a whole number for each sample as {self.looks_at}, "
                 f"got {labels.dtype} of shape {tuple(labels.shape)}"
             )
         return labels.cpu().numpy().astype(np.int64)
@@ -341,7 +341,7 @@ def long_tail(data: Dataset, gamma: Imbalance) -> Dataset:
     [35, 18, 8, 4, 2, 1, 1, 1, 1, 1]
     """
     if not data.classes:
-        raise ByzantiumError(f"{data.name} has no classes, of which some could be rarer")
+        raise ByzantiumError(f"long_tail needs data with classes, and {data.name} has none")
     train, test = tail(data.train_y, gamma), tail(data.test_y, gamma)
     return replace(
         data,

@@ -78,9 +78,11 @@ class Server:
 
     def _check_names(self, aggregate: Mapping[str, Any]) -> None:
         if missing := self.parameters.keys() - aggregate.keys():
-            raise ByzantiumError(f"an aggregate needs {min(missing)}, a parameter of the model")
+            raise ByzantiumError(f"the aggregate lacks {min(missing)}, a parameter of the model")
         if unknown := aggregate.keys() - self.parameters.keys():
-            raise ByzantiumError(f"the model has no parameter {min(unknown)} to train")
+            raise ByzantiumError(
+                f"the aggregate has {min(unknown)}, which is no parameter to train"
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the model, of the optimiser and of the rule."""

@@ -101,7 +101,9 @@ class Simulation:
         self.server = Server(model, rule, self.optimiser)
         self.rule = self.server.rule
         if "weights" in settings.record and rule.knows_weights == "never":
-            logger.warning("%r does not know how much each worker counted: no weights", rule)
+            logger.warning(
+                "%r does not know how much each worker counted, so no weights are recorded", rule
+            )
         announce(rule, settings.participants or settings.n, settings.q or None)
         self.history = History()
 

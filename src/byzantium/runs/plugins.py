@@ -243,8 +243,8 @@ def _check_metric(plugin: Plugin, metric: learning.Metric) -> None:
         )
     if metric.record is None:
         raise ByzantiumError(
-            f"{plugin.name} defines the metric {metric.name!r} with record=None, which is for what "
-            "every run has; say the word that asks for it"
+            f"{plugin.name} defines the metric {metric.name!r} with record=None, which is for our "
+            "own; leave record out, or name the word that asks for it"
         )
 
 
@@ -275,8 +275,8 @@ def unread(job: Any, names: Iterable[str]) -> bool:
     for text in job.plugin:
         if not RECORDED.fullmatch(text):
             raise ByzantiumError(
-                f"{job.called} says which plugin it uses as 'name sha256:...', which it finds out "
-                f"by itself, got {text[:80]!r}; --plugin, or load_plugin, loads one"
+                f"{job.called} finds out by itself which plugins it uses, and notes them as "
+                f"'name sha256:...', got {text[:80]!r}; load a plugin with --plugin or load_plugin"
             )
     if not missing(job.plugin):
         return False
@@ -312,8 +312,8 @@ def need(job: Any) -> None:
         name, _, digest = text.rpartition(" ")
         if text not in known:
             raise ByzantiumError(
-                f"this needs the plugin {name} ({digest[:19]}...), which is not loaded: "
-                "--plugin FILE, or byzantium.load_plugin(file)"
+                f"this needs the plugin {name} ({digest[:19]}...), which is not loaded; "
+                "load it with --plugin FILE or byzantium.load_plugin(file)"
             )
         load_plugin(known[text]) if known[text] else load_installed()
         if text not in _loaded:

@@ -73,7 +73,7 @@ def configuration(path: Path) -> dict[str, Any]:
     with _reading(path):
         text = _text(path)
         if len(text) > LONGEST_CONFIGURATION:  # which could take hours to read
-            raise ByzantiumError(f"it has {len(text)} characters")
+            raise ByzantiumError(f"it has {len(text)} characters, more than any job")
         return tomllib.loads(text)
 
 

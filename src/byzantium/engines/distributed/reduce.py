@@ -122,8 +122,8 @@ def _met(
         )
     if not _fits(generator, replicated):
         raise KindError(
-            "generator must be a torch.Generator or None, and one of the CPU where each rank draws "
-            f"by itself, got {_kind(generator)}"
+            "generator must be None or a torch.Generator, and with replicated=True one on the CPU, "
+            f"got {_kind(generator)}"
         )
     if "out" in view:
         raise ByzantiumError(f"out must be like the vector, {_kind(vector)}, got {_kind(out)}")

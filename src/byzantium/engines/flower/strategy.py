@@ -170,7 +170,7 @@ class RobustStrategy(FedAvg):
 
     def summary(self) -> None:
         """Write to the log how it is configured."""
-        logger.info("\t├──> Rule: %r, f = %s of the nodes sampled", self.given, self.f)
+        logger.info("\t├──> Rule: %r, f = %s of the sampled nodes", self.given, self.f)
         super().summary()
 
     def start(
@@ -256,8 +256,8 @@ class RobustStrategy(FedAvg):
         announce(self.rule, len(nodes), f)
         if isinstance(self.f, float):
             logger.info(
-                "configure_train: f = %d, %g of %d nodes sampled; if %g of the %d connected ones "
-                "are bad, a sample holds more than f with probability %.3g",
+                "configure_train: f = %d is %g of the %d sampled nodes; if %g of the %d connected "
+                "ones are bad, a sample holds more than f bad ones with probability %.3g",
                 *(f, self.f, len(nodes), self.f, connected),
                 chance_of_more(self.f, len(nodes), connected),
             )
@@ -349,8 +349,8 @@ class RobustStrategy(FedAvg):
         self.kept_in_a_row = self.kept_in_a_row + 1 if at.kept else 0
         if self.kept_in_a_row >= self.patience:
             raise Standstill(
-                f"the model was kept in {self.kept_in_a_row} rounds in a row, the last time "
-                f"because {at.kept}"
+                f"the model was left unchanged in {self.kept_in_a_row} rounds in a row, the last "
+                f"time because {at.kept}"
             )
 
     # -- evaluation --------------------------------------------------------------------------------
@@ -420,9 +420,9 @@ class RobustStrategy(FedAvg):
         for stage in rule.stages:
             if stage.bad not in (None, f):
                 raise ByzantiumError(
-                    f"{stage!r} says f={stage.bad} and the strategy reckons with f={f}; give "
-                    "them the same, or leave the rule's out: notation such as 'Krum()' has that "
-                    "of the strategy"
+                    f"{stage!r} says f={stage.bad} and the strategy says f={f}; give them the "
+                    "same, or write the rule without f, such as 'Krum()', to take that of the "
+                    "strategy"
                 )
         if rule == self.rule:
             return self.rule
@@ -442,7 +442,7 @@ class RobustStrategy(FedAvg):
                     f"{len(nodes)} nodes are connected after {self.node_timeout:g} s, and a round "
                     f"needs {needed}; node_timeout says how long to wait"
                 )
-            logger.info("%d nodes are connected, waiting for %d", len(nodes), needed)
+            logger.info("%d nodes are connected; waiting until there are %d", len(nodes), needed)
             time.sleep(min(1.0, self.node_timeout))
         wanted = max(int(len(nodes) * fraction), least)
         return random.sample(nodes, wanted), len(nodes)
