@@ -1,4 +1,4 @@
-"""Checkpoints: written atomically, checked when read, never executed."""
+"""Checkpoints on disk: written whole or not at all, checked when read, and never executed."""
 
 from __future__ import annotations
 

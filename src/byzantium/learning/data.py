@@ -1,10 +1,10 @@
-"""The data sets, whole and in memory: digits is part of the package, the others are fetched.
+"""The data sets: digits is part of the package, the others are downloaded when first needed.
 
-digits: E. Alpaydin, C. Kaynak: Optical Recognition of Handwritten Digits, UCI Machine Learning
-Repository, 1998, https://doi.org/10.24432/C50P49, CC BY 4.0 (the 1797 images of its test set).
-mnist: Y. LeCun, C. Cortes, C. Burges: The MNIST Database of Handwritten Digits, 1998.
-fashion-mnist: H. Xiao, K. Rasul, R. Vollgraf: Fashion-MNIST, arXiv:1708.07747, 2017.
-cifar10: A. Krizhevsky: Learning Multiple Layers of Features from Tiny Images, 2009.
+- digits: E. Alpaydin, C. Kaynak: Optical Recognition of Handwritten Digits, UCI Machine Learning
+  Repository, 1998, https://doi.org/10.24432/C50P49, CC BY 4.0 (the 1797 images of its test set).
+- mnist: Y. LeCun, C. Cortes, C. Burges: The MNIST Database of Handwritten Digits, 1998.
+- fashion-mnist: H. Xiao, K. Rasul, R. Vollgraf: Fashion-MNIST, arXiv:1708.07747, 2017.
+- cifar10: A. Krizhevsky: Learning Multiple Layers of Features from Tiny Images, 2009.
 """
 
 from __future__ import annotations

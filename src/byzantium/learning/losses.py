@@ -1,4 +1,4 @@
-"""What is minimised: a mean over a batch, of what a model says and what is true."""
+"""Loss functions: what is minimised, as a mean over a batch of outputs and targets."""
 
 from __future__ import annotations
 

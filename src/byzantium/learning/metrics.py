@@ -1,7 +1,7 @@
-"""What is measured of a training, as one table. Who measures, writes or shows it, reads it there.
+"""What is measured while a model is trained: one table of metrics.
 
 A new metric is one entry of `TABLE`. `Settings(record=...)` then accepts its word, the simulation
-records it, the file of metrics has it, and tables, figures and the page show it under its title.
+records it, metrics.jsonl holds it, and tables, figures and the page show it under its title.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models: the paper's CNN, two for small pictures, an MLP, a linear one; and what none may have."""
+"""Models: the paper's CNN, two for small images, an MLP and a linear one; and how they fit data."""
 
 from __future__ import annotations
 

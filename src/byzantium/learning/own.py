@@ -1,4 +1,4 @@
-"""Data in files of the user's own: x_train, y_train, x_test, y_test as .npz or .safetensors."""
+"""Data sets in files of your own: x_train, y_train, x_test and y_test in .npz or .safetensors."""
 
 from __future__ import annotations
 

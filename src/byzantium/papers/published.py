@@ -1,7 +1,7 @@
-"""The published numbers, as data.
+"""The numbers that the bucketing paper published: its tables, and curves from its released logs.
 
 S. P. Karimireddy, L. He, M. Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via
-Bucketing, ICLR 2022. The tables' cells, and the curves from the run logs the authors released.
+Bucketing, ICLR 2022.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What certification by attack found: a table for the terminal, a text, and a figure."""
+"""What searches for the worst input found: a table for the terminal, Markdown, and a figure."""
 
 from __future__ import annotations
 

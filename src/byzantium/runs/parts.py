@@ -1,4 +1,4 @@
-"""What the texts of a run stand for: its data, model, optimiser and rule."""
+"""What the texts of a run stand for: its data set, model, optimiser and rule."""
 
 from __future__ import annotations
 

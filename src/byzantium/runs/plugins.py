@@ -1,7 +1,7 @@
-"""Members from outside: a Python file that the user names, or an installed package.
+"""Plugins: rules, attacks, models and so on from a Python file of the user's, or from a package.
 
-Loading one runs its code. Nothing here is loaded because a result or a configuration names it: the
-user does, on the command line, in a sweep file, or by `load_plugin`.
+Loading one runs its code. A plugin is never loaded because a result or a configuration names it,
+but only because the user does: on the command line, in the file of a sweep, or by `load_plugin`.
 """
 
 from __future__ import annotations

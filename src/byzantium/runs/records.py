@@ -1,7 +1,7 @@
-"""What a folder of results holds, checked when it is read; a file that is not so is one sentence.
+"""Reading the files of a folder of results, and checking them: what is wrong is an error.
 
-A folder may be damaged, or come from a stranger. What passes here is used without a further look,
-by tables, figures and the page.
+A folder may be damaged, or come from a stranger. What passes here is used by tables, figures and
+the page without a further check.
 """
 
 from __future__ import annotations
