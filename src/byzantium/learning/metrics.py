@@ -215,8 +215,19 @@ SHIPPED = (
         kind="workers",
         needs="report",
     ),
-    Metric("zeta2", "ζ²", lambda at: at.heterogeneity["zeta2"], record="heterogeneity"),
-    Metric("b2", "B²", lambda at: at.heterogeneity["b2"], scale="log", record="heterogeneity"),
+    Metric(
+        "zeta2",
+        "ζ², spread of full gradients",
+        lambda at: at.heterogeneity["zeta2"],
+        record="heterogeneity",
+    ),
+    Metric(
+        "b2",
+        "B² = ζ² / ‖∇f‖²",
+        lambda at: at.heterogeneity["b2"],
+        scale="log",
+        record="heterogeneity",
+    ),
 )
 TABLE: Members[Metric] = Members("metric", {metric.name: metric for metric in SHIPPED})
 
