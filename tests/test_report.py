@@ -287,7 +287,7 @@ def test_filters_change_what_is_shown(desktop: Opened, store: Store) -> None:
 def test_a_filter_that_leaves_nothing_of_an_artifact_says_so(desktop: Opened) -> None:
     desktop.page.get_by_label("CM", exact=True).check()
     assert desktop.page.locator("#artifact0 figure:visible").count() == 0
-    assert "leave nothing" in desktop.page.inner_text("#artifact0")
+    assert "passes the filters" in desktop.page.inner_text("#artifact0")
 
 
 def test_published_curves_lie_behind_ours(desktop: Opened) -> None:

@@ -51,11 +51,10 @@ class Files(Source):
     those that most have. Entries of whole numbers and truth values become their median, rounded
     down.
 
-    :param paths: The checkpoints, one of each contributor: files, indices of sharded checkpoints,
-        or folders that hold one of these.
-    :param base: A checkpoint that is subtracted from all first, and added to the result again.
-    :param force: Also aggregate the factors of low-rank updates (LoRA), which are refused
-        otherwise.
+    - `paths`: the checkpoints, one of each contributor: files, indices of sharded checkpoints, or
+      folders that hold one of these.
+    - `base`: a checkpoint that is subtracted from all first, and added to the result again.
+    - `force`: also aggregate the factors of low-rank updates (LoRA), which are refused otherwise.
 
     >>> import tempfile
     >>> from byzantium import Median
@@ -215,9 +214,9 @@ class Merged(Mapping[str, Tensor]):
     `rule(Files(paths))` gives one; `Files` has an example. `save` writes it to a file, block by
     block.
 
-    :param source: The checkpoints.
-    :param vector: The aggregate of the floating-point entries, one after the other, (d,).
-    :param rows: The numbers of the checkpoints that were used.
+    - `source`: the checkpoints.
+    - `vector`: the aggregate of the floating-point entries, one after the other, (d,).
+    - `rows`: the numbers of the checkpoints that were used.
     """
 
     def __init__(self, source: Files, vector: Tensor, rows: Rows) -> None:
@@ -241,8 +240,8 @@ class Merged(Mapping[str, Tensor]):
     def save(self, path: str | os.PathLike[str], said: Any = None) -> None:
         """Write it to a file in safetensors: whole or not at all, and never over what was read.
 
-        :param path: The file.
-        :param said: What to note in its metadata, under "byzantium".
+        - `path`: the file.
+        - `said`: what to note in its metadata, under "byzantium".
         """
         path = Path(path)
         check_output(self.source, path)

@@ -41,18 +41,19 @@ def merge(
     The files are in the format safetensors. They are read and written block by block, so that they
     need not fit into memory.
 
-    :param rule: The rule, with mixings before it if wanted.
-    :param paths: The checkpoints, one of each contributor: files, indices of sharded checkpoints,
-        or folders that hold one of these.
-    :param output: The file to write; no file that is read is ever overwritten.
-    :param base: The checkpoint that all started from: the rule then sees their changes to it, and
-        the merged change is added to it again.
-    :param force: Also merge the two factors of low-rank updates (LoRA), which are refused
-        otherwise: the product of merged factors is not the merged product.
-    :param seed: The seed of random mixings; by default they draw from the operating system.
-    :param watch: Called with how many columns a pass has read, and how many there are.
-    :returns: How much each contributor counted, who was rejected and why, who is equal to whom, and
-        the digests of what was read. The same is in the metadata of the output, under "byzantium".
+    - `rule`: the rule, with mixings before it if wanted.
+    - `paths`: the checkpoints, one of each contributor: files, indices of sharded checkpoints, or
+      folders that hold one of these.
+    - `output`: the file to write; no file that is read is ever overwritten.
+    - `base`: the checkpoint that all started from: the rule then sees their changes to it, and the
+      merged change is added to it again.
+    - `force`: also merge the two factors of low-rank updates (LoRA), which are refused otherwise:
+      the product of merged factors is not the merged product.
+    - `seed`: the seed of random mixings; by default they draw from the operating system.
+    - `watch`: called with how many columns a pass has read, and how many there are.
+
+    Returns how much each contributor counted, who was rejected and why, who is equal to whom, and
+    the digests of what was read. The same is in the metadata of the output, under "byzantium".
 
     >>> import tempfile
     >>> from byzantium import Median

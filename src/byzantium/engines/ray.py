@@ -53,9 +53,9 @@ class Ray:
     Byzantium; that is checked before anything is begun. A cluster is never started: Ray listens on
     all addresses of a machine, and that is for its owner to decide.
 
-    :param address: The head of the cluster, as host:port; "auto" is what the environment variable
-        RAY_ADDRESS names, or else the cluster that runs on this machine.
-    :param most: How many jobs run at a time; by default as many as the cluster has processors.
+    - `address`: the head of the cluster, as host:port; "auto" is what the environment variable
+      RAY_ADDRESS names, or else the cluster that runs on this machine.
+    - `most`: how many jobs run at a time; by default as many as the cluster has processors.
 
     On the command line it is `byzantium sweep FILE --engine ray`; in Python::
 

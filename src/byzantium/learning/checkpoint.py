@@ -34,10 +34,11 @@ class OtherSimulationError(CheckpointError):
 def save(folder: Path, number: int, state: State) -> Path:
     """Write a checkpoint into a folder, and remove all but the last two.
 
-    :param folder: Where to write it.
-    :param number: The number of the round, which is part of the file's name.
-    :param state: Tensors and plain values.
-    :returns: The file.
+    - `folder`: where to write it.
+    - `number`: the number of the round, which is part of the file's name.
+    - `state`: tensors and plain values.
+
+    Returns the file.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -105,8 +106,8 @@ def newest(folder: Path, take: Callable[[State], None] = lambda state: None) -> 
     Damaged ones are named in the log, and the one before is tried. A checkpoint of another
     simulation is no accident but somebody's work: that raises `OtherSimulationError`.
 
-    :param folder: Where to look.
-    :param take: Called with the state; it raises `CheckpointError` to refuse it.
+    - `folder`: where to look.
+    - `take`: called with the state; it raises `CheckpointError` to refuse it.
     """
     for path in checkpoints(folder):
         try:

@@ -89,10 +89,10 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
     folder may be others, with any number of samples; the log then says so, and `Dataset.digests`
     tells which they were.
 
-    :param name: `digits`, `mnist`, `fashion-mnist`, `cifar10`, a data set of a plugin, or the path
-        of a file that ends in .npz or .safetensors and holds the arrays x_train, y_train, x_test
-        and y_test (and user_train, if it is known to whom each sample belongs).
-    :param folder: Where to look first.
+    - `name`: `digits`, `mnist`, `fashion-mnist`, `cifar10`, a data set of a plugin, or the path of
+      a file that ends in .npz or .safetensors and holds the arrays x_train, y_train, x_test and
+      y_test (and user_train, if it is known to whom each sample belongs).
+    - `folder`: where to look first.
 
     >>> load("digits")
     <digits: 1442 samples to learn from and 355 to test with, 1 x 8 x 8, 10 classes>
@@ -131,9 +131,10 @@ def _published(name: str, folder: str | os.PathLike[str] | None = None) -> Datas
 def verify(name: str, folder: str | os.PathLike[str] | None = None) -> list[tuple[str, bool]]:
     """The files that `load` reads, each with whether it is the one that its authors published.
 
-    :param name: The data set.
-    :param folder: Where to look first, as in `load`.
-    :returns: A path and a truth value for each file; empty for `digits`, which has no files.
+    - `name`: the data set.
+    - `folder`: where to look first, as in `load`.
+
+    Returns a path and a truth value for each file; empty for `digits`, which has no files.
 
     >>> verify("digits")
     []

@@ -18,18 +18,18 @@ P = ParamSpec("P")
 class Dataset:
     """A data set in memory: samples and targets to learn from, and others to test with.
 
-    :param name: What tables, reports and errors call it.
-    :param train_x: The samples to learn from, (N, ...) of float32; images are (N, channels, height,
-        width).
-    :param train_y: Their targets: class labels, (N,) of int64 from 0 to classes - 1; or, for
-        regression, numbers, (N,) or (N, k) of float32.
-    :param test_x: The samples to test with, in the form of `train_x`.
-    :param test_y: Their targets, in the form of `train_y`.
-    :param classes: How many classes there are; 0 for regression.
-    :param digests: The digest ("sha256:...") of each file that it was read from, by file name;
-        empty where there is none.
-    :param train_user: To whom each sample to learn from belongs, (N,) whole numbers, for the
-        partition `by_user`; None where that is not known.
+    - `name`: what tables, reports and errors call it.
+    - `train_x`: the samples to learn from, (N, ...) of float32; images are (N, channels, height,
+      width).
+    - `train_y`: their targets: class labels, (N,) of int64 from 0 to classes - 1; or, for
+      regression, numbers, (N,) or (N, k) of float32.
+    - `test_x`: the samples to test with, in the form of `train_x`.
+    - `test_y`: their targets, in the form of `train_y`.
+    - `classes`: how many classes there are; 0 for regression.
+    - `digests`: the digest ("sha256:...") of each file that it was read from, by file name; empty
+      where there is none.
+    - `train_user`: to whom each sample to learn from belongs, (N,) whole numbers, for the partition
+      `by_user`; None where that is not known.
 
     >>> x, y = torch.rand(6, 1, 2, 2), torch.tensor([0, 1, 2, 0, 1, 2])
     >>> Dataset("mine", x, y, x[:3], y[:3], classes=3)
@@ -99,11 +99,11 @@ class Dataset:
     def of_torch(cls, name: str, train: Any, test: Any, classes: int | None = None) -> Self:
         """A data set made of two of torch's, or of any two sequences of pairs (sample, target).
 
-        :param name: What tables, reports and errors call it.
-        :param train: The pairs to learn from.
-        :param test: The pairs to test with.
-        :param classes: How many classes there are; by default one more than the largest label, and
-            0 (regression) where the targets are not whole numbers.
+        - `name`: what tables, reports and errors call it.
+        - `train`: the pairs to learn from.
+        - `test`: the pairs to test with.
+        - `classes`: how many classes there are; by default one more than the largest label, and 0
+          (regression) where the targets are not whole numbers.
 
         >>> from torch.utils.data import TensorDataset
         >>> pairs = TensorDataset(torch.rand(8, 3), torch.arange(8) % 2)

@@ -72,7 +72,7 @@ def spread(rows: Tensor) -> float:
 
     It is computed in float64, from differences, so that a large common part costs no digits.
 
-    :param rows: (n, d), a vector in each row.
+    - `rows`: (n, d), a vector in each row.
 
     >>> spread(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 2.0], [0.0, -2.0]]))
     2.5

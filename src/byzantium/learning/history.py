@@ -17,12 +17,12 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 class History:
     """What happened in a simulation, round by round.
 
-    :param rounds: For each round a mapping from names to what was recorded: "round", "loss" (the
-        honest workers' mean training loss) and what `Settings.record` asks for.
-    :param evaluations: For each evaluation on the test set a mapping: "round", "loss" and, where
-        there are classes, "accuracy" (percent).
-    :param status: "running", "completed", or "diverged" if the last round gave numbers that are not
-        finite.
+    - `rounds`: for each round a mapping from names to what was recorded: "round", "loss" (the
+      honest workers' mean training loss) and what `Settings.record` asks for.
+    - `evaluations`: for each evaluation on the test set a mapping: "round", "loss" and, where there
+      are classes, "accuracy" (percent).
+    - `status`: "running", "completed", or "diverged" if the last round gave numbers that are not
+      finite.
 
     >>> history = History([{"round": 1, "loss": 0.7}], [{"round": 1, "accuracy": 80.0}], "diverged")
     >>> history.accuracy, history.outcome

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 class Round:
     """What a metric of rounds sees: a round after the server aggregated, before it takes its step.
 
-    :param n: How many workers there are.
-    :param workers: The numbers of those who took part, the honest ones first.
-    :param sent: What they sent, (len(workers), d).
-    :param honest: What the honest ones sent, (h, d): the first rows of `sent`.
-    :param loss: The mean loss of the honest workers on their batches.
-    :param aggregate: The result of the rule, (d,).
-    :param report: What the rule's `explain` says; None unless a metric needs it.
+    - `n`: how many workers there are.
+    - `workers`: the numbers of those who took part, the honest ones first.
+    - `sent`: what they sent, (len(workers), d).
+    - `honest`: what the honest ones sent, (h, d): the first rows of `sent`.
+    - `loss`: the mean loss of the honest workers on their batches.
+    - `aggregate`: the result of the rule, (d,).
+    - `report`: what the rule's `explain` says; None unless a metric needs it.
     """
 
     n: int
@@ -57,7 +57,7 @@ class Evaluation:
 
     What several metrics share is computed once.
 
-    :param training: The simulation.
+    - `training`: the simulation.
     """
 
     def __init__(self, training: Simulation) -> None:
@@ -90,22 +90,22 @@ class Metric:
     >>> largest.scale, largest.record
     ('linear', 'largest')
 
-    :param name: Its key in metrics.jsonl.
-    :param title: What the page, figures and the terminal call it.
-    :param compute: A function that gives its value: of a `Round` if there is a `reduce`, of an
-        `Evaluation` otherwise.
-    :param reduce: A function that makes one value of those in the rounds since the last evaluation,
-        for metrics.jsonl. Without it, the metric is measured at evaluations only.
-    :param scale: How it is drawn: "linear", "log" or "percent" (linear from 0 to 100).
-    :param record: The word of `Settings.record` that asks for it, by default its name; None
-        measures it always.
-    :param key: What it is called in the record of a round, by default its name.
-    :param kind: What its value is: "number"; "shares", a number for each of the n workers; or
-        "workers", a list of some of them (in metrics.jsonl, in how many rounds each was named).
-    :param needs: What it needs beside the aggregate: nothing, the rule's "report", or "weights",
-        which are part of it. Coordinate-wise rules take longer for weights than for the result, so
-        with them such a metric is measured only in rounds with an evaluation. One that needs
-        "classes" is left out for regression.
+    - `name`: its key in metrics.jsonl.
+    - `title`: what the page, figures and the terminal call it.
+    - `compute`: a function that gives its value: of a `Round` if there is a `reduce`, of an
+      `Evaluation` otherwise.
+    - `reduce`: a function that makes one value of those in the rounds since the last evaluation,
+      for metrics.jsonl. Without it, the metric is measured at evaluations only.
+    - `scale`: how it is drawn: "linear", "log" or "percent" (linear from 0 to 100).
+    - `record`: the word of `Settings.record` that asks for it, by default its name; None measures
+      it always.
+    - `key`: what it is called in the record of a round, by default its name.
+    - `kind`: what its value is: "number"; "shares", a number for each of the n workers; or
+      "workers", a list of some of them (in metrics.jsonl, in how many rounds each was named).
+    - `needs`: what it needs beside the aggregate: nothing, the rule's "report", or "weights", which
+      are part of it. Coordinate-wise rules take longer for weights than for the result, so with
+      them such a metric is measured only in rounds with an evaluation. One that needs "classes" is
+      left out for regression.
     """
 
     name: str
@@ -277,7 +277,7 @@ def heterogeneity(lines: Sequence[Mapping[str, Any]]) -> tuple[float, float, flo
     the mean :math:`\|\nabla f\|^2`, so that one line where the gradient vanishes does not decide
     alone. None where nothing was recorded, or where it is not finite.
 
-    :param lines: Lines of metrics.jsonl.
+    - `lines`: lines of metrics.jsonl.
     """
     recorded = [line for line in lines if line.get("b2") and "zeta2" in line]
     found = [(line["zeta2"], line["zeta2"] / line["b2"]) for line in recorded]

@@ -31,9 +31,9 @@ def cnn(scale: Positive = 1, classes: Positive = 10) -> nn.Sequential:
     Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR
     2022.
 
-    :param scale: Multiplies the channels of both convolutions, as in the published runs. (The
-        paper's text says that it widens the fully connected layer, too.)
-    :param classes: How many numbers the model gives for each image.
+    - `scale`: multiplies the channels of both convolutions, as in the published runs. (The paper's
+      text says that it widens the fully connected layer, too.)
+    - `classes`: how many numbers the model gives for each image.
 
     >>> sum(p.numel() for p in cnn().parameters())
     1199882
@@ -78,9 +78,9 @@ def convnet(channels: Positive = 3, width: Positive = 32, classes: Positive = 10
     It returns logits. It has GroupNorm instead of BatchNorm, whose running statistics are no part
     of what workers send, so that nobody would aggregate them.
 
-    :param channels: How many channels an image has.
-    :param width: How many channels the first convolution gives; the others give twice as many.
-    :param classes: How many numbers the model gives for each image.
+    - `channels`: how many channels an image has.
+    - `width`: how many channels the first convolution gives; the others give twice as many.
+    - `classes`: how many numbers the model gives for each image.
 
     >>> sum(p.numel() for p in convnet().parameters())
     66890
@@ -105,10 +105,10 @@ def resnet20(channels: Positive = 3, width: Positive = 16, classes: Positive = 1
     He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, CVPR 2016; Wu, He: Group
     Normalization, ECCV 2018.
 
-    :param channels: How many channels an image has.
-    :param width: How many channels the first of three stages has; each has twice those of the one
-        before.
-    :param classes: How many numbers the model gives for each image.
+    - `channels`: how many channels an image has.
+    - `width`: how many channels the first of three stages has; each has twice those of the one
+      before.
+    - `classes`: how many numbers the model gives for each image.
 
     >>> sum(p.numel() for p in resnet20().parameters())
     269722
@@ -159,9 +159,9 @@ def mlp(
 ) -> nn.Sequential:
     """A multilayer perceptron: fully connected layers with ReLU between them.
 
-    :param shape: The shape of one sample, such as (1, 28, 28).
-    :param hidden: How many units each hidden layer has.
-    :param classes: How many numbers the model gives for each sample.
+    - `shape`: the shape of one sample, such as (1, 28, 28).
+    - `hidden`: how many units each hidden layer has.
+    - `classes`: how many numbers the model gives for each sample.
 
     >>> mlp((1, 8, 8), hidden=(32,))
     Sequential(
@@ -182,8 +182,8 @@ def mlp(
 def linear(shape: tuple[Positive, ...], classes: Positive = 10) -> nn.Sequential:
     """A linear model: with the loss cross_entropy, multinomial logistic regression.
 
-    :param shape: The shape of one sample, such as (1, 28, 28).
-    :param classes: How many numbers the model gives for each sample.
+    - `shape`: the shape of one sample, such as (1, 28, 28).
+    - `classes`: how many numbers the model gives for each sample.
 
     >>> sum(p.numel() for p in linear((1, 8, 8)).parameters())
     650

@@ -70,7 +70,7 @@ def read(text: str) -> Dataset:
     divided by 255, and (N, height, width) or (N, height, width, channels) becomes (N, channels,
     height, width). Whole numbers as targets are classes; other numbers mean regression.
 
-    :param text: The path of the file, or what `recorded` made of it.
+    - `text`: the path of the file, or what `recorded` made of it.
 
     >>> import numpy as np, tempfile
     >>> x, y = np.zeros((6, 28, 28), dtype=np.uint8), np.array([0, 1, 2, 0, 1, 2])

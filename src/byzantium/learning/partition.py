@@ -46,10 +46,10 @@ class Partition:
     Functions such as `iid` make one, and the decorator `partition` makes such functions. Two
     partitions with the same notation are equal.
 
-    :param notation: How it is written, such as "dirichlet(alpha=0.1)".
-    :param deal: The function that deals: from one whole number for each sample, the number of
-        workers and a random generator of NumPy, the indices of each worker's samples.
-    :param looks_at: What these whole numbers are: "samples" (0, 1, 2, ...), "labels" or "users".
+    - `notation`: how it is written, such as "dirichlet(alpha=0.1)".
+    - `deal`: the function that deals: from one whole number for each sample, the number of workers
+      and a random generator of NumPy, the indices of each worker's samples.
+    - `looks_at`: what these whole numbers are: "samples" (0, 1, 2, ...), "labels" or "users".
 
     >>> labels = torch.tensor([0, 1, 0, 1])
     >>> parts = by_label()(labels, workers=2, generator=torch.Generator())
@@ -73,10 +73,10 @@ class Partition:
     ) -> list[Tensor]:
         """Deal samples: for each worker the indices of its samples, shuffled.
 
-        :param labels: The class of each sample, (N,).
-        :param workers: How many workers there are.
-        :param generator: Where it draws from; the same seed deals the same.
-        :param users: To whom each sample belongs, (N,), where that is known.
+        - `labels`: the class of each sample, (N,).
+        - `workers`: how many workers there are.
+        - `generator`: where it draws from; the same seed deals the same.
+        - `users`: to whom each sample belongs, (N,), where that is known.
         """
         values = self._values(labels, users)
         workers = fitted(str(self), "workers", workers, Positive)
@@ -246,7 +246,7 @@ def dirichlet(
     Classification, 2019. (They draw proportions for each worker; drawing them for each class, as
     here, is usual since.)
 
-    :param alpha: Above 0; how even the proportions are.
+    - `alpha`: above 0; how even the proportions are.
 
     >>> labels = torch.arange(10).repeat(100)
     >>> parts = dirichlet(0.1)(labels, 4, torch.Generator())
@@ -277,7 +277,7 @@ def mixed(
 ) -> list[Indices]:
     """A random `fraction` of the samples is dealt as in `iid`, the rest as in `by_label`.
 
-    :param fraction: From 0, which is `by_label`, to 1, which is `iid`.
+    - `fraction`: from 0, which is `by_label`, to 1, which is `iid`.
 
     >>> labels = torch.tensor([0, 1]).repeat(50)
     >>> first, second = mixed(fraction=0.2)(labels, 2, torch.Generator())
@@ -333,8 +333,8 @@ def long_tail(data: Dataset, gamma: Imbalance) -> Dataset:
     Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR
     2022.
 
-    :param data: The data set to select from; it must have classes.
-    :param gamma: How many times fewer samples the last class keeps than the first, at least 1.
+    - `data`: the data set to select from; it must have classes.
+    - `gamma`: how many times fewer samples the last class keeps than the first, at least 1.
 
     >>> from byzantium.learning import load
     >>> long_tail(load("digits"), gamma=512).test_y.bincount().tolist()
@@ -373,9 +373,9 @@ def tail(labels: Tensor, gamma: Imbalance) -> Tensor:
 def counts(parts: Sequence[Tensor], labels: Tensor, classes: int) -> Tensor:
     """How many samples of each class each worker holds, as a table (workers, classes).
 
-    :param parts: The indices of each worker's samples, as a `Partition` gives them.
-    :param labels: The class of each sample, (N,).
-    :param classes: How many classes there are.
+    - `parts`: the indices of each worker's samples, as a `Partition` gives them.
+    - `labels`: the class of each sample, (N,).
+    - `classes`: how many classes there are.
 
     >>> counts([torch.tensor([0, 1]), torch.tensor([2])], torch.tensor([0, 0, 1]), classes=2)
     tensor([[2, 0],
@@ -389,9 +389,9 @@ def picture(parts: Sequence[Tensor], labels: Tensor, path: str | os.PathLike[str
 
     It needs matplotlib. The ending of the path, such as .png or .pdf, says in which format.
 
-    :param parts: The indices of each worker's samples, as a `Partition` gives them.
-    :param labels: The class of each sample, (N,).
-    :param path: The file to write.
+    - `parts`: the indices of each worker's samples, as a `Partition` gives them.
+    - `labels`: the class of each sample, (N,).
+    - `path`: the file to write.
     """
     from matplotlib.figure import Figure
 

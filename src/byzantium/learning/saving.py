@@ -31,11 +31,11 @@ def checkpointed(
     `resume` goes on from what it saves. When all rounds are done, `model.pt` stays, with the model
     and the history.
 
-    :param training: The simulation, new or resumed.
-    :param folder: Where to save it.
-    :param seconds: The longest time between two savings; it also saves after each evaluation.
-    :param stop: Asked after each round; once it answers True, the simulation is saved, and the
-        iteration ends.
+    - `training`: the simulation, new or resumed.
+    - `folder`: where to save it.
+    - `seconds`: the longest time between two savings; it also saves after each evaluation.
+    - `stop`: asked after each round; once it answers True, the simulation is saved, and the
+      iteration ends.
 
     `resume` has an example.
     """

@@ -22,9 +22,9 @@ class Server:
 
     The vectors may come from anywhere, not only from workers of this library.
 
-    :param model: The model that is trained, in place.
-    :param rule: How workers' vectors become one; the server works with a copy of it.
-    :param optimiser: The torch optimiser of the model's parameters.
+    - `model`: the model that is trained, in place.
+    - `rule`: how workers' vectors become one; the server works with a copy of it.
+    - `optimiser`: the torch optimiser of the model's parameters.
 
     >>> from byzantium import Median
     >>> model = nn.Linear(2, 1, bias=False)
@@ -49,10 +49,10 @@ class Server:
     def step(self, updates: Any, generator: torch.Generator | None = None) -> Any:
         """Aggregate the workers' updates, take a step, and return the aggregate.
 
-        :param updates: A matrix (n, d) with a row for each worker, or n mappings from the names of
-            the parameters to their gradients. In a row the parameters follow one another, each in
-            the order that it has in memory.
-        :param generator: Where random rules and mixings draw from; by default the operating system.
+        - `updates`: a matrix (n, d) with a row for each worker, or n mappings from the names of the
+          parameters to their gradients. In a row the parameters follow one another, each in the
+          order that it has in memory.
+        - `generator`: where random rules and mixings draw from; by default the operating system.
         """
         aggregate = self.rule(updates, generator)
         self.take(aggregate)

@@ -22,35 +22,33 @@ from byzantium.learning import metrics
 class Settings:
     r"""How a simulation goes, apart from the data, the model, the rule and the attack.
 
-    :param n: How many workers there are, attackers included.
-    :param rounds: How many rounds there are; the server takes one step in each.
-    :param q: How many of the n workers attack. They are the last q.
-    :param batch: How many samples a worker draws for each of its gradients.
-    :param momentum: The workers' momentum :math:`\beta`, 0 (none) to below 1: a worker sends
-        :math:`m \leftarrow \beta m + (1 - \beta) g` instead of its gradient g; m = g in its first
-        round.
-    :param heavy_ball: Leave out the factor :math:`1 - \beta`, as in the published runs.
-    :param learning_rate: The server's, for plain SGD; not used where the simulation is given
-        another optimiser.
-    :param local_steps: How many steps of SGD a worker takes on its own before it sends. With 1 it
-        sends its gradient, with more (start - end) / local_rate: federated averaging.
-    :param local_rate: The learning rate of a worker's own steps.
-    :param participants: How many workers take part in a round, drawn anew for each round such that
-        at least one is honest; None lets all take part.
-    :param reshuffle_every: After this many rounds every worker starts a new pass over its samples
-        (30 in the published runs); None lets it finish each pass.
-    :param evaluate_every: How many rounds lie between two evaluations on the test set. There is
-        always one after the last round.
-    :param record: What to record beside losses and accuracy; `byzantium list metrics` lists the
-        words. "heterogeneity" is the paper's :math:`\zeta^2` and :math:`B^2`, at evaluations.
-        "weights" of coordinate-wise rules are recorded only in rounds with an evaluation, because
-        they take longer than the rule itself.
-    :param seed: The seed of everything random.
-    :param loss: The loss to minimise: "cross_entropy" for classes; "squared", "absolute" or
-        "huber(delta)" for regression.
-    :param device: The torch device that computes, such as "cpu" or "cuda:0".
-    :param dtype: The number format of the model, the data and the gradients: "float32" or
-        "float64".
+    - `n`: how many workers there are, attackers included.
+    - `rounds`: how many rounds there are; the server takes one step in each.
+    - `q`: how many of the n workers attack. They are the last q.
+    - `batch`: how many samples a worker draws for each of its gradients.
+    - `momentum`: the workers' momentum :math:`\beta`, 0 (none) to below 1: a worker sends :math:`m
+      \leftarrow \beta m + (1 - \beta) g` instead of its gradient g; m = g in its first round.
+    - `heavy_ball`: leave out the factor :math:`1 - \beta`, as in the published runs.
+    - `learning_rate`: the server's, for plain SGD; not used where the simulation is given another
+      optimiser.
+    - `local_steps`: how many steps of SGD a worker takes on its own before it sends. With 1 it
+      sends its gradient, with more (start - end) / local_rate: federated averaging.
+    - `local_rate`: the learning rate of a worker's own steps.
+    - `participants`: how many workers take part in a round, drawn anew for each round such that at
+      least one is honest; None lets all take part.
+    - `reshuffle_every`: after this many rounds every worker starts a new pass over its samples (30
+      in the published runs); None lets it finish each pass.
+    - `evaluate_every`: how many rounds lie between two evaluations on the test set. There is always
+      one after the last round.
+    - `record`: what to record beside losses and accuracy; `byzantium list metrics` lists the words.
+      "heterogeneity" is the paper's :math:`\zeta^2` and :math:`B^2`, at evaluations. "weights" of
+      coordinate-wise rules are recorded only in rounds with an evaluation, because they take longer
+      than the rule itself.
+    - `seed`: the seed of everything random.
+    - `loss`: the loss to minimise: "cross_entropy" for classes; "squared", "absolute" or
+      "huber(delta)" for regression.
+    - `device`: the torch device that computes, such as "cpu" or "cuda:0".
+    - `dtype`: the number format of the model, the data and the gradients: "float32" or "float64".
 
     >>> Settings(n=25, q=5, rounds=300, momentum=0.9).learning_rate
     0.01

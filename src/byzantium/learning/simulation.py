@@ -46,17 +46,16 @@ class Simulation:
     Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR
     2022.
 
-    :param settings: How many workers, attackers and rounds there are, and so on.
-    :param data: What is learned.
-    :param model: What is trained, in place.
-    :param rule: How the server aggregates what workers send.
-    :param attack: What attackers send; by default nobody attacks (`NoAttack`).
-    :param partition: How the samples are dealt to the honest workers; by default `iid`.
-    :param optimiser: A function that makes the server's optimiser of the parameters, such as
-        `lambda p: torch.optim.Adam(p)`; by default plain SGD with the learning rate of the
-        settings.
-    :param loss: A function of the outputs and the targets of a batch, instead of the loss that the
-        settings name.
+    - `settings`: how many workers, attackers and rounds there are, and so on.
+    - `data`: what is learned.
+    - `model`: what is trained, in place.
+    - `rule`: how the server aggregates what workers send.
+    - `attack`: what attackers send; by default nobody attacks (`NoAttack`).
+    - `partition`: how the samples are dealt to the honest workers; by default `iid`.
+    - `optimiser`: a function that makes the server's optimiser of the parameters, such as `lambda
+      p: torch.optim.Adam(p)`; by default plain SGD with the learning rate of the settings.
+    - `loss`: a function of the outputs and the targets of a batch, instead of the loss that the
+      settings name.
 
     >>> from byzantium import Bucketing, GeometricMedian, Mimic
     >>> from byzantium.learning import Settings, Simulation, by_label, load, mlp
@@ -255,7 +254,7 @@ class Simulation:
             \zeta^2 = \frac{1}{h} \sum_{j=1}^{h} \|\nabla f_j - \nabla f\|^2,
             \qquad B^2 = \zeta^2 / \|\nabla f\|^2
 
-        :returns: A mapping with "zeta2" and "b2".
+        Returns a mapping with "zeta2" and "b2".
         """
         return evaluation.heterogeneity(self.gradients, self.data, self.batches.parts)
 

@@ -43,21 +43,22 @@ def simulate(
     where it stopped, and ends with the same numbers; once it is done, the same call reads the
     result. A lock keeps two processes from working in one folder.
 
-    :param settings: How many workers, attackers and rounds there are, and so on.
-    :param data: What is learned.
-    :param model: What is trained, in place.
-    :param rule: How the server aggregates what workers send.
-    :param attack: What attackers send; by default nobody attacks.
-    :param partition: How the samples are dealt to the honest workers; by default `iid`.
-    :param optimiser: A function that makes the server's optimiser of the parameters; by default
-        plain SGD with the learning rate of the settings.
-    :param loss: A function of the outputs and the targets of a batch, instead of the loss that the
-        settings name.
-    :param folder: Where to save it; None saves nothing. `model.pt` in it is the result: the model
-        and the history.
-    :param seconds: The longest time between two savings; it also saves after each evaluation.
-    :param progress: Whether to show a progress bar; by default on a terminal.
-    :returns: What happened: losses, accuracies and what else was recorded.
+    - `settings`: how many workers, attackers and rounds there are, and so on.
+    - `data`: what is learned.
+    - `model`: what is trained, in place.
+    - `rule`: how the server aggregates what workers send.
+    - `attack`: what attackers send; by default nobody attacks.
+    - `partition`: how the samples are dealt to the honest workers; by default `iid`.
+    - `optimiser`: a function that makes the server's optimiser of the parameters; by default plain
+      SGD with the learning rate of the settings.
+    - `loss`: a function of the outputs and the targets of a batch, instead of the loss that the
+      settings name.
+    - `folder`: where to save it; None saves nothing. `model.pt` in it is the result: the model and
+      the history.
+    - `seconds`: the longest time between two savings; it also saves after each evaluation.
+    - `progress`: whether to show a progress bar; by default on a terminal.
+
+    Returns what happened: losses, accuracies and what else was recorded.
 
     >>> from byzantium import Krum
     >>> from byzantium.learning import linear, load

@@ -29,8 +29,8 @@ class Momentum:
 
     Karimireddy, He, Jaggi: Learning from History for Byzantine Robust Optimization, ICML 2021.
 
-    :param beta: How much of the last momentum stays, from 0 (none) to below 1.
-    :param heavy_ball: Leave out the factor :math:`1 - \beta`, as in the published runs.
+    - `beta`: how much of the last momentum stays, from 0 (none) to below 1.
+    - `heavy_ball`: leave out the factor :math:`1 - \beta`, as in the published runs.
 
     >>> momentum = Momentum(beta=0.9)
     >>> momentum.update(torch.tensor([1.0, 2.0])), momentum.update(torch.tensor([11.0, 2.0]))
@@ -54,9 +54,8 @@ class Momentum:
     def update(self, update: Update) -> Update:
         """Overwrite a gradient (or a change of the model) with the momentum, and return it.
 
-        :param update: A tensor or an array, or a mapping or a sequence of these, with the same
-            names and shapes in each round. Entries of whole numbers, such as counters, stay as they
-            are.
+        - `update`: a tensor or an array, or a mapping or a sequence of these, with the same names
+          and shapes in each round. Entries of whole numbers, such as counters, stay as they are.
         """
         entries = {name: _as_tensor(name, entry) for name, entry in _entries(update)}
         vectors = {name: entry for name, entry in entries.items() if entry.is_floating_point()}

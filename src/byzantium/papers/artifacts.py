@@ -23,14 +23,14 @@ LONGEST = 160
 class Picture:
     """How an artifact (a table or figure) is drawn.
 
-    :param kind: "table" or "grid" of numbers, "curves" over rounds, "bars" over workers, or
-        "points" over `x`.
-    :param rows: The label of cells whose values are the rows.
-    :param columns: The label of cells whose values are the columns.
-    :param lines: The labels that tell the lines of one panel apart.
-    :param y: The name of the metric that is shown.
-    :param title: What `y` is called; by default as the table of metrics has it.
-    :param x: What "points" are drawn over.
+    - `kind`: "table" or "grid" of numbers, "curves" over rounds, "bars" over workers, or "points"
+      over `x`.
+    - `rows`: the label of cells whose values are the rows.
+    - `columns`: the label of cells whose values are the columns.
+    - `lines`: the labels that tell the lines of one panel apart.
+    - `y`: the name of the metric that is shown.
+    - `title`: what `y` is called; by default as the table of metrics has it.
+    - `x`: what "points" are drawn over.
 
     >>> Picture("curves", "split", "attack", ("aggregator",)).title
     'test accuracy (%)'
@@ -52,8 +52,8 @@ class Picture:
 class Cell:
     """A place in a table or a line in a figure: its labels, and a job for each seed.
 
-    :param labels: What tells it from other cells, such as {"aggregator": "krum", "s": 2}.
-    :param jobs: A job for each seed.
+    - `labels`: what tells it from other cells, such as {"aggregator": "krum", "s": 2}.
+    - `jobs`: a job for each seed.
 
     >>> Cell({"aggregator": "krum", "s": 2}, ()).name
     'krum s=2'
@@ -85,11 +85,11 @@ class Cell:
 class Version:
     """A version of an artifact, which may be cheaper than the paper's; None means as in the paper.
 
-    :param seeds: How many seeds each cell has.
-    :param rounds: How many rounds each run has.
-    :param model: The model to train.
-    :param data: The data set to train on.
-    :param only: Words; only cells that have all of them in their name are made.
+    - `seeds`: how many seeds each cell has.
+    - `rounds`: how many rounds each run has.
+    - `model`: the model to train.
+    - `data`: the data set to train on.
+    - `only`: words; only cells that have all of them in their name are made.
 
     >>> Version(seeds=1, model="mlp").words()
     ('1 seed instead of 3', 'model mlp')
@@ -158,15 +158,15 @@ class Version:
 class Artifact:
     """A table or figure: which jobs it is made of, and how it is drawn.
 
-    :param name: Its name on the command line, such as "table2".
-    :param title: Its title.
-    :param fixed: What all its cells share, in words.
-    :param varies: What differs from cell to cell, in words.
-    :param picture: How it is drawn.
-    :param cells: Its cells.
-    :param notes: What else one must know to compare.
-    :param version: The paper's, or a cheaper one.
-    :param maker: The command that makes it; empty where no single command does.
+    - `name`: its name on the command line, such as "table2".
+    - `title`: its title.
+    - `fixed`: what all its cells share, in words.
+    - `varies`: what differs from cell to cell, in words.
+    - `picture`: how it is drawn.
+    - `cells`: its cells.
+    - `notes`: what else one must know to compare.
+    - `version`: the paper's, or a cheaper one.
+    - `maker`: the command that makes it; empty where no single command does.
 
     >>> from byzantium.papers import artifact
     >>> made = artifact("table2")

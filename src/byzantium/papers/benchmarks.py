@@ -57,7 +57,7 @@ def benchmark(version: Version | None = None) -> Artifact:
     Workers' data differ in four degrees, from iid to sorted by label, and 1, 3 or 5 of 25 attack:
     2,340 runs with three seeds.
 
-    :param version: A cheaper version of it; by default all runs.
+    - `version`: a cheaper version of it; by default all runs.
 
     >>> len(benchmark(Version(seeds=1, only="nnm-rfa mimic")).jobs)  # of 2,340
     12

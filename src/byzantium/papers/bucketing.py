@@ -53,9 +53,9 @@ PUBLISHED_SETTINGS: dict[str, Any] = {
 def bucketed(s: int, rule: str, mixing: str = "Bucketing") -> str:
     """A rule behind buckets of s, as a text; the rule itself where s is 1.
 
-    :param s: How many vectors are averaged in a bucket.
-    :param rule: The rule.
-    :param mixing: The mixing that takes `s`: "Bucketing" or "Resampling".
+    - `s`: how many vectors are averaged in a bucket.
+    - `rule`: the rule.
+    - `mixing`: the mixing that takes `s`: "Bucketing" or "Resampling".
 
     >>> bucketed(2, "Krum(f=5)"), bucketed(1, "Krum(f=5)")
     ('Bucketing(s=2) >> Krum(f=5)', 'Krum(f=5)')
@@ -340,8 +340,8 @@ MAKERS: dict[str, Callable[[], Artifact]] = {
 def artifact(name: str, version: Version | None = None) -> Artifact:
     """A table or figure of the paper, by its name.
 
-    :param name: Its name, such as "table2" or "figure-main"; `byzantium list artifacts` lists them.
-    :param version: A cheaper version of it; by default as in the paper.
+    - `name`: its name, such as "table2" or "figure-main"; `byzantium list artifacts` lists them.
+    - `version`: a cheaper version of it; by default as in the paper.
 
     >>> len(artifact("table2").jobs)
     30

@@ -30,9 +30,9 @@ STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 class Compared:
     """A cell of a table or figure: what was published for it, and what we measured.
 
-    :param cell: The cell.
-    :param published: What was published for it; None if nothing was.
-    :param results: The results of its jobs, one for each seed.
+    - `cell`: the cell.
+    - `published`: what was published for it; None if nothing was.
+    - `results`: the results of its jobs, one for each seed.
 
     >>> from pathlib import Path
     >>> from byzantium.runs import Run
@@ -134,8 +134,8 @@ class Compared:
 class Comparison:
     """An artifact with all its cells, published and ours: what reports are made of.
 
-    :param artifact: The table or figure.
-    :param cells: Its cells, each with what was published and what we measured.
+    - `artifact`: the table or figure.
+    - `cells`: its cells, each with what was published and what we measured.
 
     >>> from byzantium.papers import artifact
     >>> comparison = compare(artifact("table2"), Store("nowhere"))
@@ -201,7 +201,7 @@ def worst(cells: Sequence[Compared]) -> Compared | None:
 
     One that diverged is worse than any number. None if no cell has a result.
 
-    :param cells: Cells that can be compared, such as those of one rule under different attacks.
+    - `cells`: cells that can be compared, such as those of one rule under different attacks.
 
     >>> worst([]) is None
     True
@@ -213,7 +213,7 @@ def worst(cells: Sequence[Compared]) -> Compared | None:
 def published_cells(store: Store) -> list[Compared]:
     """Every cell for which the paper has a number, with what a store has of it.
 
-    :param store: The folder of results.
+    - `store`: the folder of results.
     """
     compared = [compare(made, store) for made in _with_numbers()]
     return [cell for comparison in compared for cell in comparison.cells if cell.published]
@@ -228,8 +228,8 @@ def _with_numbers() -> list[Artifact]:
 def compare(made: Artifact, store: Store) -> Comparison:
     """What a store has of an artifact, beside what was published.
 
-    :param made: The table or figure.
-    :param store: The folder of results.
+    - `made`: the table or figure.
+    - `store`: the folder of results.
 
     >>> from byzantium.papers import Version, artifact
     >>> krum = artifact("table2", Version(only="krum noniid"))

@@ -20,9 +20,9 @@ KEYS = ("aggregator", "attack", "momentum", "s", "split")
 class Published:
     """What was published for a cell.
 
-    :param mean: The mean test accuracy over seeds, in percent.
-    :param deviation: Its standard deviation over seeds.
-    :param seeds: How many seeds there were.
+    - `mean`: the mean test accuracy over seeds, in percent.
+    - `deviation`: its standard deviation over seeds.
+    - `seeds`: how many seeds there were.
     """
 
     mean: float

@@ -20,7 +20,7 @@ class Requests:
 
     Iterate over it for their names and versions, the last one first.
 
-    :param store: The folder of results.
+    - `store`: the folder of results.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -33,7 +33,7 @@ Runs = dict[tuple[str, str, int], Run]
 def runs(rounds: int = 300) -> Runs:
     """The 40 runs of the demonstration, by rule, attack and size of a bucket (1 or 2).
 
-    :param rounds: How many rounds each run has.
+    - `rounds`: how many rounds each run has.
 
     >>> runs()["krum", "Mimic", 2].rule
     'Bucketing(s=2) >> Krum(f=5)'
@@ -54,8 +54,8 @@ def runs(rounds: int = 300) -> Runs:
 def conclusion(runs: Runs, store: Store) -> Iterator[RenderableType]:
     """What the demonstration shows: a table for the terminal, and its point in a few sentences.
 
-    :param runs: The runs.
-    :param store: Where their results are.
+    - `runs`: the runs.
+    - `store`: where their results are.
     """
     results = {key: store.result(run) for key, run in runs.items()}
     value = {key: result.accuracy or 0.0 for key, result in results.items()}

@@ -20,10 +20,10 @@ from byzantium.runs import Result, Run
 def write(path: Path, comparisons: Sequence[Comparison], made: Comparison | None = None) -> None:
     """Write tables to a file; its ending, .md, .tex or .csv, says in which form.
 
-    :param path: The file.
-    :param comparisons: The tables, as `pivots` makes them.
-    :param made: The artifact that all of them are parts of, such as the benchmark; a Markdown file
-        then begins with it.
+    - `path`: the file.
+    - `comparisons`: the tables, as `pivots` makes them.
+    - `made`: the artifact that all of them are parts of, such as the benchmark; a Markdown file
+      then begins with it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

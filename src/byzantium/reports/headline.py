@@ -13,12 +13,12 @@ from byzantium.reports import palette, tables
 class Headline:
     """What results say in one sentence: about the worst case, with its numbers.
 
-    :param sentence: The sentence.
-    :param setting: On what data, with what model and so on, and over how many seeds.
-    :param place: The number of the table that it is about.
-    :param low: The lower accuracy in it, in percent: of a rule alone, or of the worst rule; None
-        where there is nothing to compare.
-    :param high: The higher one: of the rule behind a mixing, or of the best rule.
+    - `sentence`: the sentence.
+    - `setting`: on what data, with what model and so on, and over how many seeds.
+    - `place`: the number of the table that it is about.
+    - `low`: the lower accuracy in it, in percent: of a rule alone, or of the worst rule; None where
+      there is nothing to compare.
+    - `high`: the higher one: of the rule behind a mixing, or of the best rule.
     """
 
     sentence: str
@@ -34,7 +34,7 @@ def headline(comparisons: Sequence[Comparison]) -> Headline | None:
     It is about the table that shows the largest gap, between a rule alone and behind a mixing or
     between the worst and the best rule.
 
-    :param comparisons: Tables of rules by attacks, as `pivots` makes them; others are left out.
+    - `comparisons`: tables of rules by attacks, as `pivots` makes them; others are left out.
 
     >>> from pathlib import Path
     >>> from byzantium.reports import pivots

@@ -60,13 +60,12 @@ def markdown(
 ) -> str:
     """The text of REPRODUCTION.md: the paper's numbers, ours and the difference.
 
-    :param comparisons: The artifacts to show, in any order; one that was not begun counts as not
-        run.
-    :param store: Where the results are.
-    :param pictures: The path of the figure of an artifact, relative to the text, by the artifact's
-        `stem`.
-    :param own: Tables of runs that belong to no artifact, as `pivots` makes them. Where there are
-        no artifacts, the text is of these alone.
+    - `comparisons`: the artifacts to show, in any order; one that was not begun counts as not run.
+    - `store`: where the results are.
+    - `pictures`: the path of the figure of an artifact, relative to the text, by the artifact's
+      `stem`.
+    - `own`: tables of runs that belong to no artifact, as `pivots` makes them. Where there are no
+      artifacts, the text is of these alone.
     """
     if own and not any(comparison.begun for comparison in comparisons):
         made = _fenced([_command(store, "RESULTS.md")])
@@ -88,7 +87,7 @@ def markdown(
 def terminal(comparison: Comparison) -> rich.table.Table:
     """An artifact, or a table of runs, as a table for the terminal (of the library rich).
 
-    :param comparison: What to show; where numbers were published, every cell has a row.
+    - `comparison`: what to show; where numbers were published, every cell has a row.
 
     >>> from byzantium.papers import Version, artifact, compare
     >>> shown = terminal(compare(artifact("table2", Version(only="krum iid")), Store("nowhere")))

@@ -37,13 +37,14 @@ def pivots(
     All runs of a table have the same settings, apart from its rows, its columns and the seed. What
     else varies makes several tables, the largest first: nothing but seeds is ever averaged over.
 
-    :param results: Results of runs; those of other jobs are left out.
-    :param rows: The fields of a run that make the rows, such as ("rule", "momentum"); by default
-        "rule", or what else varies.
-    :param columns: The field of a run that makes the columns; by default "attack", or what else
-        varies.
-    :param worst_case: Show in each cell the worst of all attacks.
-    :returns: The tables, in a form that the terminal, files, figures and the page can show.
+    - `results`: results of runs; those of other jobs are left out.
+    - `rows`: the fields of a run that make the rows, such as ("rule", "momentum"); by default
+      "rule", or what else varies.
+    - `columns`: the field of a run that makes the columns; by default "attack", or what else
+      varies.
+    - `worst_case`: show in each cell the worst of all attacks.
+
+    Returns the tables, in a form that the terminal, files, figures and the page can show.
 
     >>> from pathlib import Path
     >>> def done(rule: str, attack: str) -> Result:
@@ -80,8 +81,8 @@ def pivots(
 def own_runs(results: Iterable[Result], comparisons: Sequence[Comparison]) -> list[Result]:
     """The results that belong to none of some artifacts.
 
-    :param results: Any results.
-    :param comparisons: The artifacts.
+    - `results`: any results.
+    - `comparisons`: the artifacts.
 
     >>> own_runs([], [])
     []

@@ -29,12 +29,13 @@ def write(
 ) -> Path:
     """Write the report: one HTML page that holds all it shows, and loads nothing from elsewhere.
 
-    :param store: The folder of results to show.
-    :param comparisons: The artifacts to show beside the published numbers.
-    :param path: The file to write.
-    :param title: The title of the page.
-    :param tables: The tables of runs, as `pivots` makes them; by default rules by attacks.
-    :returns: The file.
+    - `store`: the folder of results to show.
+    - `comparisons`: the artifacts to show beside the published numbers.
+    - `path`: the file to write.
+    - `title`: the title of the page.
+    - `tables`: the tables of runs, as `pivots` makes them; by default rules by attacks.
+
+    Returns the file.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

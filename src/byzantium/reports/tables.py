@@ -371,7 +371,7 @@ def results(comparisons: Sequence[Comparison]) -> list[Result]:
 def duration(seconds: float) -> str:
     """A time in words.
 
-    :param seconds: The time.
+    - `seconds`: the time.
 
     >>> duration(42), duration(750), duration(9000)
     ('42 s', '12 min', '2.5 h')

@@ -123,9 +123,10 @@ MIXINGS = ("", "Bucketing(s=2) >> ", "NearestNeighborMixing() >> ")
 def pipelines(n: int, f: int) -> list[str]:
     """All rules, alone and behind mixings, that are defined for n vectors of which f are bad.
 
-    :param n: How many vectors there are, bad ones included.
-    :param f: How many of them are bad.
-    :returns: Their texts, without f.
+    - `n`: how many vectors there are, bad ones included.
+    - `f`: how many of them are bad.
+
+    Returns their texts, without f.
 
     >>> pipelines(n=25, f=12)[:3]
     ['AgnosticClipping()', 'CenteredClipping(radius=1)', 'GeometricMedian()']
@@ -152,8 +153,9 @@ def _fits(text: str, n: int, f: int) -> bool:
 def certificates(results: Iterable[Result]) -> list[Certificate]:
     """What the finished searches among some results found, for each pipeline.
 
-    :param results: Results of certifications; others, and unfinished ones, are left out.
-    :returns: A certificate for each pipeline, with the findings of all seeds.
+    - `results`: results of certifications; others, and unfinished ones, are left out.
+
+    Returns a certificate for each pipeline, with the findings of all seeds.
 
     >>> import tempfile
     >>> from byzantium.runs import Store, execute

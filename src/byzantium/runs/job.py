@@ -55,20 +55,20 @@ Stop = Callable[[], bool]
 def option(default: Any, text: str, *, later: bool = False) -> Any:
     """A field of a job, with what it means: the help of the option on the command line.
 
-    :param default: Its value where nothing is said.
-    :param text: What it means, in one sentence; `documented` puts it into the docstring, too.
-    :param later: The field was added when there were results already. While it has its default, it
-        is left out of the identity, so that these results are still found.
+    - `default`: its value where nothing is said.
+    - `text`: what it means, in one sentence; `documented` puts it into the docstring, too.
+    - `later`: the field was added when there were results already. While it has its default, it is
+      left out of the identity, so that these results are still found.
     """
     return dataclasses.field(default=default, metadata={"help": text, "later": later})
 
 
 def documented(kind: Kind) -> Kind:
     """Add what the fields of a job mean to its docstring."""
-    fields = [
-        f":param {field.name}: {field.metadata['help']}" for field in dataclasses.fields(kind)
-    ]
-    kind.__doc__ = "\n".join([inspect.cleandoc(kind.__doc__ or ""), "", *fields])
+    text, mark, example = inspect.cleandoc(kind.__doc__ or "").partition("\n>>> ")
+    helps = {field.name: field.metadata["help"] for field in dataclasses.fields(kind)}
+    fields = [f"- `{name}`: {help_[0].lower()}{help_[1:]}" for name, help_ in helps.items()]
+    kind.__doc__ = "\n".join([text, *fields, mark + example])
     return kind
 
 
@@ -96,9 +96,9 @@ class Job(ABC):
     def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:
         """Carry it out, and return its summary; None if it was stopped, and can be resumed.
 
-        :param folder: Where its files are.
-        :param watch: Called with how much is done, how much there is in all, and a short note.
-        :param stop: Asked now and then; once it answers True, the job saves itself and ends.
+        - `folder`: where its files are.
+        - `watch`: called with how much is done, how much there is in all, and a short note.
+        - `stop`: asked now and then; once it answers True, the job saves itself and ends.
         """
 
     @property
@@ -169,8 +169,8 @@ class Job(ABC):
 def check_names(kind: type[DataclassInstance], values: Mapping[str, Any]) -> None:
     """Raise an error where a name is not one of a dataclass's fields.
 
-    :param kind: The dataclass.
-    :param values: Values by name.
+    - `kind`: the dataclass.
+    - `values`: values by name.
 
     >>> from byzantium.runs import Run
     >>> check_names(Run, {"round": 10})
@@ -198,11 +198,12 @@ def perform(
     its holder dies. An error is raised, and also written into the folder, where it stays until the
     next attempt.
 
-    :param job: What to carry out.
-    :param folder: Its folder, such as `Store.folder` names it.
-    :param watch: Called with how much is done, how much there is in all, and a short note.
-    :param stop: Asked now and then; once it answers True, the job saves itself and ends.
-    :returns: The summary of the finished job; None if it was stopped before.
+    - `job`: what to carry out.
+    - `folder`: its folder, such as `Store.folder` names it.
+    - `watch`: called with how much is done, how much there is in all, and a short note.
+    - `stop`: asked now and then; once it answers True, the job saves itself and ends.
+
+    Returns the summary of the finished job; None if it was stopped before.
 
     >>> import tempfile
     >>> from byzantium.runs import Mimicry

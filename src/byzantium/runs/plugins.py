@@ -67,8 +67,9 @@ def load_plugin(path: str | os.PathLike[str]) -> Plugin:
     decorated with `partition`, `model`, `dataset` or `loss`; and its `Metric` objects. A file that
     has changed can be loaded again, and replaces what it defined before.
 
-    :param path: The file; its name ends in .py. Its code is run.
-    :returns: Its name, the digest of its source, and where it is.
+    - `path`: the file; its name ends in .py. Its code is run.
+
+    Returns its name, the digest of its source, and where it is.
 
     With these lines in my_rules.py, `load_plugin("my_rules.py")` makes Smallest() a rule that can
     be named everywhere, as in `byzantium.parse_rule("Bucketing(s=2) >> Smallest()")`::

@@ -31,13 +31,13 @@ PAUSE, PATIENCE = 5.0, 900.0
 class Event:
     """Something that happened to a job while jobs are carried out.
 
-    :param job: The job.
-    :param kind: "begun", "progress", "done", "stopped", "busy" (another process works on it) or
-        "failed".
-    :param done: For "progress", how many rounds are done.
-    :param total: For "progress", how many rounds there are.
-    :param note: What there is to say: for "progress" the last accuracy, for "done" how it ended,
-        for "failed" and "busy" why, for "stopped" who goes on with it.
+    - `job`: the job.
+    - `kind`: "begun", "progress", "done", "stopped", "busy" (another process works on it) or
+      "failed".
+    - `done`: for "progress", how many rounds are done.
+    - `total`: for "progress", how many rounds there are.
+    - `note`: what there is to say: for "progress" the last accuracy, for "done" how it ended, for
+      "failed" and "busy" why, for "stopped" who goes on with it.
 
     >>> from byzantium.runs import Run
     >>> Event(Run(), "progress", done=30, total=600, note="61.2 %").kind
@@ -69,21 +69,21 @@ class Engine(Protocol):
     def carry_out(self, jobs: Sequence[Job], store: Store, listen: Listen, stop: Stop) -> None:
         """Carry out jobs; what happens to each is told to `listen` and never raised.
 
-        :param jobs: Jobs that are not finished.
-        :param store: Where the results are kept.
-        :param listen: Called with an `Event` whenever something happens to a job.
-        :param stop: Asked now and then; once it answers True, the jobs under way save themselves,
-            and no other is begun.
+        - `jobs`: jobs that are not finished.
+        - `store`: where the results are kept.
+        - `listen`: called with an `Event` whenever something happens to a job.
+        - `stop`: asked now and then; once it answers True, the jobs under way save themselves, and
+          no other is begun.
         """
 
 
 def attempt(job: Job, root: Path, listen: Listen, stop: Stop) -> None:
     """Carry out one job; what happens to it is told to `listen` and never raised.
 
-    :param job: The job.
-    :param root: The folder of results.
-    :param listen: Called with an `Event` whenever something happens.
-    :param stop: Asked now and then; once it answers True, the job saves itself and ends.
+    - `job`: the job.
+    - `root`: the folder of results.
+    - `listen`: called with an `Event` whenever something happens.
+    - `stop`: asked now and then; once it answers True, the job saves itself and ends.
 
     >>> import tempfile
     >>> from byzantium.runs import Mimicry
@@ -120,7 +120,7 @@ def attempt(job: Job, root: Path, listen: Listen, stop: Stop) -> None:
 class Gone:
     """What a pool hears when a worker has ended.
 
-    :param reason: What it died of; empty if it was told to end.
+    - `reason`: what it died of; empty if it was told to end.
 
     >>> Gone("its process was killed").reason
     'its process was killed'
@@ -159,9 +159,9 @@ class Pool(ABC, Generic[AnyWorker]):
     A worker that dies is replaced, and its job is given to another one, `retries` times at most;
     a death after the job got further than before does not count.
 
-    :param store: Where the results are kept.
-    :param listen: Called with an `Event` whenever something happens to a job.
-    :param stop: Asked now and then; once it answers True, all workers save their jobs and end.
+    - `store`: where the results are kept.
+    - `listen`: called with an `Event` whenever something happens to a job.
+    - `stop`: asked now and then; once it answers True, all workers save their jobs and end.
     """
 
     retries: ClassVar[int] = 0

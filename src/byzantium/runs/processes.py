@@ -26,7 +26,7 @@ INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Processes:
     """The engine that carries out jobs in processes of this machine, which share its cores.
 
-    :param most: How many jobs run at a time. With 1, this process does all work itself.
+    - `most`: how many jobs run at a time. With 1, this process does all work itself.
 
     >>> from byzantium.runs import Mimicry, Store, execute
     >>> import tempfile
@@ -52,9 +52,10 @@ class Processes:
 def handle_signal(number: int, handle: Callable[[int, Any], Any]) -> Any:
     """Set the handler of a signal, unless this process was started to ignore it, as by nohup.
 
-    :param number: The signal.
-    :param handle: The new handler.
-    :returns: The handler before.
+    - `number`: the signal.
+    - `handle`: the new handler.
+
+    Returns the handler before.
     """
     before = signal.getsignal(number)
     return before if before is signal.SIG_IGN else signal.signal(number, handle)

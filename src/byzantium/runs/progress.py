@@ -46,9 +46,9 @@ class Board:
 
     Use it in a `with` statement, and give its `show` to `execute` as `listen`.
 
-    :param total: How many jobs there are.
-    :param done: How many of them are finished already.
-    :param console: Where to show it.
+    - `total`: how many jobs there are.
+    - `done`: how many of them are finished already.
+    - `console`: where to show it.
 
     >>> import sys
     >>> with Board(total=2, done=0, console=Console(file=sys.stdout)) as board:

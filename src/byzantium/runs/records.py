@@ -55,7 +55,7 @@ def outcome(text: Any) -> Outcome:
 def read(path: Path) -> dict[str, Any]:
     """The names and values in a TOML or JSON file.
 
-    :param path: The file; if its name ends in .json, it is read as JSON.
+    - `path`: the file; if its name ends in .json, it is read as JSON.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -80,9 +80,9 @@ def configuration(path: Path) -> dict[str, Any]:
 def summary(path: Path, measure: str) -> dict[str, Any] | None:
     """The summary of a finished job, checked; None if there is no such file.
 
-    :param path: The file.
-    :param measure: What a completed job must have, such as "accuracy"; for regression, a loss is
-        accepted instead.
+    - `path`: the file.
+    - `measure`: what a completed job must have, such as "accuracy"; for regression, a loss is
+      accepted instead.
     """
     with _reading(path):
         try:
@@ -123,9 +123,9 @@ def failure(path: Path) -> str | None:
 def metrics(path: Path, workers: int | None) -> list[Metrics]:
     """The metrics of a job, checked: a mapping for each evaluation; empty if there is no such file.
 
-    :param path: The file.
-    :param workers: How many workers there are, each of whom may have a weight. If it is None, all
-        lines must agree on it.
+    - `path`: the file.
+    - `workers`: how many workers there are, each of whom may have a weight. If it is None, all
+      lines must agree on it.
     """
     with _reading(path):
         found, last = _lines(path), 1

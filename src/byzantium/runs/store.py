@@ -32,15 +32,15 @@ KINDS: dict[str, type[Job]] = {
 class Result:
     """What is on disk of a job: how far it is, and what it measured.
 
-    :param job: The job.
-    :param folder: Its folder.
-    :param status: "missing" (nothing is there), "unfinished", "running" (another process works on
-        it), "failed", "completed", "diverged", or "damaged" (its files cannot be read).
-    :param metrics: What was measured: a mapping from names to values for each evaluation.
-    :param summary: Of a finished job, its accuracy, how long it took, and on what machine; empty
-        for all others.
-    :param round: In which round it diverged; None if it did not.
-    :param reason: Why it failed or is damaged, in one sentence.
+    - `job`: the job.
+    - `folder`: its folder.
+    - `status`: "missing" (nothing is there), "unfinished", "running" (another process works on it),
+      "failed", "completed", "diverged", or "damaged" (its files cannot be read).
+    - `metrics`: what was measured: a mapping from names to values for each evaluation.
+    - `summary`: of a finished job, its accuracy, how long it took, and on what machine; empty for
+      all others.
+    - `round`: in which round it diverged; None if it did not.
+    - `reason`: why it failed or is damaged, in one sentence.
 
     >>> from byzantium.runs import Run
     >>> Result(Run(), Path("results"), "completed", [], {"accuracy": 91.5}).accuracy
@@ -88,7 +88,7 @@ class Store:
 
     Iterate over it for all results that are there. Looking takes no lock and writes nothing.
 
-    :param root: The folder; it need not exist yet.
+    - `root`: the folder; it need not exist yet.
 
     >>> from tempfile import mkdtemp
     >>> store = Store(mkdtemp())

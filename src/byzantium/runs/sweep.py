@@ -22,9 +22,9 @@ from byzantium.runs.store import Result, Store
 def product(fixed: Mapping[str, Any], varies: Mapping[str, Sequence[Any]]) -> list[Run]:
     """The runs for all combinations of settings; equal runs come once.
 
-    :param fixed: The fields that all runs share, and their values.
-    :param varies: The fields that differ, and for each the list of its values. The last one varies
-        fastest.
+    - `fixed`: the fields that all runs share, and their values.
+    - `varies`: the fields that differ, and for each the list of its values. The last one varies
+      fastest.
 
     >>> runs = product({"rounds": 10}, {"rule": ["Mean()", "Median()"], "seed": [0, 1]})
     >>> [(run.rule, run.seed) for run in runs]
@@ -47,7 +47,7 @@ def load(path: Path) -> list[Run]:
     has lists of values. Above them, `plugin = ["my_rules.py"]` may name Python files; their code is
     run.
 
-    :param path: The file.
+    - `path`: the file.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -95,14 +95,15 @@ def execute(
 
     A job that fails does not stop the others; its result has the status "failed", and the reason.
 
-    :param jobs: What to carry out.
-    :param store: Where the results are kept.
-    :param engine: Who does the work: by default this process; `Processes(4)` are four at a time,
-        and `byzantium.engines.Ray` is a cluster.
-    :param listen: Called with an `Event` whenever something happens to a job.
-    :param stop: Asked now and then; once it answers True, the jobs under way save themselves, and
-        no other is begun.
-    :returns: A result for each job, in their order.
+    - `jobs`: what to carry out.
+    - `store`: where the results are kept.
+    - `engine`: who does the work: by default this process; `Processes(4)` are four at a time, and
+      `byzantium.engines.Ray` is a cluster.
+    - `listen`: called with an `Event` whenever something happens to a job.
+    - `stop`: asked now and then; once it answers True, the jobs under way save themselves, and no
+      other is begun.
+
+    Returns a result for each job, in their order.
 
     >>> import tempfile
     >>> from byzantium.runs import Mimicry

@@ -36,9 +36,9 @@ def estimate(
     A few rounds of each kind of run are tried. Runs that differ only in seed, attack, momentum or
     number of rounds are one kind.
 
-    :param jobs: The jobs; finished ones, and those that are not runs, count nothing.
-    :param store: Where their results are, or will be.
-    :param watch: Called with how many kinds were tried, and how many there are.
+    - `jobs`: the jobs; finished ones, and those that are not runs, count nothing.
+    - `store`: where their results are, or will be.
+    - `watch`: called with how many kinds were tried, and how many there are.
 
     >>> estimate([Run(rounds=100)], Store("nowhere")) > 0
     True

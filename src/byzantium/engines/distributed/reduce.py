@@ -42,17 +42,18 @@ def robust_all_reduce(
     only to draw at random where the rule draws. Neither protects against a rank that tells some
     ranks one thing and others another, or that does not answer.
 
-    :param vector: What this rank contributes, (d,), dense and of floats; it is not changed unless
-        it is also `out`.
-    :param rule: The rule, with mixings before it if wanted; the same on all ranks.
-    :param group: The process group; by default all processes.
-    :param generator: Where random mixings draw from; that of the first rank counts.
-    :param out: Where to write the result, of the shape and dtype of the vector. With the vector
-        itself no new memory is needed, as in `torch.distributed.all_reduce`.
-    :param replicated: Let every rank get all vectors and aggregate them by itself, which takes n
-        times the memory and almost n times the work.
-    :param timeout: How many seconds a rank waits for the others; then it raises `LostRankError`.
-    :returns: The aggregate, (d,), the same on all ranks to the bit.
+    - `vector`: what this rank contributes, (d,), dense and of floats; it is not changed unless it
+      is also `out`.
+    - `rule`: the rule, with mixings before it if wanted; the same on all ranks.
+    - `group`: the process group; by default all processes.
+    - `generator`: where random mixings draw from; that of the first rank counts.
+    - `out`: where to write the result, of the shape and dtype of the vector. With the vector itself
+      no new memory is needed, as in `torch.distributed.all_reduce`.
+    - `replicated`: let every rank get all vectors and aggregate them by itself, which takes n times
+      the memory and almost n times the work.
+    - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
+
+    Returns the aggregate, (d,), the same on all ranks to the bit.
 
     In a program that `torchrun` starts::
 
@@ -79,13 +80,14 @@ def explain_all_reduce(
 ) -> Report:
     """Aggregate like `robust_all_reduce`, and report how much each rank counted.
 
-    :param vector: What this rank contributes, (d,), dense and of floats.
-    :param rule: The rule, with mixings before it if wanted; the same on all ranks.
-    :param group: The process group; by default all processes.
-    :param generator: Where random mixings draw from; that of the first rank counts.
-    :param replicated: Let every rank get all vectors and aggregate them by itself.
-    :param timeout: How many seconds a rank waits for the others; then it raises `LostRankError`.
-    :returns: A `byzantium.Report`, the same on all ranks.
+    - `vector`: what this rank contributes, (d,), dense and of floats.
+    - `rule`: the rule, with mixings before it if wanted; the same on all ranks.
+    - `group`: the process group; by default all processes.
+    - `generator`: where random mixings draw from; that of the first rank counts.
+    - `replicated`: let every rank get all vectors and aggregate them by itself.
+    - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
+
+    Returns a `byzantium.Report`, the same on all ranks.
     """
     with _met(vector, rule, group, generator, replicated, timeout) as (source, drawn):
         return rule.explain(source, drawn)

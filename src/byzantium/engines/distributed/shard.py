@@ -31,10 +31,10 @@ class Shard(Source):
     is sent before the columns are first read, and they are read as they arrive.
     `robust_all_reduce` makes it.
 
-    :param vector: The vector of this rank, (d,).
-    :param ranks: The ranks of the group.
-    :param norms: The norms of the whole vectors, each as its own rank computed it.
-    :param out: Where the aggregate may be put together; it may be the vector itself.
+    - `vector`: the vector of this rank, (d,).
+    - `ranks`: the ranks of the group.
+    - `norms`: the norms of the whole vectors, each as its own rank computed it.
+    - `out`: where the aggregate may be put together; it may be the vector itself.
     """
 
     def __init__(

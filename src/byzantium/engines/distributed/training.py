@@ -34,14 +34,14 @@ def aggregate_gradients(
     of a rank as one vector, the parameters one after the other; a parameter without a gradient
     counts as zero, and parameters that are not trained are left out.
 
-    :param parameters: The parameters of the model, such as `model.parameters()`.
-    :param rule: The rule, with mixings before it if wanted; the same on all ranks.
-    :param group: The process group; by default all processes.
-    :param generator: Where random mixings draw from; that of the first rank counts.
-    :param momentum: The momentum of this worker, which it then sends instead of its gradient.
-    :param replicated: Let every rank get all gradients and aggregate them by itself: see
-        `robust_all_reduce`.
-    :param timeout: How many seconds a rank waits for the others; then it raises `LostRankError`.
+    - `parameters`: the parameters of the model, such as `model.parameters()`.
+    - `rule`: the rule, with mixings before it if wanted; the same on all ranks.
+    - `group`: the process group; by default all processes.
+    - `generator`: where random mixings draw from; that of the first rank counts.
+    - `momentum`: the momentum of this worker, which it then sends instead of its gradient.
+    - `replicated`: let every rank get all gradients and aggregate them by itself: see
+      `robust_all_reduce`.
+    - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
 
     A training loop is changed by one line::
 
@@ -65,11 +65,12 @@ def aggregate_before_step(
 ) -> RemovableHandle:
     """Let an optimiser aggregate the gradients of all ranks before each of its steps.
 
-    :param optimiser: The optimiser.
-    :param rule: The rule, with mixings before it if wanted; the same on all ranks.
-    :param args: Further arguments of `aggregate_gradients`.
-    :param kwargs: The same, by name.
-    :returns: A handle; its method `remove` ends it.
+    - `optimiser`: the optimiser.
+    - `rule`: the rule, with mixings before it if wanted; the same on all ranks.
+    - `args`: further arguments of `aggregate_gradients`.
+    - `kwargs`: the same, by name.
+
+    Returns a handle; its method `remove` ends it.
 
     A training loop is not changed; before it stands::
 
@@ -99,13 +100,13 @@ def aggregate_in_ddp(
     workers for different pieces, so all pieces are collected first, and the rule sees the whole
     gradient, in the order of the model's parameters.
 
-    :param model: The model in DDP.
-    :param rule: The rule, with mixings before it if wanted; the same on all ranks.
-    :param generator: Where random mixings draw from; that of the first rank counts.
-    :param momentum: The momentum of this worker, which it then sends instead of its gradient.
-    :param replicated: Let every rank get all gradients and aggregate them by itself: see
-        `robust_all_reduce`.
-    :param timeout: How many seconds a rank waits for the others; then it raises `LostRankError`.
+    - `model`: the model in DDP.
+    - `rule`: the rule, with mixings before it if wanted; the same on all ranks.
+    - `generator`: where random mixings draw from; that of the first rank counts.
+    - `momentum`: the momentum of this worker, which it then sends instead of its gradient.
+    - `replicated`: let every rank get all gradients and aggregate them by itself: see
+      `robust_all_reduce`.
+    - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
 
     A training loop is not changed; before it stands::
 

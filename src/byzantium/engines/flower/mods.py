@@ -42,11 +42,12 @@ def worker_momentum(beta: float, without: Collection[str] = STATISTICS) -> Mod:
     2 of the bucketing paper. It begins anew where a node has lost its state, or the model has
     another shape. Entries of whole numbers have no momentum.
 
-    :param beta: How much of the last momentum stays, from 0 (none) to below 1.
-    :param without: The last parts of the names of entries that have no momentum. By default these
-        are the statistics of batch normalisation, which are averages already; with momentum, a
-        variance could become negative.
-    :returns: The mod, for Flower's ClientApp.
+    - `beta`: how much of the last momentum stays, from 0 (none) to below 1.
+    - `without`: the last parts of the names of entries that have no momentum. By default these are
+      the statistics of batch normalisation, which are averages already; with momentum, a variance
+      could become negative.
+
+    Returns the mod, for Flower's ClientApp.
 
     >>> from flwr.clientapp import ClientApp
     >>> app = ClientApp(mods=[worker_momentum(0.9)])
@@ -192,10 +193,11 @@ def byzantine(attack: Attack | Misdeed | str) -> Mod:
     It changes what the client changed of the model, or its metrics. Attackers that must see what
     others send are rehearsed in the strategy: `RobustStrategy(..., rehearse=attack, nodes=2)`.
 
-    :param attack: An attack that a node can make alone: `BitFlip()`, `GaussianNoise()`,
-        `NonFinite()`; or one of these, as a text: Scaling(factor), WrongShapes(), ExtraKeys(),
-        Claim(examples, factor), Silence(seconds), Failure() and Exit(probability).
-    :returns: The mod, for Flower's ClientApp.
+    - `attack`: an attack that a node can make alone: `BitFlip()`, `GaussianNoise()`, `NonFinite()`;
+      or one of these, as a text: Scaling(factor), WrongShapes(), ExtraKeys(), Claim(examples,
+      factor), Silence(seconds), Failure() and Exit(probability).
+
+    Returns the mod, for Flower's ClientApp.
 
     >>> from flwr.clientapp import ClientApp
     >>> app = ClientApp(mods=[byzantine("Scaling(factor=-10)")])

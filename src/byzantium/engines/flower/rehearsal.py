@@ -18,9 +18,9 @@ from byzantium.threats import Attack, parse_attack
 class Rehearsal:
     """An attack to rehearse, by some nodes that see what the others send.
 
-    :param attack: The attack, or its text; it changes what these nodes changed of the model.
-    :param nodes: The ids of the nodes that attack, or how many; then they are the first ones of the
-        first round.
+    - `attack`: the attack, or its text; it changes what these nodes changed of the model.
+    - `nodes`: the ids of the nodes that attack, or how many; then they are the first ones of the
+      first round.
     """
 
     def __init__(self, attack: Attack | str, nodes: int | Collection[int] | None) -> None:

@@ -32,23 +32,23 @@ class TooFewNodes(ByzantiumError):  # noqa: N818
 class Round:
     """What happened in one round of training, or of evaluation: who took part, and how.
 
-    :param number: The number of the round.
-    :param sampled: The nodes that were asked.
-    :param connected: How many nodes were connected.
-    :param f: How many of the sampled nodes may be bad.
-    :param used: The nodes whose replies were aggregated.
-    :param rejected: The nodes whose replies were unusable, each with the reason; they count among
-        the f bad ones.
-    :param absent: The nodes that sent no reply, or an error, each with the reason; they do not
-        count among the f bad ones.
-    :param ignored: How many replies came from nodes that were not asked, or belong to an earlier
-        round.
-    :param weights: How much each node counted. The sum over nodes is 1, less what lies on no node,
-        such as the centre of a clipping rule.
-    :param distances: How far the vector of each node was from the aggregate.
-    :param kept: Why the model was left unchanged, in a sentence; empty if it was changed.
-    :param cause: The same in a word, for metrics.
-    :param notes: What the rule has to say.
+    - `number`: the number of the round.
+    - `sampled`: the nodes that were asked.
+    - `connected`: how many nodes were connected.
+    - `f`: how many of the sampled nodes may be bad.
+    - `used`: the nodes whose replies were aggregated.
+    - `rejected`: the nodes whose replies were unusable, each with the reason; they count among the
+      f bad ones.
+    - `absent`: the nodes that sent no reply, or an error, each with the reason; they do not count
+      among the f bad ones.
+    - `ignored`: how many replies came from nodes that were not asked, or belong to an earlier
+      round.
+    - `weights`: how much each node counted. The sum over nodes is 1, less what lies on no node,
+      such as the centre of a clipping rule.
+    - `distances`: how far the vector of each node was from the aggregate.
+    - `kept`: why the model was left unchanged, in a sentence; empty if it was changed.
+    - `cause`: the same in a word, for metrics.
+    - `notes`: what the rule has to say.
 
     >>> at = Round(number=1, sampled=(7, 8, 9), connected=5, f=1, absent={9: "no reply"})
     >>> at.replied, at.usable

@@ -78,33 +78,32 @@ class RobustStrategy(FedAvg):
     Afterwards, `rounds` and `evaluations` are lists of `Round`, which say what happened, and
     `trust` is what is known of each node over all rounds.
 
-    :param rule: The rule, with mixings before it if wanted, or its text, in which f may be left
-        out; or a function that makes one for a number of sampled nodes.
-    :param f: How many of the sampled nodes may be bad: a whole number, or a fraction below one
-        half, which is rounded up. Too few is fatal, one too many costs little.
-    :param patience: After so many rounds in a row without a change of the model, the run fails with
-        `Standstill`.
-    :param node_timeout: How many seconds to wait until enough nodes are connected; then the run
-        fails with `TooFewNodes`.
-    :param optimiser: A function that makes an optimiser of torch for the parameters that it is
-        given; the aggregate is then its gradient. By default the aggregated change is added to the
-        model.
-    :param folder: Where to keep the results, like those of other runs. Every round is saved there,
-        and a server that was killed goes on from the last one; `byzantium report FOLDER` shows it.
-    :param name: The name of the federation in that folder; another name is another federation.
-    :param rehearse: An attack to rehearse, by nodes that see what the others send.
-    :param nodes: Which nodes make this attack, or how many.
-    :param fraction_train: As in Flower's FedAvg, like all that follow: the share of the connected
-        nodes that train in a round.
-    :param fraction_evaluate: The share of the connected nodes that evaluate.
-    :param min_train_nodes: The least number of nodes that train.
-    :param min_evaluate_nodes: The least number of nodes that evaluate.
-    :param min_available_nodes: The least number of nodes that must be connected.
-    :param weighted_by_key: The metric with a client's number of examples, which is not used.
-    :param arrayrecord_key: The name of the model in messages.
-    :param configrecord_key: The name of the configuration in messages.
-    :param train_metrics_aggr_fn: How the metrics of training are aggregated; by default the median.
-    :param evaluate_metrics_aggr_fn: How those of evaluation are; by default the median.
+    - `rule`: the rule, with mixings before it if wanted, or its text, in which f may be left out;
+      or a function that makes one for a number of sampled nodes.
+    - `f`: how many of the sampled nodes may be bad: a whole number, or a fraction below one half,
+      which is rounded up. Too few is fatal, one too many costs little.
+    - `patience`: after so many rounds in a row without a change of the model, the run fails with
+      `Standstill`.
+    - `node_timeout`: how many seconds to wait until enough nodes are connected; then the run fails
+      with `TooFewNodes`.
+    - `optimiser`: a function that makes an optimiser of torch for the parameters that it is given;
+      the aggregate is then its gradient. By default the aggregated change is added to the model.
+    - `folder`: where to keep the results, like those of other runs. Every round is saved there, and
+      a server that was killed goes on from the last one; `byzantium report FOLDER` shows it.
+    - `name`: the name of the federation in that folder; another name is another federation.
+    - `rehearse`: an attack to rehearse, by nodes that see what the others send.
+    - `nodes`: which nodes make this attack, or how many.
+    - `fraction_train`: as in Flower's FedAvg, like all that follow: the share of the connected
+      nodes that train in a round.
+    - `fraction_evaluate`: the share of the connected nodes that evaluate.
+    - `min_train_nodes`: the least number of nodes that train.
+    - `min_evaluate_nodes`: the least number of nodes that evaluate.
+    - `min_available_nodes`: the least number of nodes that must be connected.
+    - `weighted_by_key`: the metric with a client's number of examples, which is not used.
+    - `arrayrecord_key`: the name of the model in messages.
+    - `configrecord_key`: the name of the configuration in messages.
+    - `train_metrics_aggr_fn`: how the metrics of training are aggregated; by default the median.
+    - `evaluate_metrics_aggr_fn`: how those of evaluation are; by default the median.
 
     >>> strategy = RobustStrategy("Bucketing(s=2) >> Krum()", f=1, fraction_train=0.5)
     >>> strategy.rule
