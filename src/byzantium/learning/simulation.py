@@ -254,7 +254,7 @@ class Simulation:
             \zeta^2 = \frac{1}{h} \sum_{j=1}^{h} \|\nabla f_j - \nabla f\|^2,
             \qquad B^2 = \zeta^2 / \|\nabla f\|^2
 
-        Returns a mapping with "zeta2" and "b2".
+        Returns both numbers, by the names of their metrics.
         """
         return evaluation.heterogeneity(self.gradients, self.data, self.batches.parts)
 

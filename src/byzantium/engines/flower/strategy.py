@@ -69,44 +69,29 @@ class RobustStrategy(FedAvg):
     """A strategy for Flower that aggregates by a robust rule, and survives whatever clients send.
 
     The rule sees what each client changed of the model. A reply that is malformed or not finite is
-    rejected, and counts as one of the f bad ones. A node that sends nothing, or an error, is
+    rejected, and counts as one of the f bad ones; a node that sends nothing, or an error, is
     absent, and f stays as it is. The model is left unchanged in a round in which more than f
-    replies are rejected, in which there is no honest majority among the others, or for which the
-    rule is not defined because there are too few. Nothing that a client says about itself changes
-    its weight.
+    replies are rejected, the others have no honest majority, or the rule is not defined for so few.
+    Nothing that a client says about itself changes its weight.
 
-    Afterwards, `rounds` and `evaluations` are lists of `Round`, which say what happened, and
-    `trust` is what is known of each node over all rounds.
+    `rounds` and `evaluations` say what happened in each, `trust` what is known of each node.
 
     - `rule`: the rule, with mixings before it if wanted, or its text, in which f may be left out;
       or a function that makes one for a number of sampled nodes.
     - `f`: how many of the sampled nodes may be bad: a whole number, or a fraction below one half,
       which is rounded up. Too few is fatal, one too many costs little.
-    - `patience`: after so many rounds in a row without a change of the model, the run fails with
-      `Standstill`.
-    - `node_timeout`: how many seconds to wait until enough nodes are connected; then the run fails
-      with `TooFewNodes`.
+    - `patience`: after so many rounds in a row that leave the model unchanged: `Standstill`.
+    - `node_timeout`: how many seconds to wait for enough nodes; after them: `TooFewNodes`.
     - `optimiser`: a function that makes an optimiser of torch for the parameters that it is given;
       the aggregate is then its gradient. By default the aggregated change is added to the model.
     - `folder`: where to keep the results, like those of other runs. Every round is saved there, and
       a server that was killed goes on from the last one; `byzantium report FOLDER` shows it.
     - `name`: the name of the federation in that folder; another name is another federation.
-    - `rehearse`: an attack to rehearse, by nodes that see what the others send.
-    - `nodes`: which nodes make this attack, or how many.
-    - `fraction_train`: as in Flower's FedAvg, like all that follow: the share of the connected
-      nodes that train in a round.
-    - `fraction_evaluate`: the share of the connected nodes that evaluate.
-    - `min_train_nodes`: the least number of nodes that train.
-    - `min_evaluate_nodes`: the least number of nodes that evaluate.
-    - `min_available_nodes`: the least number of nodes that must be connected.
-    - `weighted_by_key`: the metric with a client's number of examples, which is not used.
-    - `arrayrecord_key`: the name of the model in messages.
-    - `configrecord_key`: the name of the configuration in messages.
-    - `train_metrics_aggr_fn`: how the metrics of training are aggregated; by default the median.
-    - `evaluate_metrics_aggr_fn`: how those of evaluation are; by default the median.
+    - `rehearse`: an attack to rehearse, by `nodes` (which, or how many) that see all others.
+    - `fraction_train` and all that follow: as in Flower's FedAvg. Metrics are aggregated by their
+      median, and `weighted_by_key`, a client's number of examples, is not used.
 
-    >>> strategy = RobustStrategy("Bucketing(s=2) >> Krum()", f=1, fraction_train=0.5)
-    >>> strategy.rule
+    >>> RobustStrategy("Bucketing(s=2) >> Krum()", f=1, fraction_train=0.5).rule
     Bucketing(s=2) >> Krum(f=1)
     """
 
@@ -419,9 +404,8 @@ class RobustStrategy(FedAvg):
         for stage in rule.stages:
             if stage.bad not in (None, f):
                 raise ByzantiumError(
-                    f"{stage!r} says f={stage.bad} and the strategy says f={f}; give them the "
-                    "same, or write the rule without f, such as 'Krum()', to take that of the "
-                    "strategy"
+                    f"{stage!r} says f={stage.bad} and the strategy says f={f}; a rule that is "
+                    "written without f, such as 'Krum()', takes that of the strategy"
                 )
         if rule == self.rule:
             return self.rule
