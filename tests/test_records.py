@@ -299,7 +299,7 @@ def test_a_file_where_a_folder_should_be_is_named(
     store.folder(strange).write_text("not a folder")
     (tmp_path / "notes.txt").write_text("this is nobody's business")
     assert len(list(store)) == 2
-    assert [line.partition(" is passed")[0] for line in caplog.messages] == [
+    assert [line.partition(" is skipped")[0] for line in caplog.messages] == [
         str(store.folder(strange))
     ]
     assert store.results([strange])[0].status == "damaged"
@@ -418,7 +418,7 @@ def test_a_damaged_time_does_not_keep_a_run_from_being_finished(
     summary = perform(SHORT, tmp_path)
     assert summary is not None
     assert 0 <= summary["seconds"] < 10**6
-    assert "the time before is not counted" in (tmp_path / "run.log").read_text()
+    assert "the time of earlier attempts is not counted" in (tmp_path / "run.log").read_text()
     assert not path.is_symlink()
 
 
