@@ -242,7 +242,7 @@ def test_the_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "certify needs a rule, or --all"),
+        ([], "certify needs a rule, such as 'Krum()', or --all"),
         (["Krun()"], "did you mean 'Krum'?"),
         (["Krum()", "--f", "11"], "needs at least 2f + 3 = 25 vectors, got 22"),
         (["Krum()", "--f", "0"], "f >= 1, got f=0"),

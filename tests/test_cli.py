@@ -125,7 +125,7 @@ def test_a_configuration_file_is_a_run_and_the_command_line_goes_first() -> None
         (["data", "picture", "digits", "--seed", DIGITS], "is not in the range"),
         (["plan", "tabel2"], "did you mean 'table2'?"),
         (["reproduce", "tabel2"], "did you mean 'table2'?"),
-        (["reproduce", "table2", "--only", "krom"], "no cell of table2 has all of 'krom'"),
+        (["reproduce", "table2", "--only", "krom"], "no cell of table2 has all words of 'krom'"),
         (["sweep", "nowhere.toml"], "does not exist"),
         (["report", "nowhere"], "does not exist"),
         (["data", "fetch", "mnits"], "did you mean 'mnist'?"),

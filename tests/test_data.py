@@ -191,7 +191,7 @@ def test_a_data_set_has_the_digests_of_its_files_and_foreign_ones_are_named_once
         assert own.digests[LABELS] == f"sha256:{hashlib.sha256(changed[LABELS]).hexdigest()}"
         assert {name for name in changed if own.digests[name] != cached.digests[name]} == {LABELS}
     (line,) = caplog.messages
-    assert line.startswith(f"not the originals of mnist: {home / 'own' / LABELS}.gz (sha256:")
+    assert line.startswith(f"not the published files of mnist: {home / 'own' / LABELS}.gz (sha256:")
     assert data.load("digits").digests == {}
 
 
@@ -233,7 +233,7 @@ def test_the_files_of_another_data_set_are_refused(
 ) -> None:
     publish("mnist", idx_files())
     write(home / "own", idx_files())
-    with pytest.raises(ValueError, match="t10k-labels-idx1-ubyte is of mnist, not of fashion"):
+    with pytest.raises(ValueError, match="t10k-labels-idx1-ubyte belongs to mnist, not to fashion"):
         data.load("fashion-mnist", home / "own")
 
 
@@ -444,7 +444,9 @@ def test_a_file_without_end_is_left_before_it_fills_the_memory(
     del files[IMAGES]
     endless = bytes(2 << 20)
     files[name] = gzip.compress(endless) if name.endswith(".gz") else endless
-    with pytest.raises(ValueError, match=rf"{name} has more than 1 MiB, and no data") as error:
+    with pytest.raises(
+        ValueError, match=rf"{name} has more than 1 MiB, more than any data"
+    ) as error:
         data.load("mnist", write(home / "own", files))
     one_sentence(error)
 
@@ -457,8 +459,8 @@ X, Y = torch.zeros(4, 1, 2, 2), torch.tensor([0, 1, 2, 1])
     [
         (X[:0], Y[:0], 3, "samples to test with, and a target for each, got 0 samples and 0"),
         (X, Y[:3], 3, "samples to test with, and a target for each, got 4 samples and 3"),
-        (X, Y, 2, "mine needs labels from 0 to 1, got 0 to 2 to learn from"),
-        (X, Y - 1, 3, "mine needs labels from 0 to 2, got -1 to 1 to test with"),
+        (X, Y, 2, "mine needs labels from 0 to 1, got 0 to 2 in the samples to learn from"),
+        (X, Y - 1, 3, "mine needs labels from 0 to 2, got -1 to 1 in the samples to test with"),
     ],
 )
 def test_a_data_set_of_ones_own_must_be_whole(
@@ -515,7 +517,9 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(
     kept = write(home / "cache" / "byzantium" / "mnist", files)
     (kept / IMAGES).write_bytes(change(files[IMAGES]))
     serve(monkeypatch, mirror(files))
-    with pytest.warns(UserWarning, match=f"{kept}/{IMAGES} is not the original of mnist; mnist is"):
+    with pytest.warns(
+        UserWarning, match=f"{kept}/{IMAGES} is not the published file of mnist; mnist is"
+    ):
         the_same(data.load("mnist"), files)
     assert (kept / IMAGES).read_bytes() == files[IMAGES]
 
@@ -563,7 +567,7 @@ def test_a_cache_that_cannot_be_written_does_not_stop_anything(
     publish("mnist", files)
     (home / "cache").write_text("a file where the folder should be")
     serve(monkeypatch, mirror(files))
-    with pytest.warns(UserWarning, match="nothing is kept in"):
+    with pytest.warns(UserWarning, match="cannot be kept in"):
         the_same(data.load("mnist"), files)
 
 
@@ -592,7 +596,7 @@ def test_the_package_of_the_operating_system(
     the_same(data.load("fashion-mnist"), files)
     write(home / "system", idx_files(1), zipped=True)
     with (
-        pytest.warns(UserWarning, match=r"ubyte\.gz is not the original of fashion-mnist"),
+        pytest.warns(UserWarning, match=r"ubyte\.gz is not the published file of fashion-mnist"),
         pytest.raises(FileNotFoundError, match=r"system \(damaged\)"),
     ):
         data.load("fashion-mnist")

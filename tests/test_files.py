@@ -230,7 +230,7 @@ def test_shards_and_folders_are_checkpoints_like_others(tmp_path: Path) -> None:
 SHARDS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "elsewhere": (
         lambda p: p.write_text('{"weight_map": {"z": "../client_00.safetensors"}}'),
-        "leads elsewhere",
+        "leads out of its folder",
     ),
     "no map": (lambda p: p.write_text('{"weight_map": ["z"]}'), "without a weight_map"),
     "twice": (lambda p: p.write_text('{"weight_map": {}, "weight_map": {}}'), "twice"),
@@ -246,7 +246,7 @@ SHARDS: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "an entry less": (
         lambda p: save_file({"z": torch.ones(())}, p.parent / "model-00001-of-00002.safetensors"),
-        "and its index has it not",
+        "but not in its index",
     ),
     "an entry in no shard": (
         lambda p: p.write_text(
@@ -317,16 +317,16 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a number of many digits": (lying(b'{"w": ' + b"9" * 5000 + b"}"), "no JSON"),
     "NaN": (lying(b'{"w": NaN}'), "no JSON"),
     "twice": (lying(b'{"w": 1, "w": 1}'), "twice"),
-    "no offsets": (lying({"w": {"dtype": "F32", "shape": [2]}}), "nonsense of 'w'"),
-    "one more word": (lying(one(more=1), b"12345678"), "nonsense of 'w'"),
-    "a negative shape": (lying(one(shape=[-2]), b"12345678"), "nonsense of 'w'"),
-    "a shape of truth": (lying(one(shape=[True, 2]), b"12345678"), "nonsense of 'w'"),
-    "a shape of fractions": (lying(one(shape=[2.0]), b"12345678"), "nonsense of 'w'"),
-    "a huge shape": (lying(one(shape=[2**31] * 60), b"12345678"), "nonsense of 'w'"),
-    "too many dimensions": (lying(one(shape=[2] + [1] * 64), b"12345678"), "nonsense of 'w'"),
-    "another shape than size": (lying(one(shape=[3]), b"12345678"), "nonsense of 'w'"),
-    "offsets backwards": (lying(one(data_offsets=[8, 0]), b"12345678"), "nonsense of 'w'"),
-    "three offsets": (lying(one(data_offsets=[0, 8, 8]), b"12345678"), "nonsense of 'w'"),
+    "no offsets": (lying({"w": {"dtype": "F32", "shape": [2]}}), "impossible entry for 'w'"),
+    "one more word": (lying(one(more=1), b"12345678"), "impossible entry for 'w'"),
+    "a negative shape": (lying(one(shape=[-2]), b"12345678"), "impossible entry for 'w'"),
+    "a shape of truth": (lying(one(shape=[True, 2]), b"12345678"), "impossible entry for 'w'"),
+    "a shape of fractions": (lying(one(shape=[2.0]), b"12345678"), "impossible entry for 'w'"),
+    "a huge shape": (lying(one(shape=[2**31] * 60), b"12345678"), "impossible entry for 'w'"),
+    "too many dimensions": (lying(one(shape=[2] + [1] * 64), b"12345678"), "entry for 'w'"),
+    "another shape than size": (lying(one(shape=[3]), b"12345678"), "impossible entry for 'w'"),
+    "offsets backwards": (lying(one(data_offsets=[8, 0]), b"12345678"), "impossible entry for 'w'"),
+    "three offsets": (lying(one(data_offsets=[0, 8, 8]), b"12345678"), "impossible entry for 'w'"),
     "a gap": (lying(one(data_offsets=[1, 9]), b"123456789"), "leaves a gap"),
     "overlapping": (
         lying({**one(), "v": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}}, b"1" * 12),
@@ -655,7 +655,9 @@ def test_pickles_are_refused_with_what_to_do_instead(name: str, tmp_path: Path) 
 )
 def test_low_rank_factors_are_refused_unless_forced(name: str, tmp_path: Path) -> None:
     paths = saved([{name: torch.ones(2, 2) + i} for i in range(5)], tmp_path)
-    with pytest.raises(ValueError, match="aggregating factors is not aggregating their products"):
+    with pytest.raises(
+        ValueError, match="product of aggregated factors is not the aggregate of the products"
+    ):
         bz.Median()(Files(paths))
     assert bz.Median()(Files(paths, force=True))[name][0, 0] == 3
     save_file({"w": torch.ones(2, 2)}, paths[0])
@@ -784,12 +786,12 @@ def test_the_command_tells_the_same_as_json(tmp_path: Path) -> None:
         (["--rule", "Krum(f=2)", "-o", "out", "old.pt"], "reading a pickle may execute"),
         (["--rule", "Krum(f=2)", "-o", "out", "nobody"], "does not exist"),
         (["--rule", "Krum(f=2)", "-o", "out", "--base", "old.pt"], "may execute"),
-        (["--rule", "Krum(f=0)", "-o", "out", "text"], "worker text (is no safetensors"),
+        (["--rule", "Krum(f=0)", "-o", "out", "text"], "worker text (is not safetensors"),
         (["--rule", "Krum(f=3)", "-o", "out"], "needs at least 2f + 3 = 9 vectors"),
         (["--rule", "Krun(f=3)", "-o", "out"], "did you mean 'Krum'"),
         (["--rule", "Bucketing(s=2)", "-o", "out"], "must end in a rule"),
         (["--rule", "Mean()", "-o", "text/out"], "text is no folder"),
-        (["--rule", "Mean()", "-o", "/dev/null"], "/dev/null is no file"),
+        (["--rule", "Mean()", "-o", "/dev/null"], "/dev/null is not a regular file"),
         (["-o", "out"], "--rule"),
     ],
 )

@@ -139,8 +139,8 @@ def test_changes_are_aggregated_and_not_weights() -> None:
 @pytest.mark.parametrize(
     ("f", "rule", "sentence"),
     [
-        (2, bz.Krum(f=1), "f=1 and the strategy reckons with f=2"),
-        (1, "Bucketing(2) >> TrimmedMean(f=2)", "f=2 and the strategy reckons with f=1"),
+        (2, bz.Krum(f=1), "f=1 and the strategy says f=2"),
+        (1, "Bucketing(2) >> TrimmedMean(f=2)", "f=2 and the strategy says f=1"),
         (0.5, "Median()", "f < 0.5"),
         (1.0, "Median()", "f < 0.5"),
         (-1, "Median()", "f >= 0"),
@@ -177,7 +177,7 @@ def test_the_log_says_how_likely_a_sample_holds_more_bad_nodes(
     strategy = RobustStrategy("Median()", f=0.2, fraction_train=0.5)
     with caplog.at_level("INFO", "flwr"):
         one_round(strategy, nodes(20), federation.plain())
-    assert "a sample holds more than f with probability" in caplog.text
+    assert "a sample holds more than f bad ones with probability" in caplog.text
 
 
 def test_a_rule_may_be_a_function_of_the_number_sampled_and_keeps_its_state() -> None:

@@ -95,7 +95,7 @@ def test_a_deployment_survives_two_liars_a_killed_node_and_a_killed_server(tmp_p
 def test_one_honest_node_against_one_liar_ends_in_a_clear_error(tmp_path: Path) -> None:
     found = seen("four_nodes", tmp_path, 1500)
     assert found["status"] == "finished:failed", found
-    assert "the model was kept in 3 rounds in a row" in found["log"]
+    assert "the model was left unchanged in 3 rounds in a row" in found["log"]
     assert all(at["kept"] for at in found["rounds"])
 
 

@@ -244,7 +244,7 @@ def test_attackers_who_see_everybody_are_rehearsed_on_the_server(attack: bz.Atta
 
 
 def test_a_rehearsal_needs_to_know_who_attacks() -> None:
-    with pytest.raises(bz.ByzantiumError, match="who attacks"):
+    with pytest.raises(bz.ByzantiumError, match="which ones attack"):
         RobustStrategy("Median()", f=1, rehearse="Mimic()")
 
 

@@ -382,7 +382,7 @@ def test_theorems_2_and_4_stand_beside_what_a_run_measured() -> None:
     gradient = (2 / 9 + 2 + 4 + 4 + 2) / 5
     assert f"c δ ζ² = {c * 0.2 * 2:.3g} (ζ² = 2); measured {gradient:.3g}" in said["Theorem 2"]
     assert f"1/(60 c δ) = {1 / (60 * c * 0.2):.3g}" in said["Theorem 4"]
-    assert f"B² = {2 / gradient:.3g}, so it says nothing" in said["Theorem 4"]
+    assert f"B² = {2 / gradient:.3g}, so it says nothing here" in said["Theorem 4"]
     assert promises(run, [{**lines[0], "b2": 0.01}])["Theorem 4"].endswith("so it does")
 
 

@@ -100,15 +100,15 @@ OBJECTS = np.array([{"a": 1}, None], dtype=object)
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "missing": ({"y_test": None}, "lacks the array y_test; it needs x_train, y_train, x_test"),
     "pickled": ({"x_train": OBJECTS}, "holds no arrays that can be read: Object arrays cannot"),
-    "words": ({"y_train": np.array(["a"] * 60)}, "y_train must hold one number a sample"),
+    "words": ({"y_train": np.array(["a"] * 60)}, "y_train must hold a number for each sample"),
     "flat": ({"x_train": np.zeros(60)}, "x_train must hold numbers of shape (N, ...)"),
     "infinite": ({"x_train": np.full((60, 3), np.inf)}, "needs samples of finite numbers to learn"),
     "fewer": ({"y_train": np.arange(59)}, "got 60 samples and 59 targets"),
     "shapes": ({"x_test": np.zeros((9, 4))}, "samples of 3 to learn from and of 4 to test with"),
-    "kinds": ({"y_test": np.zeros(9)}, "y_train and y_test must be of one kind"),
+    "kinds": ({"y_test": np.zeros(9)}, "y_train and y_test must both hold classes"),
     "negative": ({"y_train": np.arange(60) - 1}, "needs labels from 0 to 58, got -1 to 58"),
     "users": ({"user_train": np.zeros(5, dtype=int)}, "a user for each of 60 samples"),
-    "no users": ({"user_train": np.zeros(60)}, "user_train must hold one number a sample"),
+    "no users": ({"user_train": np.zeros(60)}, "user_train must hold a number for each sample"),
 }
 
 
@@ -168,7 +168,7 @@ def test_data_that_are_not_here_are_named_and_results_of_them_can_be_read() -> N
     assert [result.ending for result in store] == ["completed"]
     parts.dataset.cache_clear()
     with pytest.raises(
-        bz.ByzantiumError, match=r"my.npz sha256:.* are not here; say where: --data"
+        bz.ByzantiumError, match=r"my.npz sha256:.* were not found; say where: --data"
     ):
         run.varied(seed=1).dataset()
 
@@ -187,7 +187,7 @@ def test_by_user_deals_whole_users(tmp_path: Path) -> None:
         assert max(map(len, held)) - min(map(len, held)) <= 1
     with pytest.raises(bz.ByzantiumError, match="as many workers as there are users, 4, got work"):
         by_user()(y, 5, torch.Generator(), users)
-    with pytest.raises(bz.ByzantiumError, match="needs data that say whose each sample is"):
+    with pytest.raises(bz.ByzantiumError, match="needs data that say to whom each sample belongs"):
         check_ready([Run(partition="by_user", **SMALL)])
 
 
@@ -269,8 +269,8 @@ def test_a_run_of_regression_reports_its_loss_and_no_accuracy() -> None:
     assert result.accuracy is None
     for changes, sentence in (
         ({"loss": "cross_entropy"}, "does not fit line|one number"),
-        ({"partition": "by_label"}, "needs one whole number a sample as labels"),
-        ({"long_tail": 2.0}, "has no classes, of which some could be rarer"),
+        ({"partition": "by_label"}, "needs a whole number for each sample as labels"),
+        ({"long_tail": 2.0}, "long_tail needs data with classes"),
         ({"attack": "LabelFlip()"}, "needs labels of classes"),
     ):
         with pytest.raises(bz.ByzantiumError, match=sentence):

@@ -325,12 +325,12 @@ ERRORS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: by_label()(THREE.float(), 1, seeded()),
         ValueError,
-        "one whole number a sample as labels, got torch.float32 of shape (3,)",
+        "a whole number for each sample as labels, got torch.float32 of shape (3,)",
     ),
     (
         lambda: by_label()(THREE[None], 1, seeded()),
         ValueError,
-        "one whole number a sample as labels, got torch.int64 of shape (1, 3)",
+        "a whole number for each sample as labels, got torch.int64 of shape (1, 3)",
     ),
     (
         lambda: iid()(THREE, 1, 7),  # type: ignore[arg-type]

@@ -204,9 +204,9 @@ def test_a_server_refuses_what_is_no_gradient_of_its_model() -> None:
     before = weights(small).clone()
     with pytest.raises(ValueError, match=r"has 9 parameters, .* shape \(9,\), got \(8,\)"):
         server.step(torch.ones(4, 8))
-    with pytest.raises(ValueError, match=r"an aggregate needs 1\.weight"):
+    with pytest.raises(ValueError, match=r"the aggregate lacks 1\.weight"):
         server.take({"1.bias": torch.ones(3)})
-    with pytest.raises(ValueError, match="the model has no parameter extra to train"):
+    with pytest.raises(ValueError, match="the aggregate has extra, which is no parameter"):
         server.take({"1.bias": torch.ones(3), "1.weight": torch.ones(3, 2), "extra": torch.ones(1)})
     assert torch.equal(weights(small), before)
 

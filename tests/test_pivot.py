@@ -182,7 +182,9 @@ def test_the_worst_case_of_each_cell(store: Store) -> None:
     shown = {row[0].text: [entry.text for entry in row[1:]] for row in tables.table(table).rows}
     assert shown["Mean"] == ["30.0, 1 seed", "21.0 ± 1.0"]
     assert shown["Krum"] == ["", "60.5 ± 0.5"]
-    assert "the worst of 3 attacks; in 1 of 4 cells of fewer" in table.artifact.notes
+    assert (
+        "the worst of 3 attacks; in 1 of 4 cells, not all of them are done" in table.artifact.notes
+    )
 
 
 @pytest.mark.parametrize(
@@ -283,7 +285,8 @@ def test_the_headline_is_the_largest_gain_in_the_worst_case(store: Store) -> Non
     said = headline(pivots(store))
     assert said is not None
     assert said.sentence == (
-        "The worst of 3 attacks brings Krum to 60 %. Behind Bucketing(s=2) it keeps 80 %."
+        "Under the worst of 3 attacks, Krum has a test accuracy of 60 %; "
+        "behind Bucketing(s=2), 80 %."
     )
     assert (said.low, said.high) == (60.5, 80.5)
     assert "3 seeds" in said.setting
@@ -298,7 +301,10 @@ def test_the_headline_calls_nothing_a_gain_that_seeds_do_not_show(tmp_path: Path
     said = headline(pivots(store))
     assert said is not None
     assert said.low is None
-    assert said.sentence == "Under the worst of 3 attacks Bucketing(s=2) >> Krum keeps 65 %."
+    assert (
+        said.sentence
+        == "Under the worst of 3 attacks, Bucketing(s=2) >> Krum has a test accuracy of 65 %."
+    )
 
 
 # -- commands -----------------------------------------------------------------------------------
@@ -330,7 +336,10 @@ def test_wrong_options_are_a_sentence_before_anything_is_begun(
     Path("s.toml").write_text("[fixed]\nrounds = 1\n[varies]\nseed = [0, 1]\n")
     for words, sentence in (
         (["--rows", "rul"], "did you mean 'rule'"),
-        (["--table", "t.docx"], "a table is written as .md, .tex, .csv; t.docx ends otherwise"),
+        (
+            ["--table", "t.docx"],
+            "a table is written to a file that ends in .md, .tex, .csv, got t.docx",
+        ),
     ):
         done = CliRunner().invoke(main, ["sweep", "s.toml", *words])
         assert done.exit_code == 2
@@ -343,7 +352,7 @@ def test_the_benchmark_is_every_combination_and_resumes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     whole = benchmark(Version(seeds=1))
-    assert 3 * len(whole.jobs) == 2340
+    assert 3 * len(whole.jobs) == 2808
     runs = [job for job in whole.jobs if isinstance(job, Run)]
     assert {run.partition for run in runs} == {
         "iid()",
@@ -357,7 +366,7 @@ def test_the_benchmark_is_every_combination_and_resumes(
     monkeypatch.setattr("byzantium.papers.benchmarks.ATTACKERS", (1,))
     monkeypatch.setattr("byzantium.papers.benchmarks.SPLITS", {"iid": "iid()"})
     words = ["benchmark", "--seeds", "2", "--rounds", "2", "--only", "mean iid f=1"]
-    for said in ("10/10 done", "look at it all"):
+    for said in ("10/10 done", "the page: "):
         done = CliRunner().invoke(main, [*words, "--table", "b.md"])
         assert done.exit_code == 0, done.output
         assert said in done.output

@@ -310,7 +310,7 @@ def test_completion_knows_it() -> None:
 
 def test_help_says_that_code_is_run() -> None:
     for command in ("run", "sweep", "plan", "list", "aggregate"):
-        assert "Its code is run." in " ".join(byzantium(command, "--help").output.split())
+        assert "its code is run" in " ".join(byzantium(command, "--help").output.split())
 
 
 # -- an installed package --------------------------------------------------------------------------
@@ -398,7 +398,7 @@ WRONG = {
     ),
     "metric of all": (
         "import byzantium as bz\nm = bz.Metric('mine', '', float, max, record=None)",
-        "with record=None, which is for what every run has",
+        "with record=None, which is for our own",
     ),
     "partition": (
         "import byzantium as bz\n@bz.partition\ndef mine(x, y): pass",
@@ -406,7 +406,7 @@ WRONG = {
     ),
     "model": (
         "import byzantium as bz\n@bz.model\ndef mine(): pass",
-        "mine needs the data set that it builds a model for",
+        "mine needs a first parameter, the data set to build a model for",
     ),
 }
 

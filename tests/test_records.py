@@ -247,7 +247,7 @@ def test_one_bad_file_is_named_and_the_others_are_read(
     before = snapshot(tmp_path)
     assert [result.job for result in store] == [OTHER]
     (line,) = caplog.messages
-    assert line.startswith(f"{store.folder(JOB)} is passed over: ")
+    assert line.startswith(f"{store.folder(JOB)} is skipped: ")
     assert "\n" not in line
     assert len(line) < 1500
     if file != "config.toml":
@@ -299,7 +299,7 @@ def test_a_file_where_a_folder_should_be_is_named(
     store.folder(strange).write_text("not a folder")
     (tmp_path / "notes.txt").write_text("this is nobody's business")
     assert len(list(store)) == 2
-    assert [line.partition(" is passed")[0] for line in caplog.messages] == [
+    assert [line.partition(" is skipped")[0] for line in caplog.messages] == [
         str(store.folder(strange))
     ]
     assert store.results([strange])[0].status == "damaged"
@@ -339,7 +339,7 @@ def test_a_foreign_entry_of_what_was_asked_for_is_named_and_kept(
     path.write_text(json.dumps([entry, GOOD]))
     assert list(Requests(store)) == [("figure-mimic-demo", Version(seeds=1))]
     (line,) = caplog.messages
-    assert line.startswith(f"entry 1 of {path} is passed over: ")
+    assert line.startswith(f"entry 1 of {path} is skipped: ")
     assert "\n" not in line
     Requests(store).add("figure-mimic-demo", Version())
     assert json.loads(path.read_text())[1] == entry
@@ -418,7 +418,7 @@ def test_a_damaged_time_does_not_keep_a_run_from_being_finished(
     summary = perform(SHORT, tmp_path)
     assert summary is not None
     assert 0 <= summary["seconds"] < 10**6
-    assert "the time before is not counted" in (tmp_path / "run.log").read_text()
+    assert "the time of earlier attempts is not counted" in (tmp_path / "run.log").read_text()
     assert not path.is_symlink()
 
 

@@ -257,7 +257,7 @@ def test_filters_change_what_is_shown(desktop: Opened, store: Store) -> None:
 def test_a_filter_that_leaves_nothing_of_an_artifact_says_so(desktop: Opened) -> None:
     desktop.page.get_by_label("CM", exact=True).check()
     assert desktop.page.locator("#artifact0 figure:visible").count() == 0
-    assert "leave nothing" in desktop.page.inner_text("#artifact0")
+    assert "passes the filters" in desktop.page.inner_text("#artifact0")
 
 
 def test_published_curves_lie_behind_ours(desktop: Opened) -> None:
@@ -564,7 +564,7 @@ def test_the_first_screen_makes_the_point(
     browser: Browser, demo: Path, width: int, height: int
 ) -> None:
     page = opened(browser, demo, width, height)
-    sentence = "The worst of 2 attacks brings RFA (geometric median) to 11 %."
+    sentence = "Under the worst of 2 attacks, RFA (geometric median) has a test accuracy of 11 %"
     assert page.page.inner_text("#sentence").startswith(sentence)
     assert page.page.inner_text(".numbers").split() == ["11", "%", "→", "90", "%"]
     seen = """(text) => [...document.querySelectorAll("#sentence, .numbers, .matrix :is(th, td)")]

@@ -223,7 +223,7 @@ def test_the_order_of_the_rules_is_counted_in_pairs(tmp_path: Path) -> None:
             kept += (gap > 0) == (ours[a["aggregator"]] > ours[b["aggregator"]])
     assert 0 < kept < pairs
     text = markdown([comparison("table2", store, CHEAP)], store)
-    assert f"he order of the rules is kept in {kept} of {pairs} pairs" in text
+    assert f"{kept} of {pairs} pairs of rules are in the published order" in text
 
 
 def test_what_is_missing_unfinished_or_diverged_is_said(tmp_path: Path) -> None:

@@ -277,7 +277,7 @@ def test_a_summary_holds_the_digests_of_the_data_which_are_read_once(
     assert summary is not None
     assert summary["data"] == digests
     assert json.loads((tmp_path / "one" / "summary.json").read_text())["data"] == digests
-    said = [line for line in caplog.messages if "not the originals of mnist: " in line]
+    said = [line for line in caplog.messages if "not the published files of mnist: " in line]
     assert len(said) == 1
     assert all(str(folder / name) in said[0] for name in digests)
     # What another run of this process needs is at hand: nothing is read and hashed again.
@@ -286,7 +286,7 @@ def test_a_summary_holds_the_digests_of_the_data_which_are_read_once(
     again = perform(run.varied(seed=1), tmp_path / "two")
     assert again is not None
     assert again["data"] == digests
-    assert [line for line in caplog.messages if "not the originals" in line] == said
+    assert [line for line in caplog.messages if "not the published files" in line] == said
 
 
 def test_a_run_on_data_of_the_package_has_no_digests(tmp_path: Path) -> None:
@@ -318,12 +318,12 @@ def test_results_of_older_numerics_are_not_ours_and_those_of_another_job_are_nam
     caplog.clear()
     assert list(store) == []
     (line,) = caplog.messages
-    assert f"{SHORT.identity_in(NUMERICS - 1)} is passed over: it was made with numerics" in line
+    assert f"{SHORT.identity_in(NUMERICS - 1)} is skipped: it was made with numerics" in line
     perform(SHORT, tmp_path / "0123456789abcdef")
     caplog.clear()
     assert list(store) == []
     (line,) = caplog.messages
-    assert line.endswith("0123456789abcdef is passed over: its config.toml is that of another job")
+    assert line.endswith("0123456789abcdef is skipped: its config.toml is that of another job")
 
 
 def test_a_folder_without_a_configuration_is_named(
@@ -335,7 +335,7 @@ def test_a_folder_without_a_configuration_is_named(
     caplog.clear()
     assert list(store) == []
     (line,) = caplog.messages
-    assert line.endswith(f"{SHORT.identity} is passed over: it has no config.toml")
+    assert line.endswith(f"{SHORT.identity} is skipped: it has no config.toml")
 
 
 # -- fields that come later ----------------------------------------------------------------------

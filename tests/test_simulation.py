@@ -258,7 +258,7 @@ def test_a_history_is_read_from_what_is_written_of_it(status: Status) -> None:
     assert written["status"] == {"diverged": "diverged in round 2"}.get(status, status)
     assert History.of(written) == history
     for other in ("diverged", "diverged in round 3", "stopped", "completed "):
-        with pytest.raises(ValueError, match=f"its history of 2 rounds is '{other}'"):
+        with pytest.raises(ValueError, match=f"its history has 2 rounds, and cannot be '{other}'"):
             History.of({**written, "status": other})
 
 

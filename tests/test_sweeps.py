@@ -61,8 +61,8 @@ def test_a_sweep_is_a_product_and_equal_runs_are_one(tmp_path: Path) -> None:
         ("[fixd]\nrounds = 5", "a sweep has [fixed] and [varies]"),
         ("fixed = 5", "[fixed] must hold names and values, got 5"),
         ("varies = [1]", "[varies] must hold names and values, got [1]"),
-        ("[varies]\nseed = 3", "what varies must be a list of values, got seed = 3"),
-        ("[varies]\nseed = []", "what varies must be a list of values"),
+        ("[varies]\nseed = 3", "what varies needs a list of values, got seed = 3"),
+        ("[varies]\nseed = []", "what varies needs a list of values"),
         ("[fixed]\nseed = 1\n[varies]\nseed = [1]", "seed is both fixed and varied"),
         ("[varies]\nsede = [1]", "a Run has no 'sede'; did you mean 'seed'?"),
     ],
@@ -235,7 +235,7 @@ def test_a_lock_that_outlives_its_process_is_waited_for(
     results = execute([job, other], store, Processes(2), listen=listen)
     assert [result.status for result in results] == ["completed"] * 2
     assert notes[0] == "its process was killed; another process goes on with it"
-    assert notes[1].endswith("is not free yet, and is waited for")
+    assert notes[1].endswith("the process that died is released")
     assert set(notes[2:]) == {""}
     assert results[0].metrics == undisturbed(job, tmp_path / "alone")
 
@@ -294,7 +294,7 @@ def test_processes_whose_leader_is_killed_save_themselves_and_leave_without_a_wo
         time.sleep(0.05)
     for job in jobs:
         log = (store.folder(job) / "run.log").read_text()
-        assert "stopped; it goes on from here when started again" in log
+        assert "stopped; the next start goes on from here" in log
     assert (tmp_path / "said").read_text() == ""
 
 

@@ -21,19 +21,37 @@ from byzantium.cli.options import Place, complete, err, members, out, plugin_opt
 @click.option(
     "--rule",
     required=True,
-    help="As `byzantium list rules` has them; mixings come before it, with >>.",
+    help="The aggregation rule from `byzantium list rules`, with mixings before it if wanted: "
+    "'Bucketing(s=2) >> Krum(f=1)'.",
     shell_complete=complete(lambda: [f"{name}()" for name in members("rule", bz.Aggregator)]),
 )
-@click.option("-o", "--out", "output", type=Place(), required=True, help="The file to write.")
+@click.option(
+    "-o",
+    "--out",
+    "output",
+    type=Place(),
+    required=True,
+    help="The file to write the merged checkpoint to.",
+)
 @click.option(
     "--base",
     type=Place(exists=True),
-    help="What all started from: it is subtracted first and added again.",
+    help="The checkpoint that all contributors started from: the rule then sees their changes to "
+    "it, and the merged change is added to it again.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Of random mixings, to repeat it.")
-@click.option("--force", is_flag=True, help="Also the factors of low-rank updates (LoRA).")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    help="The seed of random mixings, to repeat a result.  [default: a new one each time]",
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also merge the two factors of low-rank updates (LoRA), which are refused otherwise: the "
+    "product of merged factors is not the merged product.",
+)
 @plugin_option
-@click.option("--json", "as_json", is_flag=True, help="Who counted, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print how much each file counted as JSON.")
 def aggregate(
     files: tuple[Path, ...],
     rule: str,
@@ -43,11 +61,12 @@ def aggregate(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Merge checkpoints of which some may be bad: safetensors in, safetensors out.
+    """Merge checkpoints, of which some may be bad, by a robust rule.
 
-    Each FILE is one contributor's: a file, the index of a sharded checkpoint, or a folder with one
-    of them. Who cannot be read, or differs from the others in names, shapes or dtypes, is rejected
-    and counts as one of f. Nothing pickled is read, and no file that is read is overwritten.
+    Each FILE is the checkpoint of one contributor, in the format safetensors: a file, the index of a
+    sharded checkpoint, or a folder that holds one of these. One that cannot be read, or whose names,
+    shapes or dtypes differ from those of the others, is rejected and counts as one of the f bad ones.
+    Pickled files are never read, and no input is ever overwritten.
 
     \b
     byzantium aggregate --rule "Bucketing(s=2) >> GeometricMedian()" client_*.safetensors -o merged.safetensors
@@ -66,7 +85,9 @@ def aggregate(
     for note in said["notes"]:
         out.print(note, soft_wrap=True)
     if any(one["equal_to"] for one in said["contributors"]):
-        out.print("Equal ones may be of one person; f must count them all.", soft_wrap=True)
+        out.print(
+            "Equal files may come from one person; if so, f must count them all.", soft_wrap=True
+        )
     out.print(f"merged: {output}", soft_wrap=True, highlight=False)
 
 

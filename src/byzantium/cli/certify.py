@@ -40,29 +40,48 @@ def _counts(_: click.Context, parameter: click.Parameter, text: str) -> tuple[in
     shell_complete=complete(lambda: [f"{name}()" for name in members("rule", bz.Aggregator)]),
 )
 @plugin_option
-@click.option("--all", "all_rules", is_flag=True, help="All rules, alone and behind mixings.")
-@click.option("--n", type=click.IntRange(min=3), default=25, show_default=True, help="Vectors.")
+@click.option(
+    "--all", "all_rules", is_flag=True, help="Attack all rules, alone and behind mixings."
+)
+@click.option(
+    "--n",
+    type=click.IntRange(min=3),
+    default=25,
+    show_default=True,
+    help="How many vectors there are, bad ones included.",
+)
 @click.option(
     "--f",
     "counts",
     callback=_counts,
     default="1,3,5,8,10",
     show_default=True,
-    help="How many are bad; a rule that is written without its f has this one.",
+    help="How many vectors are bad: one number, or several, separated by commas. A rule that is "
+    "written without f is built for the same number.",
 )
 @click.option(
-    "--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="Searches of each."
+    "--seeds",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="How many searches are made for each rule and f, with seeds 0, 1, ...",
 )
 @click.option(
     "--budget",
     type=click.IntRange(min=1),
     default=Certification.budget,
     show_default=True,
-    help="How many inputs a search tries.",
+    help="How many inputs each search tries.",
 )
-@click.option("--json", type=Place(dir_okay=False), help="Also write what was found as JSON.")
-@click.option("--markdown", type=Place(dir_okay=False), help="Also write the table as Markdown.")
-@click.option("--figure", type=Place(dir_okay=False), help="Also draw c against delta, as a PNG.")
+@click.option(
+    "--json", type=Place(dir_okay=False), help="Also write what was found to a JSON file."
+)
+@click.option(
+    "--markdown", type=Place(dir_okay=False), help="Also write the table to a Markdown file."
+)
+@click.option(
+    "--figure", type=Place(dir_okay=False), help="Also draw c against delta into a PNG file."
+)
 @results_option
 @engine_options
 def certify(
@@ -78,12 +97,13 @@ def certify(
     results: Path,
     engine: Engine,
 ) -> None:
-    """Attack pipelines, and say how far they can be led astray.
+    """Search for the inputs that lead a rule astray most.
 
-    For n vectors of which f are bad, the error of a rule is at most c delta rho^2, where rho is how
-    much the honest ones differ. A search looks for the input with the largest c: the true one is at
-    least as large. What it found stays in the folder of the search, as `input.npy`, whose first f
-    rows are bad.
+    RULE is a rule, with mixings before it if wanted. Of n vectors f are bad: delta = f/n is their
+    share, and rho^2 the mean squared distance between two honest ones. The squared error of the
+    result, to the mean of the honest vectors, is said as c delta rho^2. A search tries inputs to
+    make c large, so the true worst case is at least what it found. The input is kept in the folder
+    of the search as `input.npy`; its first f rows are the bad ones.
 
     \b
     byzantium certify "Krum()" "NearestNeighborMixing() >> TrimmedMean()" --f 5 --jobs 2
@@ -91,7 +111,7 @@ def certify(
     from byzantium import reports
 
     if not rules and not all_rules:
-        raise ByzantiumError("certify needs a rule, or --all")
+        raise ByzantiumError("certify needs a rule, such as 'Krum()', or --all")
     if figure:
         needed("matplotlib", "report", "a figure")
     todo: list[Certification] = []
@@ -102,7 +122,7 @@ def certify(
         todo += [one for text, f in texts for one in _searches(text, n, (f,), seeds, budget)]
     found = certificates(carry_out(todo, Store(results), engine))
     out.print(reports.certificates.terminal(found))
-    out.print(f"the inputs are in {results}", soft_wrap=True, highlight=False)
+    out.print(f"the inputs that were found are in {results}", soft_wrap=True, highlight=False)
     if json:
         reports.certificates.write_json(found, json)
     if markdown:

@@ -16,18 +16,24 @@ from byzantium.cli.options import FAILED, complete, members, out, plugin_option
     shell_complete=complete(lambda: [f"{name}()" for name in members("rule", bz.Aggregator)]),
 )
 @plugin_option
-@click.option("--n", type=click.IntRange(min=1), required=True, help="How many vectors there are.")
+@click.option(
+    "--n",
+    type=click.IntRange(min=1),
+    required=True,
+    help="How many vectors there are, bad ones included.",
+)
 @click.option(
     "--f",
     type=click.IntRange(min=0),
     required=True,
-    help="How many may be bad. Rather one too many: too few is fatal, too many costs little.",
+    help="How many of them may be bad: too few is fatal, one too many costs little.",
 )
 def check(rule: str, n: int, f: int) -> None:
-    """What a rule, behind mixings if any, promises for n vectors of which f are bad.
+    """Say what a rule guarantees for n vectors of which f are bad.
 
-    Written without its f, a rule has the f that is given. Exit codes: 0 covered, 1 not covered, 2
-    impossible: the pipeline is not defined for so many, or half of them are bad.
+    RULE is a rule, with mixings before it if wanted; one that is written without f takes that of
+    --f. Exit codes: 0 a theorem covers it, 1 no theorem does, 2 impossible: the rule is not defined
+    for so many vectors, or half of them or more are bad.
 
     \b
     byzantium check "Bucketing(s=2) >> Krum()" --n 25 --f 5

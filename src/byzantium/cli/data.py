@@ -22,7 +22,7 @@ from byzantium.core import needed
 
 @main.group()
 def data() -> None:
-    """Fetch data sets, verify them, look at who holds what."""
+    """Fetch data sets, verify them, and draw who holds what."""
 
 
 name_argument = click.argument("name", shell_complete=complete(lambda: members("data")))
@@ -33,7 +33,13 @@ name_argument = click.argument("name", shell_complete=complete(lambda: members("
 @data_option
 @plugin_option
 def fetch(name: str) -> None:
-    """Find the files of a data set or fetch them, into the user's cache."""
+    """Find the files of a data set, or download them.
+
+    What is not on this machine is downloaded into the user's cache.
+
+    \b
+    byzantium data fetch mnist
+    """  # noqa: D301
     out.print(str(learning.load(name)))
 
 
@@ -41,7 +47,11 @@ def fetch(name: str) -> None:
 @name_argument
 @data_option
 def verify(name: str) -> None:
-    """Say of each file whether it is the original one."""
+    """Say of each file whether it is the one that was published.
+
+    \b
+    byzantium data verify mnist
+    """  # noqa: D301
     files = learning.data.verify(name)
     for path, original in files:
         verdict = "the original" if original else "NOT the original"
@@ -56,12 +66,33 @@ def verify(name: str) -> None:
 @name_argument
 @data_option
 @plugin_option
-@click.option("--partition", default="by_label()", show_default=True, help="How it is dealt.")
-@click.option("--workers", default=20, show_default=True, help="Honest workers.")
-@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True)
-@click.option("--out", type=Place(), default="partition.png", show_default=True)
+@click.option(
+    "--partition",
+    default="by_label()",
+    show_default=True,
+    help="How the training samples are dealt to the workers: `byzantium list partitions`.",
+)
+@click.option("--workers", default=20, show_default=True, help="How many honest workers there are.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**64 - 1),
+    default=0,
+    show_default=True,
+    help="The seed of what is dealt at random.",
+)
+@click.option(
+    "--out",
+    type=Place(),
+    default="partition.png",
+    show_default=True,
+    help="The file to draw; its ending, such as .png or .pdf, says in which format.",
+)
 def picture(name: str, partition: str, workers: int, seed: int, out: Path) -> None:
-    """A picture of who holds what: workers by classes."""
+    """Draw how many samples of each class each worker holds.
+
+    \b
+    byzantium data picture digits --partition "dirichlet(0.1)"
+    """  # noqa: D301
     import torch
 
     needed("matplotlib", "report", "a picture")

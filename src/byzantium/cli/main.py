@@ -54,17 +54,28 @@ def _cite(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.group(cls=Teaching, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(bz.__version__, package_name="byzantium")
 @click.option(
-    "--cite", is_flag=True, is_eager=True, expose_value=False, callback=_cite, help="BibTeX."
+    "--cite",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_cite,
+    help="Show the paper in BibTeX, and exit.",
 )
 def main() -> None:
     """Byzantine-robust learning on heterogeneous data.
 
-    Some workers lie, the honest ones differ, and the server must still find their mean. See it in a
-    minute with `byzantium demo`; train once with `byzantium run`; make a table of the paper with
-    `byzantium reproduce table2`, and look at all results with `byzantium report`.
+    Workers train one model together. Some of them attack, the honest ones hold different data, and
+    the server must still find the mean of what the honest ones send.
 
-    Everything can be interrupted and started again: finished runs are kept, the others go on where
-    they stopped. Exit codes: 0 done, 1 something failed, 2 wrong usage, 130 interrupted.
+    \b
+    byzantium demo                  see the problem and the remedy in a minute
+    byzantium run --rule "Krum()"   train one model
+    byzantium reproduce table2      make a table of the paper, beside its numbers
+    byzantium report                look at all results
 
-    Completion for bash (zsh, fish likewise): eval "$(_BYZANTIUM_COMPLETE=bash_source byzantium)"
-    """
+    Any command can be interrupted and started again: what is finished is kept, and the rest goes on
+    where it stopped. Exit codes: 0 done, 1 something failed, 2 wrong usage, 130 interrupted.
+
+    Completion of names in bash: eval "$(_BYZANTIUM_COMPLETE=bash_source byzantium)"; in zsh and
+    fish, write zsh_source or fish_source.
+    """  # noqa: D301

@@ -76,14 +76,14 @@ results_option = click.option(
     type=Place(file_okay=False),
     default="results",
     show_default=True,
-    help="The folder of results; each run has a folder of its own in it.",
+    help="The folder of results, in which every run has a folder of its own.",
 )
 jobs_option = click.option(
     "--jobs",
     type=click.IntRange(min=1, max=MOST_JOBS),
     default=1,
     show_default=True,
-    help="Processes at a time; the cores are divided among them.",
+    help="How many runs at a time the estimate is for; they share the cores.",
 )
 plugin_option = click.option(
     "--plugin",
@@ -99,7 +99,8 @@ data_option = click.option(
     type=Place(exists=True, file_okay=False),
     expose_value=False,
     callback=_set_data_folder,
-    help="Where the files of data sets are (or set BYZANTIUM_DATA).",
+    help="The folder with the files of data sets.  [default: what the environment variable "
+    "BYZANTIUM_DATA names]",
 )
 
 
@@ -114,11 +115,13 @@ def engine_options(command: Command) -> Command:
         click.option(
             "--jobs",
             type=click.IntRange(min=1, max=MOST_JOBS),
-            help="Processes at a time, among which the cores are divided: 1, unless said. On Ray "
-            "each has a core, and there are as many as the cluster has cores.",
+            help="How many jobs run at a time; they share the cores of this machine. On Ray each "
+            "has a core of its own.  [default: 1; on Ray, the cores of the cluster]",
         ),
         click.option(
-            "--address", help="Of the head of the Ray cluster, host:port.  [default: auto]"
+            "--address",
+            help="Where the head of the Ray cluster is, as host:port.  [default: auto, the cluster "
+            "that this machine belongs to]",
         ),
         click.option(
             "--engine",
@@ -126,8 +129,8 @@ def engine_options(command: Command) -> Command:
             type=click.Choice(["processes", "ray"]),
             default="processes",
             show_default=True,
-            help="Where the jobs run: on this machine, or on a cluster whose nodes share the "
-            "folder of results.",
+            help="Where jobs run: in processes of this machine, or on a Ray cluster whose nodes "
+            "share the folder of results.",
         ),
     ):
         option(given)
@@ -146,15 +149,29 @@ def version_options(command: Command) -> Command:
     """The flags of a cheaper version of an artifact."""
     for option in reversed(
         [
-            click.option("--seeds", type=click.IntRange(min=1), help="Fewer (or more) than 3."),
-            click.option("--rounds", type=click.IntRange(min=1), help="Instead of the paper's."),
-            click.option("--model", help="Instead of the paper's cnn; mlp is far faster."),
+            click.option(
+                "--seeds",
+                type=click.IntRange(min=1),
+                help="How many times each cell is trained, with seeds 0, 1, ...  [default: 3]",
+            ),
+            click.option(
+                "--rounds",
+                type=click.IntRange(min=1),
+                help="How many rounds each run has.  [default: as in the paper]",
+            ),
+            click.option(
+                "--model",
+                help="The model to train; mlp is far faster than cnn.  [default: the paper's, cnn]",
+            ),
             click.option(
                 "--data",
-                help="Instead of mnist.",
+                help="The data set to train on.  [default: the paper's, mnist]",
                 shell_complete=complete(lambda: members("data")),
             ),
-            click.option("--only", help="Only cells with all of these words: 'krum mimic s=2'."),
+            click.option(
+                "--only",
+                help="Make only the cells that have all of these words, such as 'krum mimic s=2'.",
+            ),
         ]
     ):
         command = option(command)

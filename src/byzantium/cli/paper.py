@@ -56,9 +56,22 @@ DRAWN = 12
 @jobs_option
 @data_option
 @plugin_option
-@click.option("--probe/--no-probe", default=True, help="Try a few rounds to tell the time.")
+@click.option(
+    "--probe/--no-probe",
+    default=True,
+    show_default=True,
+    help="Try a few rounds, to say how long the rest takes.",
+)
 def plan(target: str, results: Path, jobs: int, probe: bool, **version: Any) -> None:
-    """What would run, what is done, and how long the rest takes."""
+    """Say what would run, what is done, and how long the rest takes.
+
+    What to plan is an artifact (a table or figure of the paper: `byzantium list artifacts`), the
+    file of a sweep, or the word benchmark. Nothing is trained but a few rounds to measure the time.
+
+    \b
+    byzantium plan figure-main --model mlp --seeds 1
+    byzantium plan mine.toml --jobs 2
+    """  # noqa: D301
     store = Store(results)
     if target in MAKERS or target == "benchmark":
         wanted = Version(**version)
@@ -110,6 +123,9 @@ def _header(made: Artifact) -> None:
 def reproduce(names: tuple[str, ...], results: Path, engine: Engine, **version: Any) -> None:
     """Make tables and figures of the paper, beside its numbers.
 
+    An artifact is one of these tables or figures: `byzantium list artifacts`. Fewer seeds, fewer
+    rounds or a smaller model make it cheaper; every result then says so.
+
     \b
     byzantium reproduce table2 table4 --seeds 1
     byzantium reproduce figure-main --model mlp --seeds 1 --jobs 2
@@ -127,13 +143,22 @@ def reproduce(names: tuple[str, ...], results: Path, engine: Engine, **version: 
     for one in made:
         _header(one)
         out.print(terminal(compare(one, store)))
-    out.print(f"the report: {written(store).page}", soft_wrap=True)
+    out.print(f"the page: {written(store).page}", soft_wrap=True)
 
 
 @main.command(name="benchmark")
-@click.option("--seeds", type=click.IntRange(min=1), help="Fewer (or more) than 3.")
-@click.option("--rounds", type=click.IntRange(min=1), help="Instead of 200.")
-@click.option("--only", help="Only runs with all of these words: 'bucketing-rfa mimic noniid f=5'.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    help="How many times each pipeline meets each attack, with seeds 0, 1, ...  [default: 3]",
+)
+@click.option(
+    "--rounds", type=click.IntRange(min=1), help="How many rounds each run has.  [default: 200]"
+)
+@click.option(
+    "--only",
+    help="Make only the runs that have all of these words, such as 'krum mimic noniid f=5'.",
+)
 @table_options
 @click.option(
     "--out",
@@ -146,10 +171,11 @@ def reproduce(names: tuple[str, ...], results: Path, engine: Engine, **version: 
 @engine_options
 @data_option
 def benchmark_(results: Path, engine: Engine, **options: Any) -> None:
-    """Which rule to use: all pipelines under all attacks, and the worst case of each.
+    """Find out which rule to use, by the worst attack on each.
 
-    On digits, by how different the workers are and by how many of 25 attack (1, 3 or 5): 2,340
-    runs, about an hour on two cores. It can be stopped, and goes on.
+    13 pipelines (rules, alone or behind mixings) meet five attacks on handwritten digits, for four
+    ways to divide the data and with 1, 3 or 5 of 25 workers attacking: 2,808 runs with three seeds,
+    about an hour on two cores. The tables show the worst attack unless rows or columns are given.
 
     \b
     byzantium benchmark --jobs 2 --table docs/benchmark.md
@@ -166,7 +192,7 @@ def benchmark_(results: Path, engine: Engine, **options: Any) -> None:
     _header(made)
     tables = tabulated(made.jobs, store, engine, wanted)
     write_tables(tables, wanted.files, compare(made, store))
-    out.print(f"look at it all: {written(store, drawn=False).page}", soft_wrap=True)
+    out.print(f"the page: {written(store, drawn=False).page}", soft_wrap=True)
 
 
 @main.command()
@@ -174,16 +200,25 @@ def benchmark_(results: Path, engine: Engine, **options: Any) -> None:
 @click.option(
     "--markdown",
     type=Place(dir_okay=False),
-    help="Also write published | ours | difference, and tables of all other runs, as Markdown.",
+    help="Also write a Markdown file: the paper's numbers, ours and the difference, and tables of "
+    "all other runs.",
 )
 @click.option(
     "--csv",
     type=Place(dir_okay=False),
-    help="Also write all results as a table, one row a run.",
+    help="Also write all runs to a CSV file, one row for each, with their settings and results.",
 )
 @table_options
 def report(results: Path, markdown: Path | None, csv: Path | None, **options: Any) -> None:
-    """One page to look at, tables and figures, from a folder of results."""
+    """Make a page, tables and figures from a folder of results.
+
+    RESULTS is that folder, by default `results`. The page is the file report.html in it, which a
+    browser shows without a network; the figures are in its folder figures.
+
+    \b
+    byzantium report results
+    byzantium report results --rows rule --columns attack --table mine.tex
+    """  # noqa: D301
     store, wanted = Store(results), shape(**options)
     check_libraries(store, table=csv is not None)
     made = written(store, wanted, markdown)
@@ -222,7 +257,7 @@ def tell(made: Written) -> None:
     for picture in made.pictures:
         out.print(f"a figure: {picture}", soft_wrap=True)
     if made.own and not made.pictures:
-        out.print("no figures, which need matplotlib: pip install 'byzantium[report]'")
+        out.print("no figures were drawn: they need matplotlib, pip install 'byzantium[report]'")
 
 
 def written(

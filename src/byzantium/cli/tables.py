@@ -50,11 +50,19 @@ def table_options(command: Command) -> Command:
     for option in reversed(
         [
             click.option(
-                "--rows", help="What the rows of a table are, such as rule or rule,momentum."
+                "--rows",
+                help="Which settings the rows of a table are, such as rule or rule,momentum.  "
+                "[default: chosen from what varies]",
             ),
-            click.option("--columns", help="What its columns are, such as attack."),
             click.option(
-                "--worst-case", is_flag=True, help="In each cell the worst of all attacks."
+                "--columns",
+                help="Which setting the columns of a table are, such as attack.  [default: chosen "
+                "from what varies]",
+            ),
+            click.option(
+                "--worst-case",
+                is_flag=True,
+                help="Show in each cell the result under the attack that hurts it most.",
             ),
             click.option(
                 "--table",
@@ -62,7 +70,8 @@ def table_options(command: Command) -> Command:
                 type=Place(dir_okay=False),
                 multiple=True,
                 callback=_ending,
-                help="Also write the tables: .md, .tex (booktabs) or .csv; may be repeated.",
+                help="Also write the tables to a file: Markdown (.md), LaTeX for booktabs (.tex) "
+                "or CSV (.csv), by its ending. May be given several times.",
             ),
         ]
     ):
@@ -97,7 +106,7 @@ def show(tables: Sequence[Comparison]) -> None:
     for table in tables[:PRINTED]:
         out.print(terminal(table))
     if len(tables) > PRINTED:
-        out.print(f"and {len(tables) - PRINTED} more tables, of other settings")
+        out.print(f"{len(tables) - PRINTED} more tables, for other settings, are not printed")
 
 
 def write_tables(

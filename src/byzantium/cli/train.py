@@ -39,15 +39,16 @@ LISTED = ["artifacts", "rules", "attacks", "data", "partitions", "models", "loss
 @click.option(
     "--config",
     type=Place(exists=True, dir_okay=False),
-    help="A TOML or JSON file with these options by name; the command line goes first.",
+    help="A TOML or JSON file with these options by name, such as local_steps = 5; options on the "
+    "command line override it.",
 )
 @results_option
 @data_option
 @run_options
 def run(config: Path | None, results: Path, **options: Any) -> None:
-    """Train one model once.
+    """Train one model, once.
 
-    Started again, it says that it is done, or goes on where it was killed.
+    The same command again goes on where it was stopped or, if it is done, shows the result.
 
     \b
     byzantium run --rule "Krum()" --attack "Mimic()"
@@ -79,7 +80,11 @@ def run(config: Path | None, results: Path, **options: Any) -> None:
 @plugin_option
 @table_options
 def sweep(file: Path, results: Path, engine: Engine, **options: Any) -> None:
-    """Carry out all combinations that a file describes; the end is a table over seeds.
+    """Train all combinations of settings that a file lists.
+
+    The file is TOML: what all runs share is under [fixed]; what differs is under [varies], where
+    every setting has a list of values. The names are those of the options of `byzantium run`, with
+    _ for -. It ends in tables (mean and standard deviation over seeds), figures and a page.
 
     \b
     [fixed]
@@ -89,7 +94,7 @@ def sweep(file: Path, results: Path, engine: Engine, **options: Any) -> None:
     attack = ["Mimic()", "InnerProduct()"]
     seed = [0, 1, 2]
 
-    Above [fixed], `plugin = ["my_rules.py"]` names files of your own; their code is run.
+    Above [fixed], plugin = ["my_rules.py"] loads Python files of your own; their code is run.
 
     \b
     byzantium sweep mine.toml --rows rule --columns attack --table mine.tex
@@ -105,7 +110,14 @@ def sweep(file: Path, results: Path, engine: Engine, **options: Any) -> None:
 @click.argument("what", type=click.Choice(LISTED), required=False)
 @plugin_option
 def list_(what: str | None) -> None:
-    """What there is: artifacts, and all that a run can name."""
+    """List rules, attacks, data sets and all else that has a name.
+
+    Without an argument, all of it. An artifact is a table or figure of the paper, which `byzantium
+    reproduce` makes; the others are values of options of `byzantium run`.
+
+    \b
+    byzantium list rules
+    """  # noqa: D301
     both = members("rule", bz.Mixing) + members("rule", bz.Aggregator)
     tables = {
         "artifacts": [(name, MAKERS[name]().title) for name in MAKERS],
@@ -156,17 +168,33 @@ def _first_sentence(member: object) -> str:
     show_default=True,
     help="The folder of results.",
 )
-@click.option("--rounds", type=click.IntRange(min=1), default=300, show_default=True)
-@click.option("--jobs", type=click.IntRange(1, MOST_JOBS), default=2, show_default=True)
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=300,
+    show_default=True,
+    help="How many rounds each of the 40 runs has.",
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, MOST_JOBS),
+    default=2,
+    show_default=True,
+    help="How many runs are trained at a time; they share the cores.",
+)
 def demo(results: Path, rounds: int, jobs: int) -> None:
-    """Why the mean is not enough, and neither are robust rules.
+    """See why robust rules alone are not enough, and what helps.
 
-    Five rules under four attacks, alone and behind buckets of two: 25 workers hold handwritten
-    digits sorted by label, 5 of them attack. Takes less than a minute.
-    """
+    25 workers train on handwritten digits, and 5 of them attack. The honest ones hold different
+    digits. Five rules meet four attacks, alone and behind buckets of two, which average pairs of
+    workers first. It takes less than a minute, and ends in a table and a page to look at.
+
+    \b
+    byzantium demo
+    """  # noqa: D301
     store, runs = Store(results), demonstration.runs(rounds)
     check_libraries(store)
     carry_out(list(runs.values()), store, Processes(jobs))
     for part in demonstration.conclusion(runs, store):
         out.print(part)
-    out.print(f"look at it all: {written(store, drawn=False).page}", soft_wrap=True)
+    out.print(f"the page: {written(store, drawn=False).page}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Adapters to what others run: they hold a rule, and never a copy of one."""
+"""Robust rules in other systems: torch.distributed, Ray, Flower, and files of checkpoints."""
 
 from byzantium.core.doors import door
 

@@ -214,7 +214,7 @@ class Checkpoint:
             raise UnreadableError("has an index without a weight_map from names to files")
         for shard in dict.fromkeys(places.values()):
             if shard in ("", ".", "..") or set(shard) & set("/\\\0"):
-                raise UnreadableError(f"has an index that leads elsewhere: {shown(shard)}")
+                raise UnreadableError(f"has an index that leads out of its folder: {shown(shard)}")
             try:
                 found = self._open(path.parent / shard)
             except UnreadableError as error:
@@ -222,7 +222,7 @@ class Checkpoint:
             for name, entry in found.items():
                 if places.get(name) != shard:
                     raise UnreadableError(
-                        f"has {shown(name)} in the shard {shown(shard)}, and its index has it not"
+                        f"has {shown(name)} in the shard {shown(shard)}, but not in its index"
                     )
                 self.entries[name] = entry
         for name, shard in places.items():
@@ -248,20 +248,20 @@ def read_header(file: Opened) -> dict[str, Entry]:
         raise UnreadableError("is a pickle or an archive of torch, which is never read")
     length = int.from_bytes(start, "little")
     if len(start) < 8 or length > size - 8:
-        raise UnreadableError("is no safetensors, or is cut off in its header")
+        raise UnreadableError("is not safetensors, or is cut off in its header")
     if length > LARGEST_HEADER:
         raise UnreadableError(f"has a header of more than {LARGEST_HEADER} bytes")
     header = _parsed(file.read(8, length).tobytes(), "header")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise UnreadableError("has metadata that are no texts")
+        raise UnreadableError("has metadata that are not texts")
     entries = {name: _entry(name, said, 8 + length, file) for name, said in header.items()}
     entries = dict(sorted(entries.items(), key=lambda item: (item[1].offset, item[1].end)))
     end = 8 + length
     for name, entry in entries.items():
         if entry.offset != end:
             what = "overlaps" if entry.offset < end else "leaves a gap to"
-            raise UnreadableError(f"has a header in which {shown(name)} {what} what is before it")
+            raise UnreadableError(f"has a header in which {shown(name)} {what} the entry before it")
         end = entry.end
     if end != size:
         raise UnreadableError(f"has {size} bytes where its header says {end}")
@@ -270,7 +270,7 @@ def read_header(file: Opened) -> dict[str, Entry]:
 
 def _entry(name: str, said: Any, start: int, file: Opened) -> Entry:
     size = file.stat.st_size
-    wrong = UnreadableError(f"has a header that says nonsense of {shown(name)}")
+    wrong = UnreadableError(f"has a header with an impossible entry for {shown(name)}")
     if not isinstance(said, dict) or said.keys() != {"dtype", "shape", "data_offsets"}:
         raise wrong
     dtype, shape, offsets = said["dtype"], said["shape"], said["data_offsets"]
@@ -302,13 +302,13 @@ def _parsed(text: bytes, what: str) -> dict[str, Any]:
     try:
         decoded = text.decode()
         if not decoded.startswith("{"):
-            raise UnreadableError(f"has a {what} that is no object of JSON")
+            raise UnreadableError(f"has no object of JSON as its {what}")
         value = json.loads(decoded, object_pairs_hook=_once, parse_constant=_constant)
         json.dumps(value, ensure_ascii=False).encode()  # no halves of characters
     except UnreadableError:
         raise
     except (ValueError, RecursionError) as error:
-        raise UnreadableError(f"has a {what} that is no JSON in UTF-8") from error
+        raise UnreadableError(f"has no JSON in UTF-8 as its {what}") from error
     assert isinstance(value, dict)
     return value
 
@@ -316,7 +316,7 @@ def _parsed(text: bytes, what: str) -> dict[str, Any]:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     said = dict(pairs)
     if len(said) < len(pairs):
-        raise UnreadableError("has a header or index that says something twice")
+        raise UnreadableError("has a header or index in which a name occurs twice")
     return said
 
 

@@ -43,15 +43,28 @@ class _Run:
 
 
 class Files(Source):
-    """n checkpoints in safetensors; `rule(Files(paths))` is their aggregate.
+    """Checkpoints in safetensors, as the input of a rule: `rule(Files(paths))` aggregates them.
 
-    paths: of each a file, the index of a sharded one, or a folder with one of them.
-    base:  a checkpoint that is subtracted first and added to the result again.
-    force: aggregate the factors of low-rank updates, too.
+    Nothing is loaded as a whole: blocks of columns are read from the files when they are needed.
+    The result is a `Merged`. A checkpoint that cannot be read is rejected and counts as Byzantine;
+    so is one whose names, shapes or dtypes differ from those of the base or, without a base, from
+    those that most have. Entries of whole numbers and truth values become their median, rounded
+    down.
 
-    The names, shapes and dtypes that the base has are right, or else those that most have. Who has
-    others, or a file that cannot be read, is rejected and counts as Byzantine. Columns are
-    the floating-point entries; whole numbers and truth values become their median, rounded down.
+    - `paths`: the checkpoints, one of each contributor: files, indices of sharded checkpoints, or
+      folders that hold one of these.
+    - `base`: a checkpoint that is subtracted from all first, and added to the result again.
+    - `force`: also aggregate the factors of low-rank updates (LoRA), which are refused otherwise.
+
+    >>> import tempfile
+    >>> from byzantium import Median
+    >>> from safetensors.torch import save_file
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     paths = [f"{folder}/{k}.safetensors" for k in range(3)]
+    ...     for path, value in zip(paths, (1.0, 2.0, 1e6)):
+    ...         save_file({"weight": torch.tensor([value, 0.0])}, path)
+    ...     Median()(Files(paths))["weight"]
+    tensor([2., 0.])
     """
 
     def __init__(
@@ -61,13 +74,13 @@ class Files(Source):
         force: bool = False,
     ) -> None:
         if isinstance(paths, str | bytes | os.PathLike):
-            raise KindError("Files must be given a list of files, one a contributor")
+            raise KindError("Files needs a list of files, one for each contributor")
         self.paths, self.force = [Path(path) for path in paths], force
         for path in self.paths if base is None else [*self.paths, Path(base)]:
             refuse_pickled(path)
         self.n, self.device = len(self.paths), torch.device("cpu")
         if not self.n:
-            raise ByzantiumError("Files must hold at least one checkpoint, got n = 0")
+            raise ByzantiumError("Files needs at least one checkpoint, got n = 0")
         self.names = _names(self.paths)
         self.watch: Callable[[int], None] = lambda done: None
         self.unreadable = {}
@@ -109,16 +122,18 @@ class Files(Source):
         factors = [name for name in self.floats if LORA.search(name)]
         if factors and not self.force:
             raise ByzantiumError(
-                f"{shown(factors[0])} is a factor of a low-rank update, and aggregating factors "
-                "is not aggregating their products, which is what they mean (and each "
-                "contributor has a basis of its own): merge each into its model first, "
-                "or say force"
+                f"{shown(factors[0])} is a factor of a low-rank update (LoRA), and the product of "
+                "aggregated factors is not the aggregate of the products, which is what counts: "
+                "merge each update into its model first, or aggregate the factors all the same "
+                "with force"
             )
 
     def called(self, row: int) -> str:
+        """The name of a contributor: its path, without the folder that all are in."""
         return self.names[row]
 
     def relative_to(self, base: Any) -> Source:
+        """The same checkpoints, relative to a base."""
         if not isinstance(base, str | os.PathLike):
             raise KindError(f"the base of files is a file, got a {type(base).__name__}")
         relative = Files(self.paths, base, self.force)
@@ -126,7 +141,7 @@ class Files(Source):
         return relative
 
     def checkpoint(self, row: int) -> Checkpoint:
-        """Of a row that is readable."""
+        """The checkpoint of a row that can be read."""
         found = self.checkpoints[row]
         assert found is not None
         return found
@@ -196,7 +211,12 @@ class Files(Source):
 class Merged(Mapping[str, Tensor]):
     """The aggregate of checkpoints: a state dict whose tensors are made when they are asked for.
 
-    `save` writes it without making more than a block of it at a time.
+    `rule(Files(paths))` gives one; `Files` has an example. `save` writes it to a file, block by
+    block.
+
+    - `source`: the checkpoints.
+    - `vector`: the aggregate of the floating-point entries, one after the other, (d,).
+    - `rows`: the numbers of the checkpoints that were used.
     """
 
     def __init__(self, source: Files, vector: Tensor, rows: Rows) -> None:
@@ -218,9 +238,10 @@ class Merged(Mapping[str, Tensor]):
         return whole.reshape(entry.shape)
 
     def save(self, path: str | os.PathLike[str], said: Any = None) -> None:
-        """Write one file in safetensors: whole, or not at all, and never over what was read.
+        """Write it to a file in safetensors: whole or not at all, and never over what was read.
 
-        said: what the file tells of itself, among its metadata.
+        - `path`: the file.
+        - `said`: what to note in its metadata, under "byzantium".
         """
         path = Path(path)
         check_output(self.source, path)
@@ -237,7 +258,7 @@ class Merged(Mapping[str, Tensor]):
             check_output(self.source, path)
 
     def check_inputs(self) -> None:
-        """Raise a sentence if what was read is not what is there."""
+        """Raise an error if a file was changed since it was opened."""
         for checkpoint in (self.source.base, *map(self.source.checkpoint, self.rows)):
             if checkpoint and (path := checkpoint.changed()):
                 raise ByzantiumError(f"{path} was changed while it was read; nothing is written")
@@ -263,10 +284,10 @@ class Merged(Mapping[str, Tensor]):
 
 
 def check_output(source: Files, path: Path) -> None:
-    """Raise a sentence unless a file may be written there: it must be none of those read."""
+    """Raise an error unless a file may be written there, and is none of those that are read."""
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ByzantiumError(f"{path} cannot be written: {folder} is no folder for us to write in")
+        raise ByzantiumError(f"{path} cannot be written: {folder} is no folder to write in")
     try:
         there = path.stat()
     except FileNotFoundError:
@@ -274,7 +295,7 @@ def check_output(source: Files, path: Path) -> None:
     if path.is_dir():
         raise ByzantiumError(f"{path} is a folder; name a file to write")
     if not path.is_file():
-        raise ByzantiumError(f"{path} is no file, and is not replaced by one")
+        raise ByzantiumError(f"{path} is not a regular file, and is not replaced")
     given = [path for path in source.paths if path.exists()]
     opened = [one for one in (source.base, *source.checkpoints) if one]
     read = [stat for one in opened for stat in one.stats.values()]

@@ -36,13 +36,38 @@ def merge(
     seed: int | None = None,
     watch: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Aggregate checkpoints into a new one; returns what it tells of itself.
+    """Merge checkpoints, of which some may be bad, into a new one by a robust rule.
 
-    See `Files` for base and force. Who counted how much, who was rejected and why, and the digests
-    of what was read also stand among the metadata of the output, under "byzantium".
+    The files are in the format safetensors. They are read and written block by block, so that they
+    need not fit into memory.
 
-    seed:  of the random mixings; without it they are drawn from the operating system.
-    watch: is called with the number of columns that a pass has read, and of all.
+    - `rule`: the rule, with mixings before it if wanted.
+    - `paths`: the checkpoints, one of each contributor: files, indices of sharded checkpoints, or
+      folders that hold one of these.
+    - `output`: the file to write; no file that is read is ever overwritten.
+    - `base`: the checkpoint that all started from: the rule then sees their changes to it, and the
+      merged change is added to it again.
+    - `force`: also merge the two factors of low-rank updates (LoRA), which are refused otherwise:
+      the product of merged factors is not the merged product.
+    - `seed`: the seed of random mixings; by default they draw from the operating system.
+    - `watch`: called with how many columns a pass has read, and how many there are.
+
+    Returns how much each contributor counted, who was rejected and why, who is equal to whom, and
+    the digests of what was read. The same is in the metadata of the output, under "byzantium".
+
+    >>> import tempfile
+    >>> from byzantium import Median
+    >>> from safetensors.torch import load_file, save_file
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     paths = [f"{folder}/{name}.safetensors" for name in ("ada", "bob", "eve")]
+    ...     for path, value in zip(paths, (1.0, 2.0, 1e6)):
+    ...         save_file({"weight": torch.full((2, 2), value)}, path)
+    ...     said = merge(Median(), paths, f"{folder}/merged.safetensors")
+    ...     load_file(f"{folder}/merged.safetensors")
+    {'weight': tensor([[2., 2.],
+            [2., 2.]])}
+    >>> [(one["name"], one["weight"]) for one in said["contributors"]]
+    [('ada.safetensors', 0.0), ('bob.safetensors', 1.0), ('eve.safetensors', 0.0)]
     """
     source = Files(paths, base, force)
     check_output(source, Path(output))
@@ -80,7 +105,7 @@ def merge(
 
 
 def digests(checkpoints: Mapping[int, Checkpoint]) -> dict[int, dict[str, str]]:
-    """Of each file of each checkpoint, by name, the SHA-256."""
+    """The SHA-256 of each file of each checkpoint, by name."""
     owners = [(i, path) for i, checkpoint in checkpoints.items() for path in checkpoint.stats]
 
     def digest(k: int, _: int) -> str:

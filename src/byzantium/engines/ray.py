@@ -47,15 +47,23 @@ COUNT = 5.0
 
 @dataclass(frozen=True)
 class Ray:
-    """A cluster of Ray, with one job for each of its processors.
+    """The engine that carries out jobs on a Ray cluster, one on each of its processors.
 
-    address: host:port of its head; "auto" is RAY_ADDRESS, or the cluster that runs on this machine.
-             None is ever started: Ray listens on all addresses of a machine, which is for its owner
-             to decide.
-    most:    jobs at a time; as many as the cluster has processors, if there is no limit.
+    All nodes must see the folder of results under the same path, and have this version of
+    Byzantium; that is checked before anything is begun. A cluster is never started: Ray listens on
+    all addresses of a machine, and that is for its owner to decide.
 
-    All nodes must see the folder of results, under the same path, and have this version of
-    Byzantium; whether they do is asked before anything is begun.
+    - `address`: the head of the cluster, as host:port; "auto" is what the environment variable
+      RAY_ADDRESS names, or else the cluster that runs on this machine.
+    - `most`: how many jobs run at a time; by default as many as the cluster has processors.
+
+    On the command line it is `byzantium sweep FILE --engine ray`; in Python::
+
+        from byzantium.engines import Ray
+        from byzantium.runs import Store, execute, product
+
+        runs = product({"rounds": 600}, {"seed": [0, 1, 2]})
+        results = execute(runs, Store("/shared/results"), Ray("head:6379"))
     """
 
     address: str = "auto"
@@ -64,7 +72,7 @@ class Ray:
     def __post_init__(self) -> None:
         if self.address == "local":
             raise ByzantiumError(
-                "Ray on this machine alone would do what local processes do: leave the engine out, "
+                "Ray on this machine alone does what local processes do: leave out the engine, "
                 "or start a cluster with `ray start --head`"
             )
         if "://" in self.address:
@@ -75,6 +83,7 @@ class Ray:
         needed("ray", "ray", "a sweep on Ray")
 
     def carry_out(self, jobs: Sequence[Job], store: Store, listen: Listen, stop: Stop) -> None:
+        """Carry out jobs, as every `byzantium.runs.Engine` does."""
         store = Store(store.root.absolute())
         with _connected(self.address), _Sign(store.root) as sign:
             sign.ask_every_node()
@@ -130,18 +139,18 @@ def _no_cluster(address: str, error: Exception) -> ByzantiumError:
 def look(sign: Path, reply: Path, version: str) -> str:
     """Copy the sign, which is locked, and say what is in the way of taking part, if anything is."""
     if version != __version__:
-        return f"it has byzantium {__version__}, and the sweep is of {version}"
+        return f"it has byzantium {__version__}, and the sweep was started with {version}"
     try:
         files.write(reply, files.read(sign))
         if files.in_use(sign):
             return ""
     except OSError as error:
         return _not_shared(sign, str(error))
-    return f"locks in {sign.parent} do not hold on all nodes, and two could work on one job"
+    return f"locks in {sign.parent} do not hold on all nodes, so that two could work on one job"
 
 
 def _not_shared(sign: Path, why: str) -> str:
-    return f"the results are in {sign.parent}, a folder that it does not share ({why})"
+    return f"it does not share the folder of results, {sign.parent} ({why})"
 
 
 class Remote:

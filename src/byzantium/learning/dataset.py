@@ -16,13 +16,20 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Samples (N, ...) of float32, such as images (N, channels, height, width), and their targets.
+    """A data set in memory: samples and targets to learn from, and others to test with.
 
-    train_y, test_y: (N,), labels of int64 from 0 to classes - 1; or, where there are no classes,
-                     numbers of float32, (N,) or (N, k).
-    classes:         how many there are; 0 where the targets are numbers.
-    digests:         of the files it was read from, by name: "sha256:..."; none of what is no file.
-    train_user:      (N,), whose each sample to learn from is; None where nobody knows.
+    - `name`: what tables, reports and errors call it.
+    - `train_x`: the samples to learn from, (N, ...) of float32; images are (N, channels, height,
+      width).
+    - `train_y`: their targets: class labels, (N,) of int64 from 0 to classes - 1; or, for
+      regression, numbers, (N,) or (N, k) of float32.
+    - `test_x`: the samples to test with, in the form of `train_x`.
+    - `test_y`: their targets, in the form of `train_y`.
+    - `classes`: how many classes there are; 0 for regression.
+    - `digests`: the digest ("sha256:...") of each file that it was read from, by file name; empty
+      where there is none.
+    - `train_user`: to whom each sample to learn from belongs, (N,) whole numbers, for the partition
+      `by_user`; None where that is not known.
 
     >>> x, y = torch.rand(6, 1, 2, 2), torch.tensor([0, 1, 2, 0, 1, 2])
     >>> Dataset("mine", x, y, x[:3], y[:3], classes=3)
@@ -72,13 +79,13 @@ class Dataset:
             return
         if y.ndim != 1 or y.is_floating_point():
             raise ByzantiumError(
-                f"{self.name} needs one whole number a sample as labels to {use}, got {y.dtype} "
-                f"of shape {tuple(y.shape)}"
+                f"{self.name} needs a whole number for each sample as labels to {use}, got "
+                f"{y.dtype} of shape {tuple(y.shape)}"
             )
         if int(y.min()) < 0 or int(y.max()) >= self.classes:
             raise ByzantiumError(
                 f"{self.name} needs labels from 0 to {self.classes - 1}, "
-                f"got {int(y.min())} to {int(y.max())} to {use}"
+                f"got {int(y.min())} to {int(y.max())} in the samples to {use}"
             )
 
     def __repr__(self) -> str:
@@ -90,10 +97,13 @@ class Dataset:
 
     @classmethod
     def of_torch(cls, name: str, train: Any, test: Any, classes: int | None = None) -> Self:
-        """From any two data sets of torch (or sequences) of pairs (sample, target).
+        """A data set made of two of torch's, or of any two sequences of pairs (sample, target).
 
-        classes: how many there are; by default, one more than the largest label, and none where the
-        targets are not whole numbers.
+        - `name`: what tables, reports and errors call it.
+        - `train`: the pairs to learn from.
+        - `test`: the pairs to test with.
+        - `classes`: how many classes there are; by default one more than the largest label, and 0
+          (regression) where the targets are not whole numbers.
 
         >>> from torch.utils.data import TensorDataset
         >>> pairs = TensorDataset(torch.rand(8, 3), torch.arange(8) % 2)
@@ -107,7 +117,7 @@ class Dataset:
         return cls(name, train_x, train_y, test_x, test_y, classes)
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Dataset:
-        """The same on a device, its numbers of a dtype."""
+        """The same data set on a device, with floating-point numbers of a dtype."""
 
         def moved(tensor: Tensor) -> Tensor:
             return tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
@@ -139,8 +149,17 @@ def _size(x: Tensor) -> str:
 
 
 def dataset(make: Callable[P, Dataset]) -> Callable[P, Dataset]:
-    """Decorates a function that makes a data set: a plugin offers it under the function's name.
+    """Decorate a function that makes a data set, so that a plugin offers it by the function's name.
 
-    Its parameters, which have defaults or not, are those of the notation: `--data "ring(noise=1)"`.
+    The parameters of the function are those of the notation: `--data "ring(noise=1)"`.
+
+    >>> @dataset
+    ... def ring(noise: float = 0.1) -> Dataset:
+    ...     angle = torch.arange(100.0)
+    ...     x = torch.stack([angle.cos(), angle.sin()], dim=1) + noise * torch.randn(100, 2)
+    ...     y = (angle.cos() > 0).long()
+    ...     return Dataset("ring", x[:80], y[:80], x[80:], y[80:], classes=2)
+    >>> ring(noise=1)
+    <ring: 80 samples to learn from and 20 to test with, 2, 2 classes>
     """
     return offered(make, "data set")

@@ -43,10 +43,14 @@ def evaluate(model: nn.Module, data: Dataset, loss: Loss = cross_entropy) -> dic
 def heterogeneity(
     gradients: WorkerGradients, data: Dataset, parts: Sequence[Tensor]
 ) -> dict[str, float]:
-    """The paper's zeta^2 and B^2 at the current model, from full local gradients.
+    r"""The paper's :math:`\zeta^2` and :math:`B^2` at the current model, from full local gradients.
 
-    zeta^2 = mean_j ||grad f_j - grad f||^2 and B^2 = zeta^2 / ||grad f||^2 over the honest workers,
-    who hold these parts of the data.
+    .. math::
+
+        \zeta^2 = \frac{1}{h} \sum_j \|\nabla f_j - \nabla f\|^2,
+        \qquad B^2 = \zeta^2 / \|\nabla f\|^2
+
+    over the h honest workers, who hold these parts of the data.
     """
     mode = gradients.model.training
     gradients.model.eval()
@@ -62,7 +66,17 @@ def heterogeneity(
 
 
 def spread(rows: Tensor) -> float:
-    """The mean squared distance of rows to their mean."""
+    r"""How far vectors are spread: the mean squared distance of rows to their mean.
+
+    .. math:: \frac{1}{n} \sum_{i=1}^{n} \|x_i - \bar x\|^2
+
+    It is computed in float64, from differences, so that a large common part costs no digits.
+
+    - `rows`: (n, d), a vector in each row.
+
+    >>> spread(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 2.0], [0.0, -2.0]]))
+    2.5
+    """
     n = len(rows)
     geometry = Geometry.of(GivenPoints(Matrix(rows)))
     return float((geometry.distances_to(geometry.uniform_over(np.arange(n))) ** 2).mean())

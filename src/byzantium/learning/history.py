@@ -15,9 +15,18 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 
 @dataclass
 class History:
-    """What happened. Each round and each evaluation is a mapping of names to numbers.
+    """What happened in a simulation, round by round.
 
-    status: "running", "completed" or "diverged", which it did in its last round.
+    - `rounds`: for each round a mapping from names to what was recorded: "round", "loss" (the
+      honest workers' mean training loss) and what `Settings.record` asks for.
+    - `evaluations`: for each evaluation on the test set a mapping: "round", "loss" and, where there
+      are classes, "accuracy" (percent).
+    - `status`: "running", "completed", or "diverged" if the last round gave numbers that are not
+      finite.
+
+    >>> history = History([{"round": 1, "loss": 0.7}], [{"round": 1, "accuracy": 80.0}], "diverged")
+    >>> history.accuracy, history.outcome
+    (80.0, 'diverged in round 1')
     """
 
     rounds: list[dict[str, Any]] = field(default_factory=list)
@@ -26,24 +35,27 @@ class History:
 
     @property
     def accuracy(self) -> float:
-        """Of the last evaluation, in percent; NaN before one, and where there are no classes."""
+        """The test accuracy of the last evaluation, in percent.
+
+        NaN before the first evaluation, and where there are no classes.
+        """
         return (
             float(self.evaluations[-1].get("accuracy", math.nan)) if self.evaluations else math.nan
         )
 
     @property
     def diverged_in(self) -> int | None:
-        """The round in which it diverged; None if it did not."""
+        """The number of the round in which it diverged, counted from 1; None if it did not."""
         return len(self.rounds) if self.status == "diverged" else None
 
     @property
     def outcome(self) -> str:
-        """The status as files have it, with the round in which it diverged."""
+        """The status in words, such as "completed" or "diverged in round 17"."""
         diverged = self.status == "diverged"
         return f"diverged in round {self.diverged_in}" if diverged else self.status
 
     def state_dict(self) -> dict[str, Any]:
-        """The history as files have it."""
+        """The history as plain values, which `of` reads again."""
         return {
             "rounds": self.rounds,
             "evaluations": self.evaluations,
@@ -52,11 +64,11 @@ class History:
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Self:
-        """From what `state_dict` gave; a sentence where the outcome is not one of these rounds."""
+        """The history that `state_dict` wrote; raises where status and rounds contradict."""
         for status in STATUSES:
             history = cls(list(state["rounds"]), list(state["evaluations"]), status)
             if history.outcome == state["status"]:
                 return history
         raise ByzantiumError(
-            f"its history of {len(state['rounds'])} rounds is {state['status'][:40]!r}"
+            f"its history has {len(state['rounds'])} rounds, and cannot be {state['status'][:40]!r}"
         )

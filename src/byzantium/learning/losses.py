@@ -1,4 +1,4 @@
-"""What is minimised: a mean over a batch, of what a model says and what is true."""
+"""Loss functions: what is minimised, as a mean over a batch of outputs and targets."""
 
 from __future__ import annotations
 
@@ -16,16 +16,24 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def loss(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """Decorates a loss of one's own: a plugin offers it under the function's name.
+    """Decorate a loss function, so that a plugin offers it by the function's name.
 
-    The function is given outputs (b, ...) and targets (b, ...) of a batch and returns a number; its
-    further parameters are those of the notation.
+    The function takes the outputs (b, ...) of a model and the targets (b, ...) of a batch, and
+    returns one number; further parameters are those of the notation.
+
+    >>> @loss
+    ... def largest(outputs, targets, power: float = 1.0):
+    ...     return (outputs - targets).abs().max() ** power
     """
     return offered(function, "loss")
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Of logits (b, classes) and labels (b,)."""
+    """The mean cross-entropy of logits (b, classes) and labels (b,): classification.
+
+    >>> float(cross_entropy(torch.zeros(1, 2), torch.tensor([0])).exp())
+    2.0
+    """
     return functional.cross_entropy(outputs, targets)
 
 
@@ -39,12 +47,20 @@ def squared(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def absolute(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The mean absolute error: regression that few large errors do not govern."""
+    """The mean absolute error: regression in which a few large errors do not dominate.
+
+    >>> float(absolute(torch.tensor([[1.0], [3.0]]), torch.tensor([0.0, 3.0])))
+    0.5
+    """
     return functional.l1_loss(outputs.reshape(targets.shape), targets)
 
 
 def huber(outputs: Tensor, targets: Tensor, delta: PositiveMeasure = 1.0) -> Tensor:
-    """Squared up to delta, absolute beyond."""
+    """The Huber loss: regression, squared for errors up to delta, linear for larger ones.
+
+    >>> float(huber(torch.tensor([[10.0]]), torch.tensor([0.0])))
+    9.5
+    """
     return functional.huber_loss(outputs.reshape(targets.shape), targets, delta=delta)
 
 
@@ -60,7 +76,7 @@ LOSSES: Members[Callable[..., Tensor]] = Members(
 
 
 def spelled(text: str) -> tuple[str, Loss]:
-    """How a loss is written, and the function.
+    """The usual spelling of a loss, and its function.
 
     >>> spelled("huber(2)")[0], spelled("huber(1)")[0]
     ('huber(delta=2.0)', 'huber')
@@ -71,4 +87,5 @@ def spelled(text: str) -> tuple[str, Loss]:
 
 
 def read(text: str) -> Loss:
+    """The loss function that a text names, such as "squared" or "huber(delta=2)"."""
     return spelled(text)[1]

@@ -1,7 +1,7 @@
-"""What is measured of a training, as one table. Who measures, writes or shows it, reads it there.
+"""What is measured while a model is trained: one table of metrics.
 
 A new metric is one entry of `TABLE`. `Settings(record=...)` then accepts its word, the simulation
-records it, the file of metrics has it, and tables, figures and the page show it under its title.
+records it, metrics.jsonl holds it, and tables, figures and the page show it under its title.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Round:
-    """What is known of a round when the server has aggregated, and before it takes its step.
+    """What a metric of rounds sees: a round after the server aggregated, before it takes its step.
 
-    n:         how many workers there are; `workers` took part, the honest ones first.
-    sent:      (len(workers), d), what they sent.
-    honest:    (h, d), the first rows of it.
-    loss:      the mean loss of the honest workers on their batches.
-    aggregate: (d,).
-    report:    of the rule; None unless a metric needs it.
+    - `n`: how many workers there are.
+    - `workers`: the numbers of those who took part, the honest ones first.
+    - `sent`: what they sent, (len(workers), d).
+    - `honest`: what the honest ones sent, (h, d): the first rows of `sent`.
+    - `loss`: the mean loss of the honest workers on their batches.
+    - `aggregate`: the result of the rule, (d,).
+    - `report`: what the rule's `explain` says; None unless a metric needs it.
     """
 
     n: int
@@ -46,22 +47,30 @@ class Round:
 
     @property
     def explained(self) -> Report:
+        """The report, for a metric that needs it."""
         assert self.report is not None, "a metric that reads the report says so: needs='report'"
         return self.report
 
 
 class Evaluation:
-    """The model after a round. What several metrics share is computed once."""
+    """What a metric of evaluations sees: the model after a round, in `training.model`.
+
+    What several metrics share is computed once.
+
+    - `training`: the simulation.
+    """
 
     def __init__(self, training: Simulation) -> None:
         self.training = training
 
     @cached_property
     def test(self) -> dict[str, float]:
+        """The "loss" on the test set and, where there are classes, the "accuracy" (percent)."""
         return self.training.evaluate()
 
     @cached_property
     def heterogeneity(self) -> dict[str, float]:
+        """How much the honest workers' full gradients differ: "zeta2" and "b2"."""
         return self.training.heterogeneity()
 
 
@@ -70,23 +79,33 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Metric:
-    """One thing that is measured.
+    """Something that is measured while a model is trained, in every round or at evaluations.
 
-    name:    its key in metrics.jsonl.
-    title:   what the page, figures and the terminal call it.
-    compute: its value, from a `Round`; or, where there is no reduce, from an `Evaluation`.
-    reduce:  how its values in the rounds before an evaluation become one, in metrics.jsonl. Without
-             it, it is measured at evaluations.
-    scale:   how it is drawn: "linear", "log" or "percent" (linear from 0 to 100).
-    record:  the word of `Settings.record` that asks for it: its name unless something else is said;
-             None if it is always measured.
-    key:     what it is called in the record of a round: its name unless something else is said.
-    kind:    what its value is: "number"; "shares", a number for each of the n workers; "workers", a
-             list of some of them (in metrics.jsonl a mapping of these to numbers of rounds).
-    needs:   what it needs of the rule beside the aggregate: nothing, its "report", or "weights",
-             which are in the report. Rules that do not weigh (by coordinate) must work out weights,
-             which takes longer than the rule; with these it is of rounds with an evaluation alone.
-             One that needs "classes" is left out where the targets are numbers.
+    A plugin that defines one offers it by its name: `--record largest`. The example measures how
+    long the longest honest vector is, and keeps the largest value between two evaluations:
+
+    >>> def longest(scene: Round) -> float:
+    ...     return scene.honest.norm(dim=1).max()
+    >>> largest = Metric("largest", "longest honest vector", longest, reduce=max)
+    >>> largest.scale, largest.record
+    ('linear', 'largest')
+
+    - `name`: its key in metrics.jsonl.
+    - `title`: what the page, figures and the terminal call it.
+    - `compute`: a function that gives its value: of a `Round` if there is a `reduce`, of an
+      `Evaluation` otherwise.
+    - `reduce`: a function that makes one value of those in the rounds since the last evaluation,
+      for metrics.jsonl. Without it, the metric is measured at evaluations only.
+    - `scale`: how it is drawn: "linear", "log" or "percent" (linear from 0 to 100).
+    - `record`: the word of `Settings.record` that asks for it, by default its name; None measures
+      it always.
+    - `key`: what it is called in the record of a round, by default its name.
+    - `kind`: what its value is: "number"; "shares", a number for each of the n workers; or
+      "workers", a list of some of them (in metrics.jsonl, in how many rounds each was named).
+    - `needs`: what it needs beside the aggregate: nothing, the rule's "report", or "weights", which
+      are part of it. Coordinate-wise rules take longer for weights than for the result, so with
+      them such a metric is measured only in rounds with an evaluation. One that needs "classes" is
+      left out for regression.
     """
 
     name: str
@@ -105,6 +124,7 @@ class Metric:
         object.__setattr__(self, "key", self.key or self.name)
 
     def measure(self, scene: Round | Evaluation) -> Any:
+        """Its value; a plain float where it is a number."""
         value = self.compute(scene)
         return float(value) if self.kind == "number" else value
 
@@ -168,13 +188,13 @@ SHIPPED = (
     ),
     Metric(
         "spread",
-        "spread of the honest (heterogeneity)",
+        "spread of honest vectors (heterogeneity)",
         lambda scene: learning.spread(scene.honest),
         mean,
     ),
     Metric(
         "norm",
-        "mean norm of the honest",
+        "mean norm of honest vectors",
         lambda scene: aggregation.row_norms(aggregation.Matrix(scene.honest)).mean(),
         mean,
         "log",
@@ -195,8 +215,19 @@ SHIPPED = (
         kind="workers",
         needs="report",
     ),
-    Metric("zeta2", "ζ²", lambda at: at.heterogeneity["zeta2"], record="heterogeneity"),
-    Metric("b2", "B²", lambda at: at.heterogeneity["b2"], scale="log", record="heterogeneity"),
+    Metric(
+        "zeta2",
+        "ζ², spread of full gradients",
+        lambda at: at.heterogeneity["zeta2"],
+        record="heterogeneity",
+    ),
+    Metric(
+        "b2",
+        "B² = ζ² / ‖∇f‖²",
+        lambda at: at.heterogeneity["b2"],
+        scale="log",
+        record="heterogeneity",
+    ),
 )
 TABLE: Members[Metric] = Members("metric", {metric.name: metric for metric in SHIPPED})
 
@@ -230,7 +261,7 @@ def _asked_for(record: Collection[str]) -> list[Metric]:
 
 
 def line(evaluation: dict[str, Any], rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """A line of metrics.jsonl: an evaluation, and the rounds before it, each metric reduced."""
+    """A line of metrics.jsonl: an evaluation, and each metric of the rounds before it, reduced."""
     reduced = {}
     for metric in TABLE.values():
         values = [record[metric.key] for record in rounds if metric.key in record]
@@ -240,10 +271,13 @@ def line(evaluation: dict[str, Any], rounds: Sequence[dict[str, Any]]) -> dict[s
 
 
 def heterogeneity(lines: Sequence[Mapping[str, Any]]) -> tuple[float, float, float] | None:
-    """zeta^2, B^2 and ||grad f||^2 = zeta^2 / B^2: means over the lines where they were recorded.
+    r"""The means of :math:`\zeta^2`, :math:`B^2` and :math:`\|\nabla f\|^2` over recorded lines.
 
-    B^2 is the mean of zeta^2 over that of the squared gradient, so that a line where the gradient
-    vanishes does not decide alone. None where nothing was recorded, or is not finite.
+    The last is :math:`\zeta^2 / B^2`. The mean :math:`B^2` is the mean :math:`\zeta^2` divided by
+    the mean :math:`\|\nabla f\|^2`, so that one line where the gradient vanishes does not decide
+    alone. None where nothing was recorded, or where it is not finite.
+
+    - `lines`: lines of metrics.jsonl.
     """
     recorded = [line for line in lines if line.get("b2") and "zeta2" in line]
     found = [(line["zeta2"], line["zeta2"] / line["b2"]) for line in recorded]

@@ -1,4 +1,4 @@
-"""Models: the paper's CNN, two for small pictures, an MLP, a linear one; and what none may have."""
+"""Models: the paper's CNN, two for small images, an MLP and a linear one; and how they fit data."""
 
 from __future__ import annotations
 
@@ -22,12 +22,18 @@ GROUP = 8
 
 @checked
 def cnn(scale: Positive = 1, classes: Positive = 10) -> nn.Sequential:
-    """The convolutional network of the bucketing paper, for 28 x 28 images of one channel.
+    """The convolutional network of the bucketing paper, for images of 1 x 28 x 28.
 
-    `scale` multiplies the channels of both convolutions, as in the published runs (their text: and
-    the width of the fully connected layer). 1,199,882 parameters at scale 1. There is no ReLU
-    behind the second convolution. Returns logits. Channels come last in memory, as a CPU likes
-    it best.
+    Two convolutions (a ReLU follows the first alone, as in the published runs) and two fully
+    connected layers; it returns logits. It lies in memory with channels last, which is fastest on
+    CPUs.
+
+    Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR
+    2022.
+
+    - `scale`: multiplies the channels of both convolutions, as in the published runs. (The paper's
+      text says that it widens the fully connected layer, too.)
+    - `classes`: how many numbers the model gives for each image.
 
     >>> sum(p.numel() for p in cnn().parameters())
     1199882
@@ -67,10 +73,14 @@ def _channels_last(gradient: Tensor) -> Tensor:
 
 @checked
 def convnet(channels: Positive = 3, width: Positive = 32, classes: Positive = 10) -> nn.Sequential:
-    """Three convolutions with GroupNorm, for pictures of 8 x 8 or more, such as those of CIFAR-10.
+    """Three convolutions with GroupNorm, for images of 8 x 8 or more, such as those of CIFAR-10.
 
-    `width` channels, then twice as many, twice. GroupNorm because nobody would aggregate the
-    statistics that BatchNorm keeps. Returns logits.
+    It returns logits. It has GroupNorm instead of BatchNorm, whose running statistics are no part
+    of what workers send, so that nobody would aggregate them.
+
+    - `channels`: how many channels an image has.
+    - `width`: how many channels the first convolution gives; the others give twice as many.
+    - `classes`: how many numbers the model gives for each image.
 
     >>> sum(p.numel() for p in convnet().parameters())
     66890
@@ -89,11 +99,16 @@ def convnet(channels: Positive = 3, width: Positive = 32, classes: Positive = 10
 def resnet20(channels: Positive = 3, width: Positive = 16, classes: Positive = 10) -> nn.Sequential:
     """The residual network of 20 layers for CIFAR-10, with GroupNorm instead of BatchNorm.
 
-    Shortcuts between stages take every second pixel and fill up with zeros (option A), so they have
-    no parameters. Returns logits.
+    It returns logits. Shortcuts between stages take every second pixel and fill up with zeros
+    (option A of the paper), so that they have no parameters.
 
     He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, CVPR 2016; Wu, He: Group
     Normalization, ECCV 2018.
+
+    - `channels`: how many channels an image has.
+    - `width`: how many channels the first of three stages has; each has twice those of the one
+      before.
+    - `classes`: how many numbers the model gives for each image.
 
     >>> sum(p.numel() for p in resnet20().parameters())
     269722
@@ -142,7 +157,11 @@ def _norm(channels: int) -> nn.GroupNorm:
 def mlp(
     shape: tuple[Positive, ...], hidden: tuple[Positive, ...] = (64,), classes: Positive = 10
 ) -> nn.Sequential:
-    """Fully connected layers with ReLU between them, for inputs of a shape.
+    """A multilayer perceptron: fully connected layers with ReLU between them.
+
+    - `shape`: the shape of one sample, such as (1, 28, 28).
+    - `hidden`: how many units each hidden layer has.
+    - `classes`: how many numbers the model gives for each sample.
 
     >>> mlp((1, 8, 8), hidden=(32,))
     Sequential(
@@ -161,22 +180,36 @@ def mlp(
 
 @checked
 def linear(shape: tuple[Positive, ...], classes: Positive = 10) -> nn.Sequential:
-    """Multinomial logistic regression."""
+    """A linear model: with the loss cross_entropy, multinomial logistic regression.
+
+    - `shape`: the shape of one sample, such as (1, 28, 28).
+    - `classes`: how many numbers the model gives for each sample.
+
+    >>> sum(p.numel() for p in linear((1, 8, 8)).parameters())
+    650
+    """
     return mlp(shape, hidden=(), classes=classes)
 
 
 def model(build: Callable[Concatenate[Dataset, P], nn.Module]) -> Callable[..., nn.Module]:
-    """Decorates a function that builds a model for a data set: a plugin offers it under its name.
+    """Decorate a function that builds a model, so that a plugin offers it by the function's name.
 
-    Its parameters after the data set are those of the notation: `--model "tiny(width=8)"`.
+    The first parameter of the function is the data set that the model is for; further ones are
+    those of the notation: `--model "tiny(width=8)"`.
+
+    >>> @model
+    ... def tiny(data, width: int = 4):
+    ...     return mlp(data.train_x.shape[1:], (width,), data.classes)
     """
     if not inspect.signature(build).parameters:
-        raise ByzantiumError(f"{build.__name__} needs the data set that it builds a model for")
+        raise ByzantiumError(
+            f"{build.__name__} needs a first parameter, the data set to build a model for"
+        )
     return offered(build, "model")
 
 
 def check_device(name: str) -> None:
-    """Raise a sentence unless torch can compute on this device here."""
+    """Raise an error unless torch can compute on this device here."""
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
@@ -188,9 +221,9 @@ def check_device(name: str) -> None:
 
 
 def check_fit(model: nn.Module, data: Dataset, loss: Loss, called: str = "the model") -> None:
-    """Raise a sentence unless a model takes the samples of a data set and answers as a loss needs.
+    """Raise an error unless a model fits the samples of a data set, and its outputs fit the loss.
 
-    One pass over two samples where the model is, which may be torch's device for shapes alone.
+    It is tried on two samples, on the device of the model, which may be torch's `meta`.
     """
     where = next((p for p in model.parameters()), torch.empty(0))
     x = data.train_x[:1].expand(2, *data.train_x.shape[1:]).to(where)
@@ -224,7 +257,10 @@ def check_fit(model: nn.Module, data: Dataset, loss: Loss, called: str = "the mo
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that are trained; refuses a model with state that nobody would aggregate."""
+    """The parameters that are trained, by name.
+
+    A model with buffers, such as BatchNorm's statistics, is refused: nobody would aggregate them.
+    """
     if buffers := [name for name, _ in model.named_buffers()]:
         raise ByzantiumError(
             f"the model keeps {', '.join(buffers[:3])} beside its parameters, which nobody would "

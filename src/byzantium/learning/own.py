@@ -1,4 +1,4 @@
-"""Data in files of the user's own: x_train, y_train, x_test, y_test as .npz or .safetensors."""
+"""Data sets in files of your own: x_train, y_train, x_test and y_test in .npz or .safetensors."""
 
 from __future__ import annotations
 
@@ -34,12 +34,15 @@ def is_file(text: str) -> bool:
 
 
 def is_path(text: str) -> bool:
-    """Whether it does by its path."""
+    """Whether a text names a file of data by its path."""
     return is_file(text) and RECORDED.fullmatch(text) is None
 
 
 def recorded(text: str) -> str:
-    """A path as its name and a digest of the contents; what is written so already stays."""
+    """The name of a file and a digest of its contents, which stand for its path in a run.
+
+    A text that is written so already stays as it is.
+    """
     if not is_path(text):
         return text
     path = Path(os.path.expanduser(text))
@@ -50,22 +53,31 @@ def recorded(text: str) -> str:
 
 
 def place(text: str) -> str | None:
-    """Where a file that was written down is, if this process knows."""
+    """The path of a file that `recorded` named in this process; None if there is none."""
     return _places.get(text)
 
 
 def know(text: str, path: str) -> None:
-    """Say where a file that was written down is; whether it is still the same, `read` finds out."""
+    """Remember the path of a file that `recorded` named; `read` checks that it did not change."""
     _places.setdefault(text, path)
 
 
 def read(text: str) -> Dataset:
-    """The data set in a file, by its path or as `recorded` writes it.
+    """The data set in a file of your own, .npz or .safetensors.
 
-    The file holds the arrays x_train, y_train, x_test and y_test; and user_train, if it is known
-    whose each sample is. Nothing pickled is read. Samples of uint8 are pixels: they are divided by
-    255, and (N, height, width) or (N, height, width, channels) becomes (N, channels, height,
-    width). Targets that are whole numbers are classes, others are numbers.
+    The file holds the arrays x_train, y_train, x_test and y_test, and user_train if it is known to
+    whom each sample belongs. Pickled data are refused. Samples of uint8 are pixels: they are
+    divided by 255, and (N, height, width) or (N, height, width, channels) becomes (N, channels,
+    height, width). Whole numbers as targets are classes; other numbers mean regression.
+
+    - `text`: the path of the file, or what `recorded` made of it.
+
+    >>> import numpy as np, tempfile
+    >>> x, y = np.zeros((6, 28, 28), dtype=np.uint8), np.array([0, 1, 2, 0, 1, 2])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(f"{folder}/mine.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    ...     print(read(f"{folder}/mine.npz"))
+    <mine: 6 samples to learn from and 6 to test with, 1 x 28 x 28, 3 classes>
     """
     path = _found(text) if RECORDED.fullmatch(text) else Path(os.path.expanduser(text))
     try:
@@ -89,14 +101,14 @@ def _found(text: str) -> Path:
     for one in filter(None, places):
         if Path(one).is_file():
             return Path(one)
-    raise ByzantiumError(f"the data of this run, {text}, are not here; say where: --data PATH")
+    raise ByzantiumError(f"the data of this run, {text}, were not found; say where: --data PATH")
 
 
 def _digest_of(path: Path) -> str:
     try:
         status = path.stat()
         if not path.is_file():
-            raise ByzantiumError(f"{path} is no file of data")
+            raise ByzantiumError(f"{path} is not a file of data")
         return _digested(str(path.absolute()), status.st_mtime_ns, status.st_size, status.st_ino)
     except OSError as error:
         raise ByzantiumError(f"{path} cannot be read: {error.strerror}") from error
@@ -136,7 +148,9 @@ def _dataset(path: Path, arrays: Mapping[str, NDArray[Any]], digests: Mapping[st
     x = [_samples(path, name, arrays[name]) for name in ("x_train", "x_test")]
     y = [_targets(path, name, arrays[name]) for name in ("y_train", "y_test")]
     if y[0].dtype != y[1].dtype:
-        raise ByzantiumError(f"{path}: y_train and y_test must be of one kind")
+        raise ByzantiumError(
+            f"{path}: y_train and y_test must both hold classes or both hold numbers"
+        )
     numbers = y[0].is_floating_point()
     classes = 0 if numbers else 1 + max((int(part.max()) for part in y if len(part)), default=0)
     users = _targets(path, USERS, arrays[USERS]) if USERS in arrays else None
@@ -169,5 +183,6 @@ def _targets(path: Path, name: str, array: NDArray[Any]) -> torch.Tensor:
     if np.issubdtype(array.dtype, np.floating) and array.ndim in (1, 2) and name != USERS:
         return torch.from_numpy(array.astype(np.float32))
     raise ByzantiumError(
-        f"{path}: {name} must hold one number a sample, got {array.dtype} of shape {array.shape}"
+        f"{path}: {name} must hold a number for each sample, got {array.dtype} of shape "
+        f"{array.shape}"
     )

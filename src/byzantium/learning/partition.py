@@ -41,9 +41,20 @@ LOOKED_AT = ("samples", "labels", "users")
 
 @dataclass(frozen=True, repr=False)
 class Partition:
-    """A way to deal samples, which `partition` makes; those with the same notation are equal.
+    """A way to deal the training samples to workers, such as `iid()` or `dirichlet(0.1)`.
 
-    looks_at: "samples", "labels" or "users".
+    Functions such as `iid` make one, and the decorator `partition` makes such functions. Two
+    partitions with the same notation are equal.
+
+    - `notation`: how it is written, such as "dirichlet(alpha=0.1)".
+    - `deal`: the function that deals: from one whole number for each sample, the number of workers
+      and a random generator of NumPy, the indices of each worker's samples.
+    - `looks_at`: what these whole numbers are: "samples" (0, 1, 2, ...), "labels" or "users".
+
+    >>> labels = torch.tensor([0, 1, 0, 1])
+    >>> parts = by_label()(labels, workers=2, generator=torch.Generator())
+    >>> [labels[part].tolist() for part in parts]
+    [[0, 0], [1, 1]]
     """
 
     notation: str
@@ -60,9 +71,12 @@ class Partition:
         generator: torch.Generator,
         users: Tensor | None = None,
     ) -> list[Tensor]:
-        """For each worker the indices of its samples, shuffled; the same ones for the same seed.
+        """Deal samples: for each worker the indices of its samples, shuffled.
 
-        users: whose each sample is, where that is known.
+        - `labels`: the class of each sample, (N,).
+        - `workers`: how many workers there are.
+        - `generator`: where it draws from; the same seed deals the same.
+        - `users`: to whom each sample belongs, (N,), where that is known.
         """
         values = self._values(labels, users)
         workers = fitted(str(self), "workers", workers, Positive)
@@ -87,11 +101,11 @@ class Partition:
             return np.arange(len(labels))
         if self.looks_at == "users":
             if users is None:
-                raise ByzantiumError(f"{self} needs data that say whose each sample is")
+                raise ByzantiumError(f"{self} needs data that say to whom each sample belongs")
             labels = users
         if labels.ndim != 1 or labels.is_floating_point():
             raise ByzantiumError(
-                f"{self} needs one whole number a sample as {self.looks_at}, "
+                f"{self} needs a whole number for each sample as {self.looks_at}, "
                 f"got {labels.dtype} of shape {tuple(labels.shape)}"
             )
         return labels.cpu().numpy().astype(np.int64)
@@ -113,11 +127,11 @@ class Partition:
 def partition(
     deal: Callable[Concatenate[Indices, int, np.random.Generator, P], list[Indices]],
 ) -> Callable[P, Partition]:
-    """Decorates a function that deals samples: it becomes a partition, with its own parameters.
+    """Decorate a function that deals samples: calling it then makes a `Partition`.
 
-    The function is given one whole number a sample (`samples`, `labels` or `users`: the name of its
-    first parameter says which), the number of workers and a generator, and returns for each worker
-    the indices of its samples.
+    The function takes one whole number for each sample (the name of its first parameter says which:
+    `samples`, `labels` or `users`), the number of workers and a random generator of NumPy, and
+    returns the indices of each worker's samples. Further parameters are those of the notation.
 
     >>> @partition
     ... def halves(labels, workers, rng, first: float = 0.5):
@@ -163,7 +177,7 @@ def _deal(
 
 @partition
 def iid(samples: Indices, workers: int, rng: np.random.Generator) -> list[Indices]:
-    """Samples are shuffled; worker r takes every workers-th, beginning with the r-th.
+    """Samples are shuffled and dealt out one by one: all workers hold alike data.
 
     >>> labels = torch.tensor([0, 0, 1, 1])
     >>> [len(part) for part in iid()(labels, 3, torch.Generator().manual_seed(1))]
@@ -174,13 +188,14 @@ def iid(samples: Indices, workers: int, rng: np.random.Generator) -> list[Indice
 
 @partition
 def by_label(labels: Indices, workers: int, rng: np.random.Generator) -> list[Indices]:
-    """Samples are sorted by label and cut: few labels a worker, the paper's non-iid setting.
+    """Samples are sorted by label and cut: each worker has few labels, the paper's non-iid setting.
 
-    Each worker gets ceil(N/workers) consecutive ones; the last repeats some of its own until it has
-    as many. (Where the last workers would get none at all, the cut is as even as can be instead,
-    and those that have one too few repeat one.)
+    Each worker gets ceil(N/workers) consecutive samples. The last one may get fewer, and repeats
+    some of its own until it has as many. Where the last workers would get none at all, the samples
+    are cut as evenly as possible instead, and a worker with one sample too few repeats one.
 
-    Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, 2022.
+    Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR
+    2022.
 
     >>> labels = torch.tensor([1, 0, 1, 0])
     >>> parts = by_label()(labels, 2, torch.Generator().manual_seed(1))
@@ -192,10 +207,12 @@ def by_label(labels: Indices, workers: int, rng: np.random.Generator) -> list[In
 
 @partition
 def by_user(users: Indices, workers: int, rng: np.random.Generator) -> list[Indices]:
-    """Each worker has all samples of one natural user, or of several where there are more users.
+    """Each worker has all samples of one user, or of several where there are more users.
 
-    Users are dealt in a random order, whole. The data must say whose each sample is, as those of
-    LEAF do (Caldas et al.: LEAF: A Benchmark for Federated Settings, 2018; FEMNIST is its writers).
+    A user is the person whom a sample comes from, such as the writer of a digit. Users are dealt
+    whole, in a random order. The data must say to whom each sample belongs: `Dataset.train_user`.
+
+    Caldas et al.: LEAF: A Benchmark for Federated Settings, 2018 (its FEMNIST is dealt by writers).
 
     >>> users = torch.tensor([7, 7, 3, 7])
     >>> parts = by_user()(torch.zeros(4), 2, torch.Generator().manual_seed(0), users)
@@ -217,16 +234,24 @@ def by_user(users: Indices, workers: int, rng: np.random.Generator) -> list[Indi
 def dirichlet(
     labels: Indices, workers: int, rng: np.random.Generator, alpha: PositiveMeasure
 ) -> list[Indices]:
-    """Each class is shared among the workers in proportions drawn from Dirichlet(alpha).
+    r"""Each class is shared among the workers in proportions drawn from Dirichlet(alpha).
 
-    The smaller alpha, the fewer workers have most of a class. Whoever would have no sample at all
-    takes one from the worker who has most.
+    .. math:: (p_1, \dots, p_{\mathrm{workers}}) \sim \mathrm{Dirichlet}(\alpha, \dots, \alpha)
+
+    are drawn for each class; worker i gets the share :math:`p_i` of its samples. The smaller alpha,
+    the more the workers differ: at 0.1 a few of them hold most of a class, at 100 all hold about
+    the same. A worker that would have no sample takes one from the worker that has most.
 
     Hsu, Qi, Brown: Measuring the Effects of Non-Identical Data Distribution for Federated Visual
-    Classification, 2019 (theirs draws for each worker; this, as is usual since, for each class).
+    Classification, 2019. (They draw proportions for each worker; drawing them for each class, as
+    here, is usual since.)
 
-    >>> dirichlet(0.1)
-    dirichlet(alpha=0.1)
+    - `alpha`: above 0; how even the proportions are.
+
+    >>> labels = torch.arange(10).repeat(100)
+    >>> parts = dirichlet(0.1)(labels, 4, torch.Generator())
+    >>> len(parts), sum(len(part) for part in parts)
+    (4, 1000)
     """
     owner = np.empty(len(labels), dtype=np.int64)
     alpha = min(alpha, 1e300)  # as even as shares get, and their sum is finite
@@ -252,8 +277,12 @@ def mixed(
 ) -> list[Indices]:
     """A random `fraction` of the samples is dealt as in `iid`, the rest as in `by_label`.
 
-    >>> mixed(fraction=0.5)
-    mixed(fraction=0.5)
+    - `fraction`: from 0, which is `by_label`, to 1, which is `iid`.
+
+    >>> labels = torch.tensor([0, 1]).repeat(50)
+    >>> first, second = mixed(fraction=0.2)(labels, 2, torch.Generator())
+    >>> int((labels[first] == 0).sum()) > 35, int((labels[second] == 1).sum()) > 35
+    (True, True)
     """
     order = rng.permutation(len(labels))
     free, rest = np.split(order, [round(fraction * len(labels))])
@@ -279,7 +308,7 @@ PARTITIONS: Members[Callable[..., Partition]] = Members(
 
 
 def read(text: str) -> Partition:
-    """A partition from its notation, with or without the name of its argument.
+    """The partition that a text describes, such as "dirichlet(0.1)" or "dirichlet(alpha=0.1)".
 
     >>> read("by_label"), read("dirichlet(0.1)")
     (by_label(), dirichlet(alpha=0.1))
@@ -294,14 +323,25 @@ def read(text: str) -> Partition:
 
 @checked
 def long_tail(data: Dataset, gamma: Imbalance) -> Dataset:
-    """An unbalanced selection, to learn from and to test with: see `tail`.
+    r"""A data set with unequally frequent classes: a part of another one.
+
+    Class i, counted from 0, keeps the share :math:`\gamma^{-i / (C - 1)}` of its samples, where C
+    is the number of classes; at least one sample. The first class keeps all of them, the last one
+    gamma times fewer. The paper's is gamma = 512: with ten classes, each has half as many samples
+    as the one before. Training and test set are both changed.
+
+    Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR
+    2022.
+
+    - `data`: the data set to select from; it must have classes.
+    - `gamma`: how many times fewer samples the last class keeps than the first, at least 1.
 
     >>> from byzantium.learning import load
     >>> long_tail(load("digits"), gamma=512).test_y.bincount().tolist()
     [35, 18, 8, 4, 2, 1, 1, 1, 1, 1]
     """
     if not data.classes:
-        raise ByzantiumError(f"{data.name} has no classes, of which some could be rarer")
+        raise ByzantiumError(f"long_tail needs data with classes, and {data.name} has none")
     train, test = tail(data.train_y, gamma), tail(data.test_y, gamma)
     return replace(
         data,
@@ -316,10 +356,7 @@ def long_tail(data: Dataset, gamma: Imbalance) -> Dataset:
 
 @checked
 def tail(labels: Tensor, gamma: Imbalance) -> Tensor:
-    """Indices of an unbalanced selection: class i keeps the share gamma^(-i / (classes - 1)).
-
-    The first class keeps all, the last one gamma times less, each at least one. The paper's is
-    gamma = 512 for ten classes: half of the class before. The first samples of each class stay.
+    """The indices of the samples that `long_tail` keeps: the first ones of each class.
 
     >>> labels = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1])
     >>> tail(labels, gamma=4)
@@ -334,7 +371,11 @@ def tail(labels: Tensor, gamma: Imbalance) -> Tensor:
 
 
 def counts(parts: Sequence[Tensor], labels: Tensor, classes: int) -> Tensor:
-    """(workers, classes): how many samples of each class each worker holds.
+    """How many samples of each class each worker holds, as a table (workers, classes).
+
+    - `parts`: the indices of each worker's samples, as a `Partition` gives them.
+    - `labels`: the class of each sample, (N,).
+    - `classes`: how many classes there are.
 
     >>> counts([torch.tensor([0, 1]), torch.tensor([2])], torch.tensor([0, 0, 1]), classes=2)
     tensor([[2, 0],
@@ -344,7 +385,14 @@ def counts(parts: Sequence[Tensor], labels: Tensor, classes: int) -> Tensor:
 
 
 def picture(parts: Sequence[Tensor], labels: Tensor, path: str | os.PathLike[str]) -> None:
-    """A heat map of who holds what, one row a worker, in the format that the path ends with."""
+    """Draw how many samples of each class each worker holds, as a heat map.
+
+    It needs matplotlib. The ending of the path, such as .png or .pdf, says in which format.
+
+    - `parts`: the indices of each worker's samples, as a `Partition` gives them.
+    - `labels`: the class of each sample, (N,).
+    - `path`: the file to write.
+    """
     from matplotlib.figure import Figure
 
     table = counts(parts, labels, int(labels.max()) + 1).numpy()

@@ -26,10 +26,18 @@ def checkpointed(
     seconds: float = 60,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[dict[str, Any]]:
-    """The rounds of a simulation that saves itself in a folder, for `resume` to read.
+    """Iterate over the rounds of a simulation that saves itself in a folder.
 
-    It saves at evaluations, every so many seconds, and between two rounds when `stop` says so,
-    which ends it. When it is done, `model.pt` stays.
+    `resume` goes on from what it saves. When all rounds are done, `model.pt` stays, with the model
+    and the history.
+
+    - `training`: the simulation, new or resumed.
+    - `folder`: where to save it.
+    - `seconds`: the longest time between two savings; it also saves after each evaluation.
+    - `stop`: asked after each round; once it answers True, the simulation is saved, and the
+      iteration ends.
+
+    `resume` has an example.
     """
     saved, evaluated = time.monotonic(), len(training.history.evaluations)
     for record in training:
@@ -48,9 +56,26 @@ def checkpointed(
 
 
 def resume(training: Simulation, folder: Path) -> None:
-    """Bring a simulation to where the one that saved itself in the folder was.
+    """Let a new simulation go on where an equal one saved itself with `checkpointed`.
 
-    What is damaged is named in the log, and it goes on from what is whole.
+    Damaged checkpoints are named in the log, and the newest undamaged one is used; where there is
+    none, the simulation stays at its beginning. A folder of a simulation with other settings is
+    refused with an error.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from byzantium import Mean
+    >>> from byzantium.learning import Settings, Simulation, linear, load
+    >>> def new():
+    ...     return Simulation(Settings(n=4, rounds=6), load("digits"), linear((1, 8, 8)), Mean())
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     killed, again = new(), new()
+    ...     for record in checkpointed(killed, Path(name), seconds=0):
+    ...         if record["round"] == 3:
+    ...             break
+    ...     resume(again, Path(name))
+    >>> [record["round"] for record in again]
+    [4, 5, 6]
     """
     if not finished(training, folder):
         with _ours(folder):
@@ -68,7 +93,7 @@ def finished(training: Simulation, folder: Path) -> bool:
     except checkpoint.OtherSimulationError:
         raise
     except checkpoint.CheckpointError as error:
-        logger.warning("%s is passed over: %s", path, error)
+        logger.warning("%s is skipped: %s", path, error)
         return False
     return True
 

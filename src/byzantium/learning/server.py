@@ -18,9 +18,13 @@ MakeOptimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 class Server:
-    """A model, the rule that turns workers' vectors into one, and the optimiser that steps with it.
+    """The server: it aggregates what workers send with a rule, and steps with an optimiser.
 
-    The server needs no worker of ours: the vectors may come from anywhere.
+    The vectors may come from anywhere, not only from workers of this library.
+
+    - `model`: the model that is trained, in place.
+    - `rule`: how workers' vectors become one; the server works with a copy of it.
+    - `optimiser`: the torch optimiser of the model's parameters.
 
     >>> from byzantium import Median
     >>> model = nn.Linear(2, 1, bias=False)
@@ -45,16 +49,17 @@ class Server:
     def step(self, updates: Any, generator: torch.Generator | None = None) -> Any:
         """Aggregate the workers' updates, take a step, and return the aggregate.
 
-        updates: whatever the rule takes: a matrix (n, d), or n mappings from the names of the
-        parameters to their gradients. In a vector (d,) the parameters follow one another, each in
-        the order it has in memory.
+        - `updates`: a matrix (n, d) with a row for each worker, or n mappings from the names of the
+          parameters to their gradients. In a row the parameters follow one another, each in the
+          order that it has in memory.
+        - `generator`: where random rules and mixings draw from; by default the operating system.
         """
         aggregate = self.rule(updates, generator)
         self.take(aggregate)
         return aggregate
 
     def take(self, aggregate: Tensor | Mapping[str, Any]) -> None:
-        """Take a step with an aggregate in the place of the gradient."""
+        """Take a step with an aggregate, (d,) or a mapping of names, as the gradient."""
         if isinstance(aggregate, Mapping):
             self._check_names(aggregate)
             for name, parameter in self.parameters.items():
@@ -73,12 +78,14 @@ class Server:
 
     def _check_names(self, aggregate: Mapping[str, Any]) -> None:
         if missing := self.parameters.keys() - aggregate.keys():
-            raise ByzantiumError(f"an aggregate needs {min(missing)}, a parameter of the model")
+            raise ByzantiumError(f"the aggregate lacks {min(missing)}, a parameter of the model")
         if unknown := aggregate.keys() - self.parameters.keys():
-            raise ByzantiumError(f"the model has no parameter {min(unknown)} to train")
+            raise ByzantiumError(
+                f"the aggregate has {min(unknown)}, which is no parameter to train"
+            )
 
     def state_dict(self) -> dict[str, Any]:
-        """The model, and what the rule and the optimiser remember."""
+        """The state of the model, of the optimiser and of the rule."""
         return {
             "model": self.model.state_dict(),
             "optimiser": self.optimiser.state_dict(),
@@ -86,7 +93,7 @@ class Server:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of another one, and go on as it would."""
+        """Take over what `state_dict` gave, and go on from there."""
         self.model.load_state_dict(dict(state["model"]))
         self.optimiser.load_state_dict(state["optimiser"])
         self.rule.load_state_dict(state["rule"])

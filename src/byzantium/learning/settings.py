@@ -20,26 +20,41 @@ from byzantium.learning import metrics
 
 @dataclass(frozen=True)
 class Settings:
-    """How a simulation goes, apart from the data, the model, the rule and the attack.
+    r"""How a simulation goes, apart from the data, the model, the rule and the attack.
 
-    n, q:            workers, and the attackers among them, who come last.
-    rounds, batch:   steps of the server; samples of a worker in each.
-    momentum:        beta of the workers: m = beta m + (1 - beta) g, m = g in the first round.
-    heavy_ball:      without the factor (1 - beta), as in the published runs.
-    learning_rate:   of plain SGD on the server, unless the simulation is given another optimiser.
-    local_steps:     how many steps a worker takes on its own before it sends (start - end) /
-                     local_rate; 1 is the gradient.
-    local_rate:      the learning rate of these steps.
-    participants:    how many workers take part in a round, drawn anew each time (once more where
-                     no honest one is among them); None is all.
-    reshuffle_every: every worker begins its data again after so many rounds (published runs: 30).
-    evaluate_every:  rounds between evaluations on the test set; the last round is one, too.
-    record:          what to record beside losses and accuracies: words of the table in
-                     `metrics.py`; "heterogeneity" is the paper's zeta^2 and B^2 at evaluations;
-                     "weights" of coordinate-wise rules, which take longer than the rule, are of
-                     rounds with an evaluation.
-    loss:            what is minimised, of the table in `losses.py`; "squared" is regression.
-    device, dtype:   where the model, the data and the vectors are, and of which numbers.
+    - `n`: how many workers there are, attackers included.
+    - `rounds`: how many rounds there are; the server takes one step in each.
+    - `q`: how many of the n workers attack. They are the last q.
+    - `batch`: how many samples a worker draws for each of its gradients.
+    - `momentum`: the workers' momentum :math:`\beta`, 0 (none) to below 1: a worker sends :math:`m
+      \leftarrow \beta m + (1 - \beta) g` instead of its gradient g; m = g in its first round.
+    - `heavy_ball`: leave out the factor :math:`1 - \beta`, as in the published runs.
+    - `learning_rate`: the server's, for plain SGD; not used where the simulation is given another
+      optimiser.
+    - `local_steps`: how many steps of SGD a worker takes on its own before it sends. With 1 it
+      sends its gradient, with more (start - end) / local_rate: federated averaging.
+    - `local_rate`: the learning rate of a worker's own steps.
+    - `participants`: how many workers take part in a round, drawn anew for each round such that at
+      least one is honest; None lets all take part.
+    - `reshuffle_every`: after this many rounds every worker starts a new pass over its samples (30
+      in the published runs); None lets it finish each pass.
+    - `evaluate_every`: how many rounds lie between two evaluations on the test set. There is always
+      one after the last round.
+    - `record`: what to record beside losses and accuracy; `byzantium list metrics` lists the words.
+      "heterogeneity" is the paper's :math:`\zeta^2` and :math:`B^2`, at evaluations. "weights" of
+      coordinate-wise rules are recorded only in rounds with an evaluation, because they take longer
+      than the rule itself.
+    - `seed`: the seed of everything random.
+    - `loss`: the loss to minimise: "cross_entropy" for classes; "squared", "absolute" or
+      "huber(delta)" for regression.
+    - `device`: the torch device that computes, such as "cpu" or "cuda:0".
+    - `dtype`: the number format of the model, the data and the gradients: "float32" or "float64".
+
+    >>> Settings(n=25, q=5, rounds=300, momentum=0.9).learning_rate
+    0.01
+    >>> Settings(n=25, q=25, rounds=300)
+    Traceback (most recent call last):
+    byzantium.ByzantiumError: a simulation needs honest workers: q < n, got 25 of 25
     """
 
     n: Positive

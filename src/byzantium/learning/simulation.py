@@ -37,7 +37,25 @@ STREAMS = ("partition", "batches", "own batches", "server", "attack", "participa
 
 
 class Simulation:
-    """Iterate over it to train: each step is one round, and yields what was recorded of it.
+    """A federation in one process: Algorithm 2 of the bucketing paper, round by round.
+
+    Iterate over it to train. Each step is one round, which yields what was recorded of it: workers
+    compute gradients (with momentum) on their own samples, attackers replace theirs, the server
+    aggregates all of them with the rule and takes a step. `simulate` does all rounds at once.
+
+    Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR
+    2022.
+
+    - `settings`: how many workers, attackers and rounds there are, and so on.
+    - `data`: what is learned.
+    - `model`: what is trained, in place.
+    - `rule`: how the server aggregates what workers send.
+    - `attack`: what attackers send; by default nobody attacks (`NoAttack`).
+    - `partition`: how the samples are dealt to the honest workers; by default `iid`.
+    - `optimiser`: a function that makes the server's optimiser of the parameters, such as `lambda
+      p: torch.optim.Adam(p)`; by default plain SGD with the learning rate of the settings.
+    - `loss`: a function of the outputs and the targets of a batch, instead of the loss that the
+      settings name.
 
     >>> from byzantium import Bucketing, GeometricMedian, Mimic
     >>> from byzantium.learning import Settings, Simulation, by_label, load, mlp
@@ -59,10 +77,7 @@ class Simulation:
         optimiser: MakeOptimiser | None = None,
         loss: Loss | None = None,
     ) -> None:
-        """Make ready for the first round.
-
-        loss: instead of what the settings name, any function of outputs and targets of a batch.
-        """
+        """Make ready for the first round."""
         self.settings = settings
         check_device(settings.device)
         dtype = getattr(torch, settings.dtype)
@@ -85,7 +100,9 @@ class Simulation:
         self.server = Server(model, rule, self.optimiser)
         self.rule = self.server.rule
         if "weights" in settings.record and rule.knows_weights == "never":
-            logger.warning("%r does not know how much each worker counted: no weights", rule)
+            logger.warning(
+                "%r does not know how much each worker counted, so no weights are recorded", rule
+            )
         announce(rule, settings.participants or settings.n, settings.q or None)
         self.history = History()
 
@@ -119,7 +136,7 @@ class Simulation:
             yield record
 
     def evaluated(self, t: int) -> bool:
-        """Whether the model is evaluated after round t (the first is 0)."""
+        """Whether the model is evaluated after round t; the first round is 0."""
         return t + 1 == self.settings.rounds or (t + 1) % self.settings.evaluate_every == 0
 
     def _round(self, t: int) -> dict[str, Any]:
@@ -226,17 +243,25 @@ class Simulation:
         return {"round": t + 1, **{metric.key: metric.measure(scene) for metric in wanted}}
 
     def evaluate(self) -> dict[str, float]:
-        """The loss on the test set and, where there are classes, the accuracy (percent)."""
+        """The "loss" on the test set and, where there are classes, the "accuracy" (percent)."""
         return evaluation.evaluate(self.model, self.data, self.loss)
 
     def heterogeneity(self) -> dict[str, float]:
-        """The paper's zeta^2 and B^2 at the current model, over the honest workers."""
+        r"""How much the honest workers' full gradients differ at the current model.
+
+        .. math::
+
+            \zeta^2 = \frac{1}{h} \sum_{j=1}^{h} \|\nabla f_j - \nabla f\|^2,
+            \qquad B^2 = \zeta^2 / \|\nabla f\|^2
+
+        Returns both numbers, by the names of their metrics.
+        """
         return evaluation.heterogeneity(self.gradients, self.data, self.batches.parts)
 
     # -- state -------------------------------------------------------------------------------------
 
     def fingerprint(self) -> str:
-        """What must agree for a checkpoint to be of this simulation."""
+        """A text of all settings; a checkpoint fits only a simulation with the same one."""
         shapes = [tuple(p.shape) for p in self.gradients.parameters.values()]
         later = {"loss": self.settings.loss, "dtype": self.settings.dtype}
         first = {field.name: field.default for field in dataclasses.fields(self.settings)}
@@ -248,7 +273,7 @@ class Simulation:
         )
 
     def result(self) -> dict[str, Any]:
-        """The model and the history."""
+        """The trained model and the history, which `load_result` reads."""
         return {
             "fingerprint": self.fingerprint(),
             "model": self.model.state_dict(),
@@ -256,7 +281,10 @@ class Simulation:
         }
 
     def load_result(self, state: dict[str, Any]) -> None:
-        """Be one that is finished; a `CheckpointError` where that is not what the state is."""
+        """Take over the model and the history of a finished simulation.
+
+        Raises `CheckpointError` where the state is not that of this simulation, finished.
+        """
         history = check_result(self, state)
         if history.status == "running":
             raise checkpoint.CheckpointError("it is not the state of a finished simulation")
@@ -264,7 +292,7 @@ class Simulation:
         self.history = history
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, so that a loaded simulation goes on bit by bit as this one would."""
+        """The whole state: a simulation that loads it goes on exactly as this one would."""
         return {
             **self.result(),
             **self.server.state_dict(),
@@ -278,7 +306,10 @@ class Simulation:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there; a `CheckpointError`, and nothing is changed, where one cannot."""
+        """Take over the state that `state_dict` gave.
+
+        Raises `CheckpointError`, and changes nothing, where it is not that of this simulation.
+        """
         history = check(self, state)
         self.server.load_state_dict(state)
         self.history = history

@@ -37,11 +37,35 @@ def simulate(
     seconds: float = 60,
     progress: bool | None = None,
 ) -> History:
-    """Train `model` in place and return the history.
+    """Train a model with Algorithm 2 of the bucketing paper, from the first round to the last.
 
-    With a folder, the run saves itself there at evaluations and every so many seconds, and goes on
-    from where it was killed. When it is done, `model.pt` stays, with the history; started again, it
-    is read from there. Two never work in one folder. A progress bar is shown on a terminal.
+    With a folder, the training saves itself there. Killed at any moment, the same call goes on
+    where it stopped, and ends with the same numbers; once it is done, the same call reads the
+    result. A lock keeps two processes from working in one folder.
+
+    - `settings`: how many workers, attackers and rounds there are, and so on.
+    - `data`: what is learned.
+    - `model`: what is trained, in place.
+    - `rule`: how the server aggregates what workers send.
+    - `attack`: what attackers send; by default nobody attacks.
+    - `partition`: how the samples are dealt to the honest workers; by default `iid`.
+    - `optimiser`: a function that makes the server's optimiser of the parameters; by default plain
+      SGD with the learning rate of the settings.
+    - `loss`: a function of the outputs and the targets of a batch, instead of the loss that the
+      settings name.
+    - `folder`: where to save it; None saves nothing. `model.pt` in it is the result: the model and
+      the history.
+    - `seconds`: the longest time between two savings; it also saves after each evaluation.
+    - `progress`: whether to show a progress bar; by default on a terminal.
+
+    Returns what happened: losses, accuracies and what else was recorded.
+
+    >>> from byzantium import Krum
+    >>> from byzantium.learning import linear, load
+    >>> settings = Settings(n=10, rounds=20, learning_rate=0.1)
+    >>> history = simulate(settings, load("digits"), linear((1, 8, 8)), Krum(f=2))
+    >>> history.status, history.accuracy > 50
+    ('completed', True)
     """
     training = Simulation(settings, data, model, rule, attack, partition, optimiser, loss)
     shown = sys.stderr.isatty() if progress is None else progress

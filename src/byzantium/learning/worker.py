@@ -20,9 +20,17 @@ Update = TypeVar("Update")
 
 
 class Momentum:
-    """A worker sends m instead of its gradient g: m = beta m + (1 - beta) g, at first m = g.
+    r"""The momentum of one worker, which it sends instead of its gradient.
 
-    heavy_ball: without the factor (1 - beta), as in the published runs.
+    .. math:: m_t = \beta m_{t-1} + (1 - \beta) g_t, \qquad m_1 = g_1
+
+    Averaging over rounds makes honest workers' vectors vary less, so that attackers have less to
+    hide in. Use one object for each worker.
+
+    Karimireddy, He, Jaggi: Learning from History for Byzantine Robust Optimization, ICML 2021.
+
+    - `beta`: how much of the last momentum stays, from 0 (none) to below 1.
+    - `heavy_ball`: leave out the factor :math:`1 - \beta`, as in the published runs.
 
     >>> momentum = Momentum(beta=0.9)
     >>> momentum.update(torch.tensor([1.0, 2.0])), momentum.update(torch.tensor([11.0, 2.0]))
@@ -35,19 +43,19 @@ class Momentum:
         self._m: dict[str, Tensor] | None = None
 
     def factors(self, first: bool) -> tuple[float, float]:
-        """How much of m stays, and the share of g that is added to it, in a first round or not.
+        """The two factors (a, b) of the formula m = a m + b g, in the first round or a later one.
 
-        This is the formula; `update` applies it to one worker, and `Workers` to many at once.
+        `update` applies them to one worker, `Workers` to many at once.
         """
         if first or not self.beta:
             return 0.0, 1.0
         return self.beta, 1.0 if self.heavy_ball else 1 - self.beta
 
     def update(self, update: Update) -> Update:
-        """Write the momentum over a gradient (or a change of the model), and return it.
+        """Overwrite a gradient (or a change of the model) with the momentum, and return it.
 
-        The update is a tensor or an array, or a mapping or a sequence of these, with the same names
-        and shapes in each round. Entries of whole numbers, such as counters, have no momentum.
+        - `update`: a tensor or an array, or a mapping or a sequence of these, with the same names
+          and shapes in each round. Entries of whole numbers, such as counters, stay as they are.
         """
         entries = {name: _as_tensor(name, entry) for name, entry in _entries(update)}
         vectors = {name: entry for name, entry in entries.items() if entry.is_floating_point()}
@@ -64,11 +72,11 @@ class Momentum:
         return update
 
     def state_dict(self) -> dict[str, Any]:
-        """What it remembers: nothing before the first round."""
+        """What it remembers, for `load_state_dict`: the momentum m, None before the first round."""
         return {"m": None if self._m is None else _copied(self._m)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Remember what another one did, and go on as it would."""
+        """Take over what `state_dict` gave, and go on from there."""
         self._m = None if state["m"] is None else _copied(state["m"])
 
 

@@ -1,4 +1,4 @@
-"""Tables and figures of papers, as data, and ours beside the published numbers."""
+"""The tables and figures of the bucketing paper as data, and our numbers beside its own."""
 
 from byzantium.core.doors import door
 

@@ -21,12 +21,19 @@ LONGEST = 160
 
 @dataclass(frozen=True)
 class Picture:
-    """How an artifact is drawn.
+    """How an artifact (a table or figure) is drawn.
 
-    kind:          "table", "curves" over rounds, "bars" over workers, or "points" over `x`.
-    rows, columns: the labels whose values make the grid.
-    lines:         the labels that tell the lines of one panel apart.
-    y, title:      which of the metrics is shown, and what it is called if not as everywhere.
+    - `kind`: "table" or "grid" of numbers, "curves" over rounds, "bars" over workers, or "points"
+      over `x`.
+    - `rows`: the label of cells whose values are the rows.
+    - `columns`: the label of cells whose values are the columns.
+    - `lines`: the labels that tell the lines of one panel apart.
+    - `y`: the name of the metric that is shown.
+    - `title`: what `y` is called; by default as the table of metrics has it.
+    - `x`: what "points" are drawn over.
+
+    >>> Picture("curves", "split", "attack", ("aggregator",)).title
+    'test accuracy (%)'
     """
 
     kind: str
@@ -43,32 +50,50 @@ class Picture:
 
 @dataclass(frozen=True)
 class Cell:
-    """A place in a table or a line in a figure: its labels, and a job for each seed."""
+    """A place in a table or a line in a figure: its labels, and a job for each seed.
+
+    - `labels`: what tells it from other cells, such as {"aggregator": "krum", "s": 2}.
+    - `jobs`: a job for each seed.
+
+    >>> Cell({"aggregator": "krum", "s": 2}, ()).name
+    'krum s=2'
+    """
 
     labels: dict[str, Any]
     jobs: tuple[Job, ...]
 
     @property
     def name(self) -> str:
+        """Its labels as words, such as "krum mimic s=2"."""
         return " ".join(
             f"{name}={value}" if isinstance(value, (int, float)) else str(value)
             for name, value in self.labels.items()
         )
 
     def chosen(self, only: str | None) -> bool:
-        """Whether all words of a choice are among the labels, as in `krum mimic s=2`."""
+        """Whether all words of a choice, such as "krum s=2", are among those of its name."""
         words = re.split(r"[\s,]+", only.strip()) if only else []
         return set(words) <= set(self.name.split())
 
     def seeded(self, seeds: Iterable[int], version: Version) -> Cell:
-        """With a job for each seed, as the version has it."""
+        """The cell with a job for each of these seeds, in a version of the artifact."""
         changed = version.applied(self.jobs[0])
         return replace(self, jobs=tuple(changed.varied(seed=seed) for seed in seeds))
 
 
 @dataclass(frozen=True)
 class Version:
-    """A cheaper version of an artifact; None is as in the paper."""
+    """A version of an artifact, which may be cheaper than the paper's; None means as in the paper.
+
+    - `seeds`: how many seeds each cell has.
+    - `rounds`: how many rounds each run has.
+    - `model`: the model to train.
+    - `data`: the data set to train on.
+    - `only`: words; only cells that have all of them in their name are made.
+
+    >>> Version(seeds=1, model="mlp").words()
+    ('1 seed instead of 3', 'model mlp')
+    """
 
     seeds: Annotated[int, Bounds(least=1, most=MOST_SEEDS)] | None = None
     rounds: Annotated[int, Bounds(least=1, most=MOST_ROUNDS)] | None = None
@@ -79,15 +104,18 @@ class Version:
     def __post_init__(self) -> None:
         check_fields(self, "a version")
         if len(" ".join(self.flags())) > LONGEST:
-            raise ByzantiumError(f"a version must be told in at most {LONGEST} characters")
+            raise ByzantiumError(
+                f"the options of a version must have at most {LONGEST} characters in all"
+            )
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """From names and values."""
+        """The version with these fields; an unknown name raises an error."""
         check_names(cls, values)
         return cls(**values)
 
     def words(self) -> tuple[str, ...]:
+        """In what it differs from the paper's, in words."""
         return tuple(self._words())
 
     def _words(self) -> Iterator[str]:
@@ -103,7 +131,7 @@ class Version:
             yield f"only {self.only}"
 
     def flags(self) -> list[str]:
-        """The same on the command line."""
+        """The options of `byzantium reproduce` that ask for it."""
         return [
             f"--{name} {shlex.quote(str(value))}"
             for name, value in asdict(self).items()
@@ -111,14 +139,15 @@ class Version:
         ]
 
     def covers(self, other: Version) -> bool:
-        """Whether all of the other is in this one."""
+        """Whether this version has all cells of another one, made in the same way."""
         return self in (other, replace(other, only=None))
 
     def narrowed(self, cell: Cell) -> Version:
-        """The version of one cell alone."""
+        """This version, of one cell only."""
         return replace(self, only=cell.name)
 
     def applied(self, job: Job) -> Job:
+        """A job with the rounds, the model and the data set of this version."""
         if not isinstance(job, Run):
             return job
         changes = {"rounds": self.rounds, "model": self.model, "data": self.data}
@@ -127,12 +156,22 @@ class Version:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A table or figure.
+    """A table or figure: which jobs it is made of, and how it is drawn.
 
-    fixed, varies: in words.
-    notes:         what else one must know to compare.
-    version:       the paper's, or a cheaper one.
-    maker:         the command that makes it; empty where no one command does.
+    - `name`: its name on the command line, such as "table2".
+    - `title`: its title.
+    - `fixed`: what all its cells share, in words.
+    - `varies`: what differs from cell to cell, in words.
+    - `picture`: how it is drawn.
+    - `cells`: its cells.
+    - `notes`: what else one must know to compare.
+    - `version`: the paper's, or a cheaper one.
+    - `maker`: the command that makes it; empty where no single command does.
+
+    >>> from byzantium.papers import artifact
+    >>> made = artifact("table2")
+    >>> made.title, len(made.cells), len(made.jobs)
+    ('Table 2: 5 of 25 workers mimic, without bucketing', 10, 30)
     """
 
     name: str
@@ -147,12 +186,12 @@ class Artifact:
 
     @property
     def cheaper(self) -> tuple[str, ...]:
-        """In what it is less than the paper's; empty where it is the paper's."""
+        """In what its version differs from the paper's, in words; empty where it does not."""
         return self.version.words()
 
     @property
     def stem(self) -> str:
-        """The name of its files; versions have names of their own.
+        """The name of its files, without an ending; every version has a name of its own.
 
         >>> from byzantium.papers.bucketing import artifact
         >>> artifact("table2").stem, artifact("table2", Version(seeds=1, only="krum iid")).stem
@@ -162,29 +201,33 @@ class Artifact:
 
     @property
     def trains(self) -> bool:
+        """Whether any model is trained for it."""
         return any(isinstance(job, Run) for job in self.jobs)
 
     @property
     def varies_the_model(self) -> bool:
+        """Whether it compares different models."""
         return len({job.model for job in self.jobs if isinstance(job, Run)}) > 1
 
     @property
     def jobs(self) -> tuple[Job, ...]:
+        """The jobs of all cells; each comes once."""
         return tuple(dict.fromkeys(job for cell in self.cells for job in cell.jobs))
 
     def in_version(self, version: Version | None = None) -> Artifact:
-        """With all its seeds, or cheaper."""
+        """The artifact in a version; by default the paper's, with all its seeds."""
         version = version or Version()
         if not self.trains:
             version = Version(seeds=version.seeds, only=version.only)
         if version.model is not None and self.varies_the_model:
             raise ByzantiumError(
-                f"{self.name} compares sizes of the paper's model; it has no other model"
+                f"{self.name} compares sizes of the paper's model; another model has no place in it"
             )
         cells = [cell for cell in self.cells if cell.chosen(version.only)]
         if not cells:
             raise ByzantiumError(
-                f"no cell of {self.name} has all of {version.only!r}; one is {self.cells[0].name!r}"
+                f"no cell of {self.name} has all words of {version.only!r}; its first cell is "
+                f"{self.cells[0].name!r}"
             )
         seeds = SEEDS if version.seeds is None else version.seeds
         seeded = (cell.seeded(range(seeds), version) for cell in cells)

@@ -51,7 +51,15 @@ PUBLISHED_SETTINGS: dict[str, Any] = {
 
 
 def bucketed(s: int, rule: str, mixing: str = "Bucketing") -> str:
-    """A rule behind buckets of s; the rule itself where s is 1."""
+    """A rule behind buckets of s, as a text; the rule itself where s is 1.
+
+    - `s`: how many vectors are averaged in a bucket.
+    - `rule`: the rule.
+    - `mixing`: the mixing that takes `s`: "Bucketing" or "Resampling".
+
+    >>> bucketed(2, "Krum(f=5)"), bucketed(1, "Krum(f=5)")
+    ('Bucketing(s=2) >> Krum(f=5)', 'Krum(f=5)')
+    """
     return f"{mixing}(s={s}) >> {rule}" if s > 1 else rule
 
 
@@ -309,6 +317,7 @@ def _mimic_demo() -> Artifact:
     )
 
 
+#: The functions that make the tables and figures of the paper, by name.
 MAKERS: dict[str, Callable[[], Artifact]] = {
     "table1": lambda: _table("table1", 1, "none"),
     "table2": lambda: _table("table2", 1, "mimic"),
@@ -329,7 +338,10 @@ MAKERS: dict[str, Callable[[], Artifact]] = {
 
 
 def artifact(name: str, version: Version | None = None) -> Artifact:
-    """A table or figure by its name, as in the paper or a cheaper version of it.
+    """A table or figure of the paper, by its name.
+
+    - `name`: its name, such as "table2" or "figure-main"; `byzantium list artifacts` lists them.
+    - `version`: a cheaper version of it; by default as in the paper.
 
     >>> len(artifact("table2").jobs)
     30

@@ -15,8 +15,9 @@ from byzantium.papers.bucketing import MAKERS, artifact
 from byzantium.papers.published import Published
 from byzantium.runs import Result, Store
 
-# A cell agrees within two published standard deviations, or so many points.
+#: A cell agrees with the paper within two published standard deviations, or so many points.
 POINTS = 1.5
+#: The same in words.
 CRITERION = (
     "within two published standard deviations of the published mean, "
     f"or within {POINTS} points of it, whichever is more"
@@ -27,11 +28,19 @@ STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
 @dataclass(frozen=True)
 class Compared:
-    """A cell, what was published for it, and what we have.
+    """A cell of a table or figure: what was published for it, and what we measured.
 
-    value, deviation: the mean over the seeds that are done, and their standard deviation; of the
-                      accuracy in percent, of the loss where there are no classes, or of the error
-                      of a demonstration; None where none is.
+    - `cell`: the cell.
+    - `published`: what was published for it; None if nothing was.
+    - `results`: the results of its jobs, one for each seed.
+
+    >>> from pathlib import Path
+    >>> from byzantium.runs import Run
+    >>> done = Result(Run(), Path("results"), "completed", [], {"accuracy": 90.0})
+    >>> paper = Published(mean=91.0, deviation=0.3, seeds=3)
+    >>> compared = Compared(Cell({}, (Run(),)), paper, (done,))
+    >>> compared.difference, compared.verdict
+    (-1.0, 'agrees')
     """
 
     cell: Cell
@@ -40,12 +49,13 @@ class Compared:
 
     @property
     def values(self) -> list[float]:
+        """What each completed job measured: the accuracy (percent), for regression the loss."""
         found = (result.measured for result in self.results)
         return [value for value in found if value is not None]
 
     @property
     def goodness(self) -> float:
-        """Larger is better; to diverge is worse than any number."""
+        """A number that is larger for better results; minus infinity for one that diverged."""
         if self.diverged or self.value is None:
             return -math.inf
         return (
@@ -54,38 +64,46 @@ class Compared:
 
     @property
     def value(self) -> float | None:
+        """The mean of the values over seeds; None if there is none."""
         return fmean(self.values) if self.values else None
 
     @property
     def deviation(self) -> float | None:
+        """The standard deviation of the values over seeds; None if there are fewer than two."""
         return stdev(self.values) if len(self.values) > 1 else None
 
     @property
     def missing(self) -> int:
-        """How many of its jobs are not done."""
+        """How many of its jobs are not finished."""
         return sum(not result.done for result in self.results)
 
     @property
     def diverged(self) -> int:
+        """How many of its jobs diverged."""
         return sum(result.status == "diverged" for result in self.results)
 
     @property
     def failed(self) -> int:
-        """How many of those that are missing were tried and failed."""
+        """How many of its jobs were tried and failed."""
         return sum(result.status == "failed" for result in self.results)
 
     @property
     def difference(self) -> float | None:
+        """Our value minus the published one; None if one of them is missing."""
         if self.published is None or self.value is None:
             return None
         return self.value - self.published.mean
 
     @property
     def tolerance(self) -> float:
+        """How far our value may be from the published one to agree with it."""
         return max(POINTS, 2 * self.published.deviation) if self.published else math.nan
 
     def differs(self, other: Compared) -> bool:
-        """Whether seeds show that two cells differ, by Welch's t test, 95 %; one shows nothing."""
+        """Whether two cells differ by more than chance, by Welch's t test with 95 %.
+
+        With a single seed there is no telling: False.
+        """
         a, b = self.values, other.values
         if min(len(a), len(b)) < 2:
             return False
@@ -98,7 +116,10 @@ class Compared:
 
     @property
     def verdict(self) -> str:
-        """One of "agrees", "differs", "diverged", "missing"; "" where nothing was published."""
+        """How it compares: "agrees", "differs", "diverged" or "missing".
+
+        Empty where nothing was published.
+        """
         if self.missing == len(self.results):
             return "missing"
         if self.diverged:
@@ -111,39 +132,52 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """An artifact and all its cells."""
+    """An artifact with all its cells, published and ours: what reports are made of.
+
+    - `artifact`: the table or figure.
+    - `cells`: its cells, each with what was published and what we measured.
+
+    >>> from byzantium.papers import artifact
+    >>> comparison = compare(artifact("table2"), Store("nowhere"))
+    >>> comparison.is_published, comparison.begun, comparison.command()
+    (True, False, 'byzantium reproduce table2')
+    """
 
     artifact: Artifact
     cells: tuple[Compared, ...]
 
     @property
     def is_published(self) -> bool:
+        """Whether numbers were published for any of its cells."""
         return any(cell.published for cell in self.cells)
 
     @property
     def comparable(self) -> bool:
-        """Whether a verdict means anything: seeds may be fewer, all else must be the paper's."""
+        """Whether it can be compared with the paper: all but the number of seeds is the paper's."""
         version = self.artifact.version
         return not (version.rounds or version.model or version.data)
 
     @property
     def complete(self) -> bool:
+        """Whether all its jobs are finished."""
         return not any(cell.missing for cell in self.cells)
 
     @property
     def begun(self) -> bool:
+        """Whether any of its jobs was begun."""
         return any(result.status != "missing" for c in self.cells for result in c.results)
 
     def command(self, cell: Compared | None = None) -> str:
-        """What makes the artifact, or one cell of it; empty where no one command does."""
+        """The command that makes it, or one cell of it; empty where no single command does."""
         version = self.artifact.version
         version = version if cell is None else version.narrowed(cell.cell)
         return " ".join([self.artifact.maker, *version.flags()])
 
     def order(self) -> tuple[int, int]:
-        """How many pairs of rules have the published order, and how many were looked at.
+        """How many pairs of rules are in the published order, and how many pairs there are.
 
-        Looked at are pairs in one setting that were published farther apart than the tolerance.
+        These are the pairs in one setting whose published numbers differ by more than the
+        tolerance.
         """
         same = pairs = 0
         for a, b in itertools.combinations(self.cells, 2):
@@ -163,13 +197,24 @@ def _setting(compared: Compared) -> dict[str, object]:
 
 
 def worst(cells: Sequence[Compared]) -> Compared | None:
-    """The cell with the worst mean over seeds; one that diverged is worse than any number."""
+    """The cell with the worst mean over seeds, such as that of the worst attack.
+
+    One that diverged is worse than any number. None if no cell has a result.
+
+    - `cells`: cells that can be compared, such as those of one rule under different attacks.
+
+    >>> worst([]) is None
+    True
+    """
     there = [cell for cell in cells if cell.values or cell.diverged]
     return min(there, key=lambda cell: cell.goodness, default=None)
 
 
 def published_cells(store: Store) -> list[Compared]:
-    """Every cell with a published number, as in the paper, and what the store has of it."""
+    """Every cell for which the paper has a number, with what a store has of it.
+
+    - `store`: the folder of results.
+    """
     compared = [compare(made, store) for made in _with_numbers()]
     return [cell for comparison in compared for cell in comparison.cells if cell.published]
 
@@ -181,7 +226,16 @@ def _with_numbers() -> list[Artifact]:
 
 
 def compare(made: Artifact, store: Store) -> Comparison:
-    """What the store has of an artifact, beside what was published."""
+    """What a store has of an artifact, beside what was published.
+
+    - `made`: the table or figure.
+    - `store`: the folder of results.
+
+    >>> from byzantium.papers import Version, artifact
+    >>> krum = artifact("table2", Version(only="krum noniid"))
+    >>> compare(krum, Store("nowhere")).cells[0].published
+    Published(mean=37.33, deviation=6.78, seeds=3)
+    """
     cells = tuple(
         Compared(
             cell,

@@ -1,7 +1,7 @@
-"""The published numbers, as data.
+"""The numbers that the bucketing paper published: its tables, and curves from its released logs.
 
 S. P. Karimireddy, L. He, M. Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via
-Bucketing, ICLR 2022. The tables' cells, and the curves from the run logs the authors released.
+Bucketing, ICLR 2022.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ KEYS = ("aggregator", "attack", "momentum", "s", "split")
 
 @dataclass(frozen=True)
 class Published:
-    """A cell: mean and standard deviation over seeds of the accuracy, in percent."""
+    """What was published for a cell.
+
+    - `mean`: the mean test accuracy over seeds, in percent.
+    - `deviation`: its standard deviation over seeds.
+    - `seeds`: how many seeds there were.
+    """
 
     mean: float
     deviation: float
@@ -63,17 +68,24 @@ def _curves() -> dict[tuple[Any, ...], dict[int, list[tuple[int, float, float]]]
 
 
 def artifacts() -> set[str]:
-    """The names of the artifacts of which numbers were published."""
+    """The names of the artifacts for which there are published numbers."""
     return {key[0] for key in _cells()}
 
 
 def cell(artifact: str, labels: dict[str, Any]) -> Published | None:
-    """What was published for a cell, if anything was."""
+    """What was published for a cell with these labels; None if nothing was.
+
+    >>> cell("table2", dict(aggregator="krum", attack="mimic", momentum=0, s=1, split="noniid"))
+    Published(mean=37.33, deviation=6.78, seeds=3)
+    """
     return _cells().get(_key(artifact, labels)) if set(KEYS) <= set(labels) else None
 
 
 def curves(artifact: str, labels: dict[str, Any]) -> list[list[tuple[int, float, float]]]:
-    """For each published seed (iteration, accuracy, loss); as far as they go."""
+    """The published curves of a cell: for each seed a list of (iteration, accuracy, loss).
+
+    They are from the logs that the authors released; empty if there is none of this cell.
+    """
     if not set(KEYS) <= set(labels):
         return []
     seeds = _curves().get(_key(artifact, labels), {})

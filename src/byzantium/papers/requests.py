@@ -16,13 +16,25 @@ ARTIFACTS = "artifacts.json"
 
 
 class Requests:
-    """What was asked for of a folder of results, noted in a file there."""
+    """The tables and figures that were asked for, noted in a folder of results, for its report.
+
+    Iterate over it for their names and versions, the last one first.
+
+    - `store`: the folder of results.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     requests = Requests(Store(folder))
+    ...     requests.add("table2", Version(seeds=1))
+    ...     [(name, version.seeds) for name, version in requests]
+    [('table2', 1)]
+    """
 
     def __init__(self, store: Store) -> None:
         self.store, self.path = store, store.root / ARTIFACTS
 
     def add(self, name: str, version: Version) -> None:
-        """Note that an artifact was asked for; whoever asked for more of it before gets that."""
+        """Note that an artifact was asked for; a version with more of its cells stays instead."""
         noted = self._noted()
         if noted is None:
             return

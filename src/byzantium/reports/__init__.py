@@ -1,4 +1,4 @@
-"""What people look at: tables, figures, a page, Markdown, a demonstration."""
+"""What people look at: tables, figures, an HTML page, Markdown, and the demonstration."""
 
 from byzantium.core.doors import door
 

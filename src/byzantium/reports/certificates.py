@@ -1,4 +1,4 @@
-"""What certification by attack found: a table for the terminal, a text, and a figure."""
+"""What searches for the worst input found: a table for the terminal, Markdown, and a figure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOP, BOTTOM = 100.0, 0.4
 
 
 def label(certificate: Certificate) -> tuple[str, str]:
-    """What stands before a rule, and the rule; without the f that is the certificate's."""
+    """The mixings before the rule of a certificate, and the rule, without its f."""
     texts = []
     for stage in certificate.rule.stages:
         text = re.sub(rf"\bf={certificate.f}\b(, )?", "", repr(stage))
@@ -34,14 +34,14 @@ def label(certificate: Certificate) -> tuple[str, str]:
 
 
 def found(certificate: Certificate) -> str:
-    """The worst c found, in a few signs."""
+    """The worst c that was found, such as ">= 2.5" or "unbounded"."""
     return "unbounded" if certificate.unbounded else f">= {certificate.c:.3g}"
 
 
 def terminal(certificates: Iterable[Certificate]) -> Table:
-    """A line for each."""
+    """Certificates as a table for the terminal (of the library rich), a row each."""
     table = Table(
-        "rule", "f", "c, worst found", "proved", "any rule", "carried away by", "found by"
+        "rule", "f", "worst c found", "proved c", "c of any rule", "carried away by", "found by"
     )
     for one in certificates:
         carried = "nobody" if one.breakdown is None else f"{one.breakdown} of {one.n}"
@@ -52,7 +52,7 @@ def terminal(certificates: Iterable[Certificate]) -> Table:
 
 
 def text(certificates: Sequence[Certificate]) -> str:
-    """As Markdown: a table for each mixing, with a row for each rule and a column for each f."""
+    """Certificates as Markdown: a table for each mixing, of rules by f."""
     parts = []
     for n in dict.fromkeys(one.n for one in certificates):
         here = [one for one in certificates if one.n == n]
@@ -82,13 +82,16 @@ def _cell(certificate: Certificate | None) -> str:
 
 
 def write_json(certificates: Iterable[Certificate], path: Path) -> None:
-    """An entry on each line, so that two versions can be compared."""
+    """Write certificates to a JSON file, one on each line, so that versions can be compared."""
     entries = ",\n".join(json.dumps(one.entry()) for one in certificates)
     files.write(path, f"[\n{entries}\n]\n")
 
 
 def draw(certificates: Sequence[Certificate], path: Path, dpi: int = 150) -> None:
-    """C against delta for all rules, a panel for each mixing, as a PNG."""
+    """Draw the worst c against the share of bad vectors, a panel for each mixing, as a PNG.
+
+    It needs matplotlib.
+    """
     needed("matplotlib", "report", "a figure")
     content = io.BytesIO()
     figure = _figure(certificates)

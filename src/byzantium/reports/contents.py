@@ -36,7 +36,7 @@ def contents(
     comparisons: Sequence[Comparison],
     tables: Sequence[Comparison] | None = None,
 ) -> dict[str, Any]:
-    """All that the page shows, as JSON has it."""
+    """All that the page shows, as plain values for JSON."""
     now = datetime.now().astimezone()
     results = {result.job: result for result in store}
     absent = ("missing", "damaged")
@@ -178,7 +178,9 @@ def _zooms(results: Sequence[Result], places: dict[tuple[Any, ...], int]) -> dic
 
 
 def command(run: Run | Federation) -> str:
-    """What makes a run, if a command does; only what differs from the defaults is said.
+    """The command that makes a run, with the options that differ from their defaults.
+
+    Empty for a federation, which no command makes.
 
     >>> command(Run(rule="Krum", heavy_ball=True, record=("distance", "norm")))
     "byzantium run --rule 'Krum(f=5)' --heavy-ball --record distance,norm"

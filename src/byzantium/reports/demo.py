@@ -31,7 +31,13 @@ Runs = dict[tuple[str, str, int], Run]
 
 
 def runs(rounds: int = 300) -> Runs:
-    """By rule, attack and s."""
+    """The 40 runs of the demonstration, by rule, attack and size of a bucket (1 or 2).
+
+    - `rounds`: how many rounds each run has.
+
+    >>> runs()["krum", "Mimic", 2].rule
+    'Bucketing(s=2) >> Krum(f=5)'
+    """
     return {
         (rule, attack, s): Run(
             rule=bucketed(s, RULES[rule]),
@@ -46,7 +52,11 @@ def runs(rounds: int = 300) -> Runs:
 
 
 def conclusion(runs: Runs, store: Store) -> Iterator[RenderableType]:
-    """The table that makes the point, and the point in a sentence."""
+    """What the demonstration shows: a table for the terminal, and its point in a few sentences.
+
+    - `runs`: the runs.
+    - `store`: where their results are.
+    """
     results = {key: store.result(run) for key, run in runs.items()}
     value = {key: result.accuracy or 0.0 for key, result in results.items()}
     table = Table(title="Test accuracy (%), alone → with bucketing (s = 2)", title_justify="left")
@@ -61,8 +71,8 @@ def conclusion(runs: Runs, store: Store) -> Iterator[RenderableType]:
     point = headline(pivots(results.values()))
     yield (
         f"Vectors far away bring the mean to {value['mean', 'far away', 1]:.0f} %. Robust rules "
-        "stand that, and are not enough: the honest workers hold different labels, and none is "
-        f"representative. {point.sentence if point else ''}"
+        "withstand that, but are not enough: the honest workers hold different digits, and none of "
+        f"them represents the others. {point.sentence if point else ''}"
     )
 
 

@@ -43,7 +43,14 @@ NEUTRAL = "#F5F5F5"  # of cells without a number, or with one that has no scale
 
 
 def draw(comparison: Comparison, folder: Path, dpi: int = 150) -> list[Path]:
-    """Draw an artifact; the paths of its PNG and its PDF, which are named after it."""
+    """Draw an artifact, or a table of runs, as a figure; it needs matplotlib.
+
+    - `comparison`: what to draw.
+    - `folder`: where to write it.
+    - `dpi`: the resolution of the PNG.
+
+    Returns the paths of a PNG and a PDF file, which are named after the artifact.
+    """
     needed("matplotlib", "report", "a figure")
     figure = KINDS[comparison.artifact.picture.kind](comparison)
     # Without the time of day, equal results are equal files.

@@ -18,9 +18,18 @@ from byzantium.runs import Result, Run
 
 
 def write(path: Path, comparisons: Sequence[Comparison], made: Comparison | None = None) -> None:
-    """Write tables into one file, whose ending says in which form.
+    """Write tables to a file; its ending, .md, .tex or .csv, says in which form.
 
-    made: what all these tables are of, where one command makes them: Markdown names it first.
+    - `path`: the file.
+    - `comparisons`: the tables, as `pivots` makes them.
+    - `made`: the artifact that all of them are parts of, such as the benchmark; a Markdown file
+      then begins with it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(Path(folder, "mine.csv"), [])
+    ...     print(Path(folder, "mine.csv").read_text().strip())
+    mean,deviation,seeds,diverged,missing,worst
     """
     text = form(path)(comparisons)
     if made is not None and path.suffix == ".md":
@@ -29,10 +38,10 @@ def write(path: Path, comparisons: Sequence[Comparison], made: Comparison | None
 
 
 def form(path: Path) -> Callable[[Sequence[Comparison]], str]:
-    """What makes the text of a file, by its ending."""
+    """The function that makes the text of a file, by the file's ending."""
     if path.suffix not in FORMS:
         known = ", ".join(FORMS)
-        raise ByzantiumError(f"a table is written as {known}; {path.name} ends otherwise")
+        raise ByzantiumError(f"a table is written to a file that ends in {known}, got {path.name}")
     return FORMS[path.suffix]
 
 
@@ -40,6 +49,7 @@ def form(path: Path) -> Callable[[Sequence[Comparison]], str]:
 
 
 def markdown(comparisons: Sequence[Comparison]) -> str:
+    """Tables of runs as Markdown, each under its title."""
     parts = [part for comparison in comparisons for part in section(comparison)]
     return "\n".join(parts)
 
@@ -53,13 +63,13 @@ def _introduction(whole: Comparison, comparisons: Sequence[Comparison]) -> Itera
         yield f"Cheaper version: {', '.join(made.cheaper)}.\n"
     yield "\n".join(["```", whole.command(), "```\n"])
     yield surroundings(tables.results([whole]))
-    yield "The best of each column, and what these seeds cannot tell from it:\n"
+    yield "The best of each column, and all that these seeds do not show to be worse:\n"
     yield from (f"- {each.artifact.title}. {tables.advice(each)}" for each in comparisons)
     yield ""
 
 
 def section(comparison: Comparison) -> list[str]:
-    """A table of one's own runs, under its title."""
+    """A table of runs as paragraphs of Markdown, under its title."""
     made = comparison.artifact
     said = [f"Fixed: {made.fixed}. {made.notes}".strip(), tables.meaning(comparison)]
     if not comparison.complete:
@@ -69,6 +79,7 @@ def section(comparison: Comparison) -> list[str]:
 
 
 def markdown_table(table: Table) -> str:
+    """A table as Markdown."""
     rules = ["---" if k < table.labels else "---:" for k in range(len(table.head))]
     rows = [[_bold(entry) for entry in row] for row in table.rows]
     return "".join(f"| {' | '.join(row)} |\n" for row in [list(table.head), rules, *rows])
@@ -79,7 +90,7 @@ def _bold(entry: Entry) -> str:
 
 
 def surroundings(results: Iterable[Result]) -> str:
-    """What the numbers were made with, and how long it took."""
+    """On which machines results were computed, with which versions, and how long that took."""
     done = [result.summary for result in results if result.done]
     if not done:
         return "No run is finished yet.\n"
@@ -108,6 +119,7 @@ def _made_with(summary: Mapping[str, Any]) -> str:
 
 
 def how_many(count: int) -> str:
+    """A number of runs in words: "1 run", "2 runs"."""
     return f"{count} run{'s' * (count != 1)}"
 
 
@@ -130,7 +142,7 @@ SIGNS = {
 
 
 def latex(comparisons: Sequence[Comparison]) -> str:
-    """A table each, for the package booktabs."""
+    """Tables as LaTeX, for the package booktabs."""
     return "\n".join(["% \\usepackage{booktabs}", *map(_latex, comparisons)])
 
 
@@ -181,7 +193,10 @@ NUMBERS = ("mean", "deviation", "seeds", "diverged", "missing", "worst")
 
 
 def as_csv(comparisons: Sequence[Comparison]) -> str:
-    """A row for each cell, with numbers as they are; `worst` marks the worst attack of its row."""
+    """Tables as CSV: a row for each cell, with all digits.
+
+    The column `worst` is 1 for the worst attack on a rule, 0 for others.
+    """
     rows = [row for comparison in comparisons for row in _rows(comparison)]
     labels = dict.fromkeys(name for row in rows for name in row if name not in NUMBERS)
     text = io.StringIO()

@@ -11,12 +11,14 @@ from byzantium.reports import palette, tables
 
 @dataclass(frozen=True)
 class Headline:
-    """A sentence about the worst case, and the numbers it is about, in percent.
+    """What results say in one sentence: about the worst case, with its numbers.
 
-    low, high: of a rule alone and behind a mixing, or of the worst rule and the best; None where
-               there is nothing to compare.
-    setting:   on what, and over how many seeds.
-    place:     which of the tables it is about.
+    - `sentence`: the sentence.
+    - `setting`: on what data, with what model and so on, and over how many seeds.
+    - `place`: the number of the table that it is about.
+    - `low`: the lower accuracy in it, in percent: of a rule alone, or of the worst rule; None where
+      there is nothing to compare.
+    - `high`: the higher one: of the rule behind a mixing, or of the best rule.
     """
 
     sentence: str
@@ -27,7 +29,25 @@ class Headline:
 
 
 def headline(comparisons: Sequence[Comparison]) -> Headline | None:
-    """About the table of rules by attacks that shows the largest gap; None where there is none."""
+    """The results in one sentence, about the worst attack; None where there is nothing to say.
+
+    It is about the table that shows the largest gap, between a rule alone and behind a mixing or
+    between the worst and the best rule.
+
+    - `comparisons`: tables of rules by attacks, as `pivots` makes them; others are left out.
+
+    >>> from pathlib import Path
+    >>> from byzantium.reports import pivots
+    >>> from byzantium.runs import Result, Run
+    >>> def done(rule: str, attack: str, accuracy: float) -> Result:
+    ...     run = Run(rule=rule, attack=attack)
+    ...     return Result(run, Path("results"), "completed", [], {"accuracy": accuracy})
+    >>> attacks = ("Mimic()", "BitFlip()")
+    >>> results = [done("Krum()", attack, 20.0) for attack in attacks]
+    >>> results += [done("Bucketing(s=2) >> Krum()", attack, 90.0) for attack in attacks]
+    >>> print(headline(pivots(results)).sentence)
+    Under the worst of 2 attacks, Krum has a test accuracy of 20 %; behind Bucketing(s=2), 90 %.
+    """
     pictures = [(c, c.artifact.picture) for c in comparisons if tables.judged(c)]
     able = [c for c, picture in pictures if (picture.lines, picture.y) == (("rule",), "accuracy")]
     told = [_told(c, cases, comparisons.index(c)) for c in able if (cases := _cases(c))]
@@ -62,8 +82,8 @@ def _told(comparison: Comparison, cases: dict[str, Compared], place: int) -> Hea
         _, alone, before, mixed = best
         low, high = _kept(cases[alone]), _kept(mixed)
         return Headline(
-            f"The worst of {attacks} attacks brings {_words(called('rule', alone))} to "
-            f"{low:.0f} %. Behind {called('rule', before)} it keeps {high:.0f} %.",
+            f"Under the worst of {attacks} attacks, {_words(called('rule', alone))} has a test "
+            f"accuracy of {low:.0f} %; behind {called('rule', before)}, {high:.0f} %.",
             setting,
             place,
             low,
@@ -71,7 +91,10 @@ def _told(comparison: Comparison, cases: dict[str, Compared], place: int) -> Hea
         )
     top, last = max(cases, key=lambda r: _kept(cases[r])), min(cases, key=lambda r: _kept(cases[r]))
     high, low = _kept(cases[top]), _kept(cases[last])
-    said = f"Under the worst of {attacks} attacks {_words(called('rule', top))} keeps {high:.0f} %"
+    said = (
+        f"Under the worst of {attacks} attacks, {_words(called('rule', top))} has a test accuracy "
+        f"of {high:.0f} %"
+    )
     if high > low and _shown(cases[top], cases[last]):
         sentence = f"{said}, {_words(called('rule', last))} {low:.0f} %."
         return Headline(sentence, setting, place, low, high)

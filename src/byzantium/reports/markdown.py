@@ -32,8 +32,8 @@ NAMES = ", ".join(f"{t.short} is `{t.kind}`" for t in TERMS if t.kind not in (""
 RULE = f"""\
 An accuracy is the mean of the last five evaluations of a run, in percent, on the test set. A cell
 **agrees** if our mean over seeds is {CRITERION}.
-The order of two rules is looked at where they were published farther apart than that, in the same
-setting. Names are the paper's: {NAMES}.
+The order of two rules is compared where their published numbers, in the same setting, differ by
+more than that. Names are the paper's: {NAMES}.
 """
 OWN = """\
 # Results
@@ -42,8 +42,13 @@ Generated from a folder of results; nothing is written by hand. An accuracy is t
 five evaluations of a run, in percent, on the test set.
 """
 CHEAPER = """\
-The accuracies of a cheaper version are not comparable with the published ones, and there is no
+The accuracies of a cheaper version are not comparable with the published ones, so there is no
 verdict; only the order of the rules can be compared.
+"""
+OTHERS = "Runs that belong to none of the tables and figures above."
+AS_PUBLISHED = """\
+The commands make these as in the paper; with `--seeds`, `--rounds`, `--model` or `--data` they make
+cheaper versions.
 """
 
 
@@ -53,12 +58,14 @@ def markdown(
     pictures: Mapping[str, str] | None = None,
     own: Sequence[Comparison] = (),
 ) -> str:
-    """The text of REPRODUCTION.md, from results alone.
+    """The text of REPRODUCTION.md: the paper's numbers, ours and the difference.
 
-    comparisons: of artifacts, in any order; one of which nothing was begun counts as not run.
-    store:       where the results are; it is asked how far the artifacts are that are not shown.
-    pictures:    for the stem of an artifact the path of its figure, from where the text will be.
-    own:         tables of runs that are of no artifact; where there are no others, these are all.
+    - `comparisons`: the artifacts to show, in any order; one that was not begun counts as not run.
+    - `store`: where the results are.
+    - `pictures`: the path of the figure of an artifact, relative to the text, by the artifact's
+      `stem`.
+    - `own`: tables of runs that belong to no artifact, as `pivots` makes them. Where there are no
+      artifacts, the text is of these alone.
     """
     if own and not any(comparison.begun for comparison in comparisons):
         made = _fenced([_command(store, "RESULTS.md")])
@@ -72,13 +79,21 @@ def markdown(
     for comparison in shown:
         parts += _section(comparison, (pictures or {}).get(comparison.artifact.stem))
     if own:
-        parts += ["## Other runs", "Of none of the tables and figures above.", *_own(own, pictures)]
+        parts += ["## Other runs", OTHERS, *_own(own, pictures)]
     parts += _not_run([name for name in names if name not in shown_names], store)
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
 def terminal(comparison: Comparison) -> rich.table.Table:
-    """An artifact in the terminal: a row for each cell where numbers were published."""
+    """An artifact, or a table of runs, as a table for the terminal (of the library rich).
+
+    - `comparison`: what to show; where numbers were published, every cell has a row.
+
+    >>> from byzantium.papers import Version, artifact, compare
+    >>> shown = terminal(compare(artifact("table2", Version(only="krum iid")), Store("nowhere")))
+    >>> [column.header.plain for column in shown.columns]
+    ['aggregator', 'published', 'ours', 'difference', 'verdict']
+    """
     from rich.table import Table as Drawn
     from rich.text import Text
 
@@ -91,7 +106,7 @@ def terminal(comparison: Comparison) -> rich.table.Table:
         caption = " ".join(filter(None, [comparison.artifact.notes, tables.meaning(comparison)]))
         title += f"\n{comparison.artifact.fixed}"
     if comparison.is_published and not comparison.comparable:
-        caption += " No verdicts: accuracies of a cheaper version are not comparable."
+        caption += " No verdicts: the accuracies of a cheaper version are not comparable."
     elif comparison.is_published:
         caption += f" A cell agrees if it is {CRITERION}."
     drawn = Drawn(title=Text(title), caption=Text(caption))
@@ -185,12 +200,12 @@ def _legend(comparison: Comparison) -> Iterator[str]:
     asked = len(comparison.cells[0].cell.jobs)
     seeds = f"means over {asked} seeds" if asked > 1 else "one seed"
     if not comparison.comparable:
-        yield f"Ours (published); {seeds}."
+        yield f"In each cell: ours (published); {seeds}."
         return
-    yield f"Ours (published); {seeds}; what differs is bold."
+    yield f"In each cell: ours (published); {seeds}. Cells that differ are bold."
     differ = [c for c in comparison.cells if c.verdict in ("differs", "diverged")]
     if differ:
-        yield "What differs:"
+        yield "The cells that differ:"
         yield markdown_table(tables.cells(comparison, differ))
 
 
@@ -215,9 +230,9 @@ def _missing(comparison: Comparison) -> Iterator[str]:
     if not absent:
         return
     if len(absent) > LISTED:
-        yield "The command above makes what is missing; what is done is not done again."
+        yield "The command above makes what is missing; finished runs are not repeated."
         return
-    yield "What is missing is made by"
+    yield "These commands make what is missing:"
     yield _fenced([comparison.command(compared) for compared in absent])
 
 
@@ -240,7 +255,7 @@ def _not_run(names: Sequence[str], store: Store) -> Iterator[str]:
         runs = how_many(len(identities)) + (f", {done} done" if done else "")
         rows.append((Entry(made.title), Entry(runs), Entry(f"`{command}`")))
     yield "## Not run"
-    yield "As in the paper; `--seeds`, `--rounds`, `--model` and `--data` make cheaper versions."
+    yield AS_PUBLISHED
     yield markdown_table(Table(("artifact", "runs", "command"), tuple(rows), 3))
 
 

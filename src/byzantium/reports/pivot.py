@@ -32,12 +32,28 @@ def pivots(
     columns: str = "",
     worst_case: bool = False,
 ) -> list[Comparison]:
-    """The tables of some runs: one for all that are equal in everything but rows and columns.
+    """Put runs into tables, whose cells are means over seeds.
 
-    rows, columns: fields of a run; by default rules by attacks, or what else varies. Several rows
-                   are combined. What varies and is neither makes tables of its own, the largest
-                   first: nothing but seeds is ever averaged over.
-    worst_case:    in each cell the worst of all attacks.
+    All runs of a table have the same settings, apart from its rows, its columns and the seed. What
+    else varies makes several tables, the largest first: nothing but seeds is ever averaged over.
+
+    - `results`: results of runs; those of other jobs are left out.
+    - `rows`: the fields of a run that make the rows, such as ("rule", "momentum"); by default
+      "rule", or what else varies.
+    - `columns`: the field of a run that makes the columns; by default "attack", or what else
+      varies.
+    - `worst_case`: show in each cell the worst of all attacks.
+
+    Returns the tables, in a form that the terminal, files, figures and the page can show.
+
+    >>> from pathlib import Path
+    >>> def done(rule: str, attack: str) -> Result:
+    ...     run = Run(rule=rule, attack=attack)
+    ...     return Result(run, Path("results"), "completed", [], {"accuracy": 90.0})
+    >>> attacks = ("Mimic()", "BitFlip()")
+    >>> (table,) = pivots(done(rule, attack) for rule in ("Mean()", "Krum()") for attack in attacks)
+    >>> table.artifact.title, len(table.cells)
+    ('Rule by attack', 4)
     """
     trained = [(result, result.job) for result in results if isinstance(result.job, Run)]
     several = _versions([run for _, run in trained])
@@ -45,7 +61,7 @@ def pivots(
     varies = varying([values for _, values in found])
     over = ("attack",) if worst_case else ()
     if set(over) & {*rows, columns}:
-        raise ByzantiumError("a table of the worst case has no rows or columns of attacks")
+        raise ByzantiumError("a table of the worst case cannot have attacks as its rows or columns")
     usual = "partition" if worst_case else "attack"
     rows, columns = _chosen([name for name in varies if name not in over], rows, columns, usual)
     hidden = (*rows, columns, *over)
@@ -63,7 +79,14 @@ def pivots(
 
 
 def own_runs(results: Iterable[Result], comparisons: Sequence[Comparison]) -> list[Result]:
-    """The results that are of none of some artifacts."""
+    """The results that belong to none of some artifacts.
+
+    - `results`: any results.
+    - `comparisons`: the artifacts.
+
+    >>> own_runs([], [])
+    []
+    """
     shown = {job for comparison in comparisons for job in comparison.artifact.jobs}
     return [result for result in results if result.job not in shown]
 
@@ -108,7 +131,7 @@ def _chosen(
         if name not in NAMES:
             hint = notation.hint(name, NAMES)
             raise ByzantiumError(
-                f"rows and columns are fields of a run, and {name!r} is none{hint}"
+                f"rows and columns are settings of a run, and {name!r} is none{hint}"
             )
     if columns in rows:
         raise ByzantiumError(f"{columns} cannot be rows and columns at once")
@@ -191,10 +214,8 @@ def _worst(
         labels = dict(zip(names, key, strict=True))
         found.append(dataclasses.replace(one, cell=Cell(labels, one.cell.jobs)))
         fewer += sum(bool(c.values or c.diverged) for c in group) < attacks
-    notes = f"In each cell the worst of {attacks} attack{'s' * (attacks > 1)}"
-    some = (
-        f"; in {fewer} of {len(found)} cells of fewer: the others are not done." if fewer else "."
-    )
+    notes = f"Each cell shows the worst of {attacks} attack{'s' * (attacks > 1)}"
+    some = f"; in {fewer} of {len(found)} cells, not all of them are done." if fewer else "."
     return found, notes + some
 
 

@@ -13,9 +13,11 @@ from byzantium.runs import LAST, Metrics, Run, plugins
 
 
 def promises(run: Run, lines: Sequence[Metrics]) -> dict[str, str]:
-    """By title, a sentence each. The theorems need a run whose heterogeneity was recorded.
+    """What theory promises a run, beside what was measured: sentences by title.
 
-    Theorem 2 leaves a constant factor out; the condition of Theorem 4 is as printed.
+    The theorems are Theorems 2 and 4 of the bucketing paper. They need a run that recorded its
+    heterogeneity. A constant factor is left out of Theorem 2; the condition of Theorem 4 is as
+    printed.
     """
     if plugins.missing(run.plugin):
         return {}
@@ -34,7 +36,7 @@ def promises(run: Run, lines: Sequence[Metrics]) -> dict[str, str]:
     )
     said["Theorem 4"] = (
         f"‖∇f‖² goes to 0 if B² < 1/(60 c δ) = {most:.3g}; measured B² = {relative:.3g}, "
-        f"so it {'does' if relative < most else 'says nothing'}"
+        f"so it {'does' if relative < most else 'says nothing here'}"
     )
     return said
 

@@ -27,9 +27,21 @@ def write(
     title: str = "Byzantine-robust learning",
     tables: Sequence[Comparison] | None = None,
 ) -> Path:
-    """Write the results of a store, and artifacts beside the published numbers, as one page.
+    """Write the report: one HTML page that holds all it shows, and loads nothing from elsewhere.
 
-    tables: of the runs of the store, the largest first; by default rules by attacks.
+    - `store`: the folder of results to show.
+    - `comparisons`: the artifacts to show beside the published numbers.
+    - `path`: the file to write.
+    - `title`: the title of the page.
+    - `tables`: the tables of runs, as `pivots` makes them; by default rules by attacks.
+
+    Returns the file.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     page = write(Store(folder), [], Path(folder, "report.html"))
+    ...     page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    True
     """
     # The partial bundle of plotly.js that draws what we draw, as npm has it: page/README.md.
     scripts = {"plotly": _file("plotly-basic.min.js"), "script": _file("report.js")}

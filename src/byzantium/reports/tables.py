@@ -16,6 +16,7 @@ from byzantium.runs import Result, Run
 # What rules are judged by.
 JUDGED = ("accuracy", "loss")
 NONE = "—"
+TEST = "(Welch's t test, 95 %)"
 # Parameters of these are left out where they tell nothing apart; those of all else are the point.
 SHORTENED = ("rule", "attack")
 
@@ -290,7 +291,7 @@ def usual(comparison: Comparison) -> int:
 
 
 def outcome(comparison: Comparison) -> str:
-    """How many cells agree, how many pairs of rules have the published order, what is missing."""
+    """How many cells agree, how many pairs of rules are in the published order, what is missing."""
     said = []
     if comparison.is_published and comparison.comparable:
         looked_at = [c for c in comparison.cells if c.published and c.verdict != "missing"]
@@ -301,8 +302,8 @@ def outcome(comparison: Comparison) -> str:
         said.append(f"{agree} of {len(looked_at)} cells agree ({many} seed{plural})")
     if comparison.is_published:
         same, pairs = comparison.order()
-        order = f"the order of the rules is kept in {same} of {pairs} pairs"
-        said.append(order if pairs else "no two rules whose order could be compared")
+        order = f"{same} of {pairs} pairs of rules are in the published order"
+        said.append(order if pairs else "there are no two rules whose order could be compared")
     total = len(comparison.cells)
     absent = sum(compared.verdict == "missing" for compared in comparison.cells)
     fewer = sum(bool(compared.missing) for compared in comparison.cells) - absent
@@ -325,16 +326,16 @@ def meaning(comparison: Comparison) -> str:
     if not seeds:
         return f"{title}; no run is finished."
     if seeds == 1:
-        return f"{title}; one seed, which cannot show that two cells differ."
+        return f"{title}; one seed, which cannot show whether two cells differ."
     said = f"{title}; mean ± standard deviation over {seeds} seeds."
     marked = any(entry.tone == "best" for row in grid(comparison).rows for entry in row)
     if len(grid(comparison).rows) == 1:
         return said
     if not marked:
-        return f"{said} They cannot tell the cells of a column apart (Welch's t test, 95 %)."
+        return f"{said} They show no difference between the cells of a column {TEST}."
     return (
-        f"{said} Bold: the best of a column, and all that these seeds cannot tell from it "
-        "(Welch's t test, 95 %)."
+        f"{said} Bold: the best of each column, and all that these seeds do not show to be worse "
+        f"{TEST}."
     )
 
 
@@ -368,7 +369,9 @@ def results(comparisons: Sequence[Comparison]) -> list[Result]:
 
 
 def duration(seconds: float) -> str:
-    """In words.
+    """A time in words.
+
+    - `seconds`: the time.
 
     >>> duration(42), duration(750), duration(9000)
     ('42 s', '12 min', '2.5 h')

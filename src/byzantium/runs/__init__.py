@@ -1,4 +1,4 @@
-"""Training as data: jobs, runs, sweeps of them, and their results on disk."""
+"""Training runs as data: single runs, sweeps over settings, and their results on disk."""
 
 from byzantium.core.doors import door
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from byzantium import aggregation, guarantees, runs
 from byzantium.core import ByzantiumError, Positive, Seed, files
 from byzantium.runs import plugins
-from byzantium.runs.job import METRICS, Job, Stop, Watch, append, option
+from byzantium.runs.job import METRICS, Job, Stop, Watch, append, documented, option
+from byzantium.runs.plugins import PLUGINS_USED
 from byzantium.runs.run import Run
 
 if TYPE_CHECKING:
@@ -28,9 +29,13 @@ INPUT = "input.npy"
 ROUNDS, MOST = 3, 500
 
 
+@documented
 @dataclass(frozen=True)
 class Certification(Job):
-    """One search of `guarantees.attack`, with gradients of a label-sorted run among the families.
+    """One search for the input that leads a pipeline astray most, as data: `guarantees.attack`.
+
+    Beside synthetic ones, the search starts from real gradients of workers who hold data sorted by
+    label. The worst input that it found stays in the folder of the job, as `input.npy`.
 
     >>> Certification(rule="Krum", n=25, f=5).rule
     'Krum(f=5)'
@@ -38,13 +43,17 @@ class Certification(Job):
 
     called, measure = "a certification", "c"
 
-    rule: str = option("GeometricMedian()", "The rule; written without its f, it has this one.")
-    n: Positive = option(25, "Vectors.")
+    rule: str = option(
+        "GeometricMedian()",
+        "The rule to attack, with mixings before it if wanted; one that is written without f takes "
+        "the f below.",
+    )
+    n: Positive = option(25, "How many vectors there are, bad ones included.")
     f: Positive = option(5, "How many of them are bad.")
-    budget: Positive = option(10_000, "How many inputs are tried.")
-    draws: Positive = option(8, "Of random mixings, for each input.")
-    seed: Seed = option(0, "Of the search.")
-    plugin: tuple[str, ...] = option((), "Whose the rule is, where it does not ship.", later=True)
+    budget: Positive = option(10_000, "How many inputs the search tries.")
+    draws: Positive = option(8, "How often a random mixing is drawn for each input.")
+    seed: Seed = option(0, "The seed of the search.")
+    plugin: tuple[str, ...] = option((), PLUGINS_USED, later=True)
 
     def check(self) -> None:
         if plugins.unread(self, ["rule"]):
@@ -56,9 +65,11 @@ class Certification(Job):
 
     @property
     def workers(self) -> int:
+        """How many vectors there are, bad ones included."""
         return self.n
 
     def aggregator(self) -> Aggregator:
+        """The rule that is attacked, with the mixings before it."""
         plugins.need(self)
         return runs.parts.rule_of(self.rule, self.f)
 
@@ -110,7 +121,16 @@ MIXINGS = ("", "Bucketing(s=2) >> ", "NearestNeighborMixing() >> ")
 
 
 def pipelines(n: int, f: int) -> list[str]:
-    """All rules, alone and behind mixings, that are defined for n vectors of which f are bad."""
+    """All rules, alone and behind mixings, that are defined for n vectors of which f are bad.
+
+    - `n`: how many vectors there are, bad ones included.
+    - `f`: how many of them are bad.
+
+    Returns their texts, without f.
+
+    >>> pipelines(n=25, f=12)[:3]
+    ['AgnosticClipping()', 'CenteredClipping(radius=1)', 'GeometricMedian()']
+    """
     exported = ((name, getattr(aggregation, name)) for name in aggregation.__all__)
     rules = [
         f"{name}({argument.format(m=n - f)})"
@@ -131,7 +151,20 @@ def _fits(text: str, n: int, f: int) -> bool:
 
 
 def certificates(results: Iterable[Result]) -> list[Certificate]:
-    """What the searches that are done say of each pipeline, in their order."""
+    """What the finished searches among some results found, for each pipeline.
+
+    - `results`: results of certifications; others, and unfinished ones, are left out.
+
+    Returns a certificate for each pipeline, with the findings of all seeds.
+
+    >>> import tempfile
+    >>> from byzantium.runs import Store, execute
+    >>> search = Certification(rule="Median", n=5, f=1, budget=20)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     (certificate,) = certificates(execute([search], Store(folder)))
+    >>> certificate.rule, certificate.f
+    (Median(), 1)
+    """
     found: dict[Certification, list[Finding]] = {}
     for result in results:
         if isinstance(result.job, Certification) and result.done:
@@ -149,7 +182,7 @@ def certificates(results: Iterable[Result]) -> list[Certificate]:
 
 
 def finding(result: Result) -> Finding:
-    """What a search that is done has found; a sentence where its files do not say it."""
+    """What a finished search found; raises an error where its files do not say it."""
     import numpy as np
 
     job, summary, path = result.job, result.summary, result.folder / INPUT

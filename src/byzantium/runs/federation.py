@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from byzantium.core import ByzantiumError
-from byzantium.runs.job import Job, Stop, Watch, option
+from byzantium.runs.job import Job, Stop, Watch, documented, option
 
 
+@documented
 @dataclass(frozen=True)
 class Federation(Job):
-    """What a server was configured with. Who took part is only known afterwards.
+    """A real federation, such as one of Flower, as data: what its server was configured with.
+
+    Its engine carries it out, so that its results stand beside those of other jobs. Who took part
+    is only known afterwards.
 
     >>> Federation(name="hospitals", rule="Krum()", f="0.2").workers is None
     True
@@ -20,10 +24,12 @@ class Federation(Job):
 
     called, measure = "a federation", "rounds"
 
-    name: str = option("federation", "What it is called; another name is another federation.")
-    engine: str = option("flower", "What carries it out.")
-    rule: str = option("Mean()", "The rule, as it was given.")
-    f: str = option("0", "How many of the nodes sampled may be bad, as a number or a fraction.")
+    name: str = option(
+        "federation", "What it is called; federations with different names are different jobs."
+    )
+    engine: str = option("flower", "The engine that carries it out.")
+    rule: str = option("Mean()", "The rule, with mixings before it, as the server was given it.")
+    f: str = option("0", "How many of the sampled nodes may be bad, as a number or a fraction.")
 
     def check(self) -> None:
         for name in ("name", "engine", "rule", "f"):
@@ -35,6 +41,7 @@ class Federation(Job):
 
     @property
     def workers(self) -> None:
+        """None: nobody knows beforehand who takes part."""
         return None
 
     def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:

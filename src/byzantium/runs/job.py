@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import inspect
 import json
 import logging
 import os
@@ -14,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from byzantium.core import BusyError as BusyError
 from byzantium.core import (
@@ -44,25 +45,48 @@ CONFIGURATION, METRICS, SUMMARY, LOG = "config.toml", "metrics.jsonl", "summary.
 # Of a job that is not done: why the last attempt failed, and how long it was worked on.
 FAILURE, SECONDS = "failed.json", ".seconds"
 
+Kind = TypeVar("Kind", bound="type[Job]")
+#: Called with how much of a job is done, how much there is in all, and a short note.
 Watch = Callable[[int, int, str], None]
+#: Asked now and then whether to stop; once it answers True, a job saves itself and ends.
 Stop = Callable[[], bool]
 
 
 def option(default: Any, text: str, *, later: bool = False) -> Any:
-    """A field and what it means; the command line has it as an option, with this text as help.
+    """A field of a job, with what it means: the help of the option on the command line.
 
-    later: the field was added when there were results already. While it has its default, it is left
-           out of the identity, so that these results are still found.
+    - `default`: its value where nothing is said.
+    - `text`: what it means, in one sentence; `documented` puts it into the docstring, too.
+    - `later`: the field was added when there were results already. While it has its default, it is
+      left out of the identity, so that these results are still found.
     """
     return dataclasses.field(default=default, metadata={"help": text, "later": later})
 
 
+def documented(kind: Kind) -> Kind:
+    """Add what the fields of a job mean to its docstring."""
+    text, mark, example = inspect.cleandoc(kind.__doc__ or "").partition("\n>>> ")
+    helps = {field.name: field.metadata["help"] for field in dataclasses.fields(kind)}
+    fields = [f"- `{name}`: {help_[0].lower()}{help_[1:]}" for name, help_ in helps.items()]
+    kind.__doc__ = "\n".join([text, *fields, mark + example])
+    return kind
+
+
 @dataclasses.dataclass(frozen=True)
 class Job(ABC):
-    """A frozen dataclass of numbers and words; what it does depends on these alone.
+    """Something to compute, as data: a frozen dataclass of numbers and texts.
 
-    called:  what sentences about its fields call it.
-    measure: what its summary says of it when it is completed.
+    What it computes depends on its fields alone, so that equal jobs have equal results. `perform`
+    carries it out in a folder, a `Store` keeps such folders. `Run`, `Mimicry`, `Certification` and
+    `Federation` are the kinds of job.
+
+    `called` is what errors about its fields call it; `measure` is the number in its summary that it
+    is judged by.
+
+    >>> from byzantium.runs import Run
+    >>> run = Run(seed=1)
+    >>> run == Run().varied(seed=1), run.identity == Run().identity
+    (True, False)
     """
 
     called = "a job"
@@ -70,16 +94,21 @@ class Job(ABC):
 
     @abstractmethod
     def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:
-        """Do it, and return the summary; None when it was stopped, to be gone on with."""
+        """Carry it out, and return its summary; None if it was stopped, and can be resumed.
+
+        - `folder`: where its files are.
+        - `watch`: called with how much is done, how much there is in all, and a short note.
+        - `stop`: asked now and then; once it answers True, the job saves itself and ends.
+        """
 
     @property
     @abstractmethod
     def workers(self) -> int | None:
-        """How many there are; its metrics may hold a weight for each. None if nobody can know."""
+        """How many workers there are; None if that is not known beforehand."""
 
     @abstractmethod
     def check(self) -> None:
-        """Raise a sentence unless it can be done: sizes, names, combinations."""
+        """Raise an error unless it can be carried out: sizes, names, combinations."""
 
     def __post_init__(self) -> None:
         check_fields(self, self.called)
@@ -88,11 +117,11 @@ class Job(ABC):
     # -- text ------------------------------------------------------------------------------------
 
     def configuration(self) -> dict[str, Any]:
-        """Every field, in the order of the class."""
+        """Every field by name, and "kind", the name of the class."""
         return {"kind": type(self).__name__, **dataclasses.asdict(self)}
 
     def toml(self) -> str:
-        """What `read` reads; a field that is None is left out."""
+        """The configuration as a TOML text; a field that is None is left out."""
         # A JSON string, number, truth value or list of strings is one of TOML, too.
         lines = [
             f"{name} = {json.dumps(value)}"
@@ -103,24 +132,26 @@ class Job(ABC):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """From names and values; an unknown name is refused with the nearest known one."""
+        """The job with these fields; an unknown name raises an error that suggests a known one."""
         check_names(cls, values)
         return cls(**values)
 
     @classmethod
     def recorded(cls, values: Mapping[str, Any]) -> Self:
-        """From what a stranger may have written: nothing that it names is opened or run."""
+        """The job of a configuration that may be a stranger's: no file that it names is opened."""
         return cls.of(values)
 
     @cached_property
     def identity(self) -> str:
-        """A hash of the fields and of the version of the numerics.
+        """The name of its folder of results: a hash of its fields.
 
-        Every field counts, apart from one that was added later and has its default.
+        It also depends on NUMERICS, the version of the definitions behind the fields. A field that
+        was added after the first results and has its default does not count.
         """
         return self.identity_in(NUMERICS)
 
     def identity_in(self, numerics: int) -> str:
+        """The identity that it has in a version of the numerics."""
         unsaid = {
             field.name
             for field in dataclasses.fields(self)
@@ -131,12 +162,21 @@ class Job(ABC):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def varied(self, **changes: Any) -> Self:
-        """The same job with some fields changed."""
+        """A copy of the job with some fields changed."""
         return dataclasses.replace(self, **changes)
 
 
 def check_names(kind: type[DataclassInstance], values: Mapping[str, Any]) -> None:
-    """Raise a sentence about a name that is none of a field."""
+    """Raise an error where a name is not one of a dataclass's fields.
+
+    - `kind`: the dataclass.
+    - `values`: values by name.
+
+    >>> from byzantium.runs import Run
+    >>> check_names(Run, {"round": 10})
+    Traceback (most recent call last):
+    byzantium.ByzantiumError: a Run has no 'round'; did you mean 'rounds'?
+    """
     known = [field.name for field in dataclasses.fields(kind)]
     for name in values:
         if name not in known:
@@ -152,11 +192,25 @@ def perform(
     watch: Watch = lambda done, total, note: None,
     stop: Stop = lambda: False,
 ) -> dict[str, Any] | None:
-    """Carry a job out in its folder, or go on where it stopped; the summary, None if unfinished.
+    """Carry a job out in a folder, or go on where it stopped; a finished one is only read.
 
-    A finished job is only read. Two processes never work on one: the lock is the operating
-    system's, and dies with its holder. Why it failed, if it does, is raised and stays in the folder
-    until the next attempt.
+    A lock of the operating system keeps two processes from working on one job; it is released when
+    its holder dies. An error is raised, and also written into the folder, where it stays until the
+    next attempt.
+
+    - `job`: what to carry out.
+    - `folder`: its folder, such as `Store.folder` names it.
+    - `watch`: called with how much is done, how much there is in all, and a short note.
+    - `stop`: asked now and then; once it answers True, the job saves itself and ends.
+
+    Returns the summary of the finished job; None if it was stopped before.
+
+    >>> import tempfile
+    >>> from byzantium.runs import Mimicry
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     summary = perform(Mimicry(rule="Median()", n=11, q=2), Path(folder))
+    >>> summary["status"]
+    'completed'
     """
     if (done := finished(job, folder)) is not None:
         return done[0]
@@ -181,7 +235,7 @@ def _attempt(job: Job, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any]
     if result is None:
         with suppress(OSError):  # only a time is lost
             files.write(folder / SECONDS, f"{seconds:.1f}")
-        logger.info("stopped; it goes on from here when started again")
+        logger.info("stopped; the next start goes on from here")
         return None
     result |= {"seconds": round(seconds, 1), **surroundings()}
     files.write(folder / SUMMARY, json.dumps(result, indent=1) + "\n")
@@ -209,7 +263,7 @@ def _seconds_before(folder: Path) -> float:
     try:
         return records.seconds(folder / SECONDS)
     except ValueError as error:
-        logger.warning("%s; the time before is not counted", error)
+        logger.warning("%s; the time of earlier attempts is not counted", error)
         return 0.0
 
 

@@ -10,18 +10,24 @@ from typing import TYPE_CHECKING, Any
 from byzantium import aggregation, runs
 from byzantium.core import ByzantiumError, Count, Positive, Seed, files
 from byzantium.runs import plugins
-from byzantium.runs.job import METRICS, Job, Stop, Watch, append, option
+from byzantium.runs.job import METRICS, Job, Stop, Watch, append, documented, option
+from byzantium.runs.plugins import PLUGINS_USED
 
 if TYPE_CHECKING:
     from byzantium.aggregation import Aggregator
 
 
+@documented
 @dataclass(frozen=True)
 class Mimicry(Job):
-    """How far a rule lands from the honest mean when attackers copy one honest worker.
+    r"""How far a rule lands from the honest mean when attackers copy one honest worker, as data.
 
-    The honest vectors are random, of +-1 in each of d coordinates; q of n send a copy of the first.
-    The error is the squared distance, and the mean of so many draws.
+    Nothing is trained. The n - q honest vectors are random, :math:`\pm 1` in each of d coordinates,
+    and the q attackers send copies of the first one. The error is the squared distance of the
+    result to the honest mean, averaged over several draws.
+
+    Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR
+    2022.
 
     >>> Mimicry(rule="Median", n=10, q=2).rule
     'Median()'
@@ -29,13 +35,15 @@ class Mimicry(Job):
 
     called, measure = "a demonstration", "error"
 
-    rule: str = "Mean()"
-    n: Positive = 50
-    q: Count = 10
-    d: Positive = 100
-    draws: Positive = 20
-    seed: Seed = 0
-    plugin: tuple[str, ...] = option((), "Whose the rule is, where it does not ship.", later=True)
+    rule: str = option(
+        "Mean()", "The rule, with mixings before it if wanted; one without f takes q for it."
+    )
+    n: Positive = option(50, "How many workers there are, attackers included.")
+    q: Count = option(10, "How many of them copy the first honest one.")
+    d: Positive = option(100, "How many coordinates a vector has.")
+    draws: Positive = option(20, "How many times vectors are drawn.")
+    seed: Seed = option(0, "The seed of the vectors, and of random mixings.")
+    plugin: tuple[str, ...] = option((), PLUGINS_USED, later=True)
 
     def check(self) -> None:
         if self.q >= self.n:
@@ -49,9 +57,11 @@ class Mimicry(Job):
 
     @property
     def workers(self) -> int:
+        """How many workers there are, attackers included."""
         return self.n
 
     def aggregator(self) -> Aggregator:
+        """Its rule, with the mixings before it."""
         plugins.need(self)
         return runs.parts.rule_of(self.rule, self.q)
 

@@ -1,4 +1,4 @@
-"""What the texts of a run stand for: its data, model, optimiser and rule."""
+"""What the texts of a run stand for: its data set, model, optimiser and rule."""
 
 from __future__ import annotations
 
@@ -86,11 +86,12 @@ OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"sgd": _sgd, "ada
 
 
 def data(text: str) -> str:
-    """How a data set is written; of a file, its name and a digest of its contents."""
+    """The usual spelling of a data set; for a file, its name and a digest of its contents."""
     return own.recorded(text) if own.is_file(text) else learning_data.spelled(text)[0]
 
 
 def selected(name: str, gamma: float) -> Dataset:
+    """A data set with a long tail, unless gamma is 1."""
     data = load(name)
     return data if gamma == 1 else long_tail(data, gamma)
 
@@ -102,15 +103,15 @@ def dataset(name: str, gamma: float, folder: str | None, plugins: tuple[str, ...
 
 
 def rule_of(text: str, f: int) -> Aggregator:
-    """A rule from its notation; written without its f, it has this one."""
+    """The rule that a text names; one that is written without f takes this one."""
     return parse_rule(notation.called(text), f=f)
 
 
 def model(text: str) -> tuple[str, Callable[[Dataset], nn.Module]]:
-    """How a model is written, and what builds it for a data set."""
+    """The usual spelling of a model, and the function that builds it for a data set."""
     return notation.spelled(text, MODELS, given=1)
 
 
 def optimiser(text: str) -> tuple[str, Callable[[Any, float], torch.optim.Optimizer]]:
-    """How an optimiser is written, and what makes it of parameters and a learning rate."""
+    """The usual spelling of an optimiser, and what makes it of parameters and a learning rate."""
     return notation.spelled(text, OPTIMISERS, given=2)

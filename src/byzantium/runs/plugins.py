@@ -1,7 +1,7 @@
-"""Members from outside: a Python file that the user names, or an installed package.
+"""Plugins: rules, attacks, models and so on from a Python file of the user's, or from a package.
 
-Loading one runs its code. Nothing here is loaded because a result or a configuration names it: the
-user does, on the command line, in a sweep file, or by `load_plugin`.
+Loading one runs its code. A plugin is never loaded because a result or a configuration names it,
+but only because the user does: on the command line, in the file of a sweep, or by `load_plugin`.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ logger = logging.getLogger("byzantium")
 # The group in which installed packages name the module that holds their members.
 GROUP = "byzantium.plugins"
 # How a plugin is written down in a run: its name, and a digest of its source.
+PLUGINS_USED = "The plugins that it uses, by name and digest; it finds them out by itself."
 RECORDED = re.compile(r"(?P<name>[^/\\\x00-\x1f]{1,200}) (?P<digest>sha256:[0-9a-f]{64})")
 
 # What is loaded in this process, by what is written down of it.
@@ -44,7 +45,7 @@ _loaded: dict[str, Plugin] = {}
 
 
 def tables() -> dict[str, Members[Any]]:
-    """All that a plugin can add to, by what a text is called that names a member of it."""
+    """The tables of members, to which plugins add, by the field of a run that names a member."""
     return {
         "rule": aggregation.members(),
         "attack": threats.members(),
@@ -60,11 +61,24 @@ def tables() -> dict[str, Members[Any]]:
 
 
 def load_plugin(path: str | os.PathLike[str]) -> Plugin:
-    """Run a Python file, and add what it defines to what can be named.
+    """Run a Python file, and make what it defines available by name.
 
-    Its public classes that are rules, mixings or attacks count, its functions that are marked with
-    `partition`, `model`, `dataset` or `loss`, and its metrics. A file that is loaded again after it
-    was changed takes the place of what it was.
+    These are its public classes that are rules, mixings or attacks; its functions that are
+    decorated with `partition`, `model`, `dataset` or `loss`; and its `Metric` objects. A file that
+    has changed can be loaded again, and replaces what it defined before.
+
+    - `path`: the file; its name ends in .py. Its code is run.
+
+    Returns its name, the digest of its source, and where it is.
+
+    With these lines in my_rules.py, `load_plugin("my_rules.py")` makes Smallest() a rule that can
+    be named everywhere, as in `byzantium.parse_rule("Bucketing(s=2) >> Smallest()")`::
+
+        from byzantium import MatrixRule
+
+        class Smallest(MatrixRule):
+            def aggregate(self, updates):
+                return updates.min(dim=0).values
     """
     place = Path(os.path.expanduser(path)).absolute()
     try:
@@ -94,7 +108,10 @@ def load_plugin(path: str | os.PathLike[str]) -> Plugin:
 
 
 def load_installed() -> None:
-    """Load what installed packages offer; one that cannot be loaded is named in the log."""
+    """Load the plugins of installed packages: the entry points "byzantium.plugins".
+
+    One that cannot be loaded is named in the log, and left out.
+    """
     for entry in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda one: one.name):
         try:
             _load_entry(entry)
@@ -227,8 +244,8 @@ def _check_metric(plugin: Plugin, metric: learning.Metric) -> None:
         )
     if metric.record is None:
         raise ByzantiumError(
-            f"{plugin.name} defines the metric {metric.name!r} with record=None, which is for what "
-            "every run has; say the word that asks for it"
+            f"{plugin.name} defines the metric {metric.name!r} with record=None, which is for our "
+            "own; leave record out, or name the word that asks for it"
         )
 
 
@@ -259,8 +276,8 @@ def unread(job: Any, names: Iterable[str]) -> bool:
     for text in job.plugin:
         if not RECORDED.fullmatch(text):
             raise ByzantiumError(
-                f"{job.called} says which plugin it uses as 'name sha256:...', which it finds out "
-                f"by itself, got {text[:80]!r}; --plugin, or load_plugin, loads one"
+                f"{job.called} finds out by itself which plugins it uses, and notes them as "
+                f"'name sha256:...', got {text[:80]!r}; load a plugin with --plugin or load_plugin"
             )
     if not missing(job.plugin):
         return False
@@ -296,8 +313,8 @@ def need(job: Any) -> None:
         name, _, digest = text.rpartition(" ")
         if text not in known:
             raise ByzantiumError(
-                f"this needs the plugin {name} ({digest[:19]}...), which is not loaded: "
-                "--plugin FILE, or byzantium.load_plugin(file)"
+                f"this needs the plugin {name} ({digest[:19]}...), which is not loaded; "
+                "load it with --plugin FILE or byzantium.load_plugin(file)"
             )
         load_plugin(known[text]) if known[text] else load_installed()
         if text not in _loaded:

@@ -29,10 +29,19 @@ PAUSE, PATIENCE = 5.0, 900.0
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """Something happened to a job: "begun", "progress", "done", "stopped", "busy" or "failed".
+    """Something that happened to a job while jobs are carried out.
 
-    done, total, note: of progress, how far it is and its last accuracy; of a failure, why; of a job
-                       that was stopped alone, who goes on with it; of one that is done, how.
+    - `job`: the job.
+    - `kind`: "begun", "progress", "done", "stopped", "busy" (another process works on it) or
+      "failed".
+    - `done`: for "progress", how many rounds are done.
+    - `total`: for "progress", how many rounds there are.
+    - `note`: what there is to say: for "progress" the last accuracy, for "done" how it ended, for
+      "failed" and "busy" why, for "stopped" who goes on with it.
+
+    >>> from byzantium.runs import Run
+    >>> Event(Run(), "progress", done=30, total=600, note="61.2 %").kind
+    'progress'
     """
 
     job: Job
@@ -42,18 +51,48 @@ class Event:
     note: str = ""
 
 
+#: Called with an event whenever something happens to a job.
 Listen = Callable[[Event], None]
 
 
 class Engine(Protocol):
-    """Where jobs are carried out."""
+    """Something that carries out jobs, such as `Processes` or `byzantium.engines.Ray`.
+
+    One of your own needs a single method:
+
+    >>> class InOrder:
+    ...     def carry_out(self, jobs, store, listen, stop):
+    ...         for job in jobs:
+    ...             attempt(job, store.root, listen, stop)
+    """
 
     def carry_out(self, jobs: Sequence[Job], store: Store, listen: Listen, stop: Stop) -> None:
-        """Carry out jobs that are not done; what happens to each is an event and not raised."""
+        """Carry out jobs; what happens to each is told to `listen` and never raised.
+
+        - `jobs`: jobs that are not finished.
+        - `store`: where the results are kept.
+        - `listen`: called with an `Event` whenever something happens to a job.
+        - `stop`: asked now and then; once it answers True, the jobs under way save themselves, and
+          no other is begun.
+        """
 
 
 def attempt(job: Job, root: Path, listen: Listen, stop: Stop) -> None:
-    """One job; whatever happens is an event and not raised, so that the others go on."""
+    """Carry out one job; what happens to it is told to `listen` and never raised.
+
+    - `job`: the job.
+    - `root`: the folder of results.
+    - `listen`: called with an `Event` whenever something happens.
+    - `stop`: asked now and then; once it answers True, the job saves itself and ends.
+
+    >>> import tempfile
+    >>> from byzantium.runs import Mimicry
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     told = []
+    ...     attempt(Mimicry(), Path(folder), told.append, lambda: False)
+    >>> told[0].kind, told[-1].kind
+    ('begun', 'done')
+    """
     last = 0.0
 
     def watch(done: int, total: int, note: str) -> None:
@@ -79,25 +118,28 @@ def attempt(job: Job, root: Path, listen: Listen, stop: Stop) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Gone:
-    """A worker is no more.
+    """What a pool hears when a worker has ended.
 
-    reason: what it died of; empty if it was told to end.
+    - `reason`: what it died of; empty if it was told to end.
+
+    >>> Gone("its process was killed").reason
+    'its process was killed'
     """
 
     reason: str = ""
 
 
 class Worker(ABC):
-    """Takes one job after the other.
+    """A member of a pool, which takes one job after the other, such as a process.
 
-    ready: whether it can take one now, if it has none.
+    `ready` says whether it can take a job now, if it has none.
     """
 
     ready = True
 
     @abstractmethod
     def send(self, job: Job) -> None:
-        """Give it a job; if it is gone, that is heard of later."""
+        """Give it a job; that it has ended, if so, `Pool.hear` tells later."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -105,17 +147,21 @@ class Worker(ABC):
 
     @abstractmethod
     def end(self, seconds: float) -> None:
-        """Wait so long until it has ended; then it is ended."""
+        """Wait so many seconds until it has ended, and end it if it has not."""
 
 
 AnyWorker = TypeVar("AnyWorker", bound=Worker)
 
 
 class Pool(ABC, Generic[AnyWorker]):
-    """Workers who share jobs; one that dies is replaced.
+    """Workers that share jobs, for engines: derive from it to say how workers are started.
 
-    retries: how often a job whose worker died is given to another; those who got further than all
-             before do not count.
+    A worker that dies is replaced, and its job is given to another one, `retries` times at most;
+    a death after the job got further than before does not count.
+
+    - `store`: where the results are kept.
+    - `listen`: called with an `Event` whenever something happens to a job.
+    - `stop`: asked now and then; once it answers True, all workers save their jobs and end.
     """
 
     retries: ClassVar[int] = 0
@@ -135,17 +181,18 @@ class Pool(ABC, Generic[AnyWorker]):
     @property
     @abstractmethod
     def size(self) -> int:
-        """How many work at a time."""
+        """How many workers there are at a time."""
 
     @abstractmethod
     def start(self) -> AnyWorker:
-        """One more worker."""
+        """Start one more worker, and return it."""
 
     @abstractmethod
     def hear(self, seconds: float) -> Iterable[tuple[AnyWorker, Event | Gone]]:
-        """What workers tell, and who is gone; so many seconds are waited for the first."""
+        """What workers tell, and which have ended; waits so many seconds for the first of it."""
 
     def carry_out(self, jobs: Sequence[Job]) -> None:
+        """Carry out jobs, until all are done or `stop` answers True."""
         self.waiting = list(jobs)
         try:
             while (self.waiting or self.busy) and not self.stop():
@@ -215,10 +262,10 @@ class Pool(ABC, Generic[AnyWorker]):
         first = job not in self.locked
         _, deadline = self.locked.get(job, (now, now + PATIENCE))
         if now > deadline:
-            note = f"the lock of a process that died is held for {PATIENCE:.0f} s: {note}"
+            note = f"the lock of a process that died is not released in {PATIENCE:.0f} s: {note}"
             return Event(job, "failed", note=note)
         self.locked[job] = now + PAUSE, deadline
-        said = "the lock of the process that died is not free yet, and is waited for"
+        said = "waiting until the lock of the process that died is released"
         return self._again(job, said if first else "")
 
     def _close(self) -> None:

@@ -18,20 +18,28 @@ from byzantium.runs.job import Job, Stop
 from byzantium.runs.pool import INTERVAL, Event, Gone, Listen, Pool, Worker, attempt
 from byzantium.runs.store import Store
 
-# These signals come from Ctrl-C, from `kill`, and when the terminal is closed.
+#: The signals that stop a sweep: from Ctrl-C, from `kill`, and when the terminal is closed.
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
 class Processes:
-    """So many processes of this machine, among which its cores are divided.
+    """The engine that carries out jobs in processes of this machine, which share its cores.
 
-    One alone is the process that asks.
+    - `most`: how many jobs run at a time. With 1, this process does all work itself.
+
+    >>> from byzantium.runs import Mimicry, Store, execute
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     (result,) = execute([Mimicry()], Store(folder), Processes(1))
+    >>> result.done
+    True
     """
 
     most: int = 1
 
     def carry_out(self, jobs: Sequence[Job], store: Store, listen: Listen, stop: Stop) -> None:
+        """Carry out jobs, as every `Engine` does."""
         size = min(self.most, len(jobs))
         if size > 1:
             _Pool(store, listen, stop, size).carry_out(jobs)
@@ -42,9 +50,12 @@ class Processes:
 
 
 def handle_signal(number: int, handle: Callable[[int, Any], Any]) -> Any:
-    """Set a handler, unless we were started with the signal ignored, as by nohup.
+    """Set the handler of a signal, unless this process was started to ignore it, as by nohup.
 
-    Returns the handler that there was before.
+    - `number`: the signal.
+    - `handle`: the new handler.
+
+    Returns the handler before.
     """
     before = signal.getsignal(number)
     return before if before is signal.SIG_IGN else signal.signal(number, handle)

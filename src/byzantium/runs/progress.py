@@ -24,21 +24,37 @@ from byzantium.runs.run import Run
 
 
 def described(job: Job) -> str:
-    """A job in one line."""
+    """A job in one line, for progress bars and errors.
+
+    >>> described(Run(rule="Krum()", attack="Mimic()"))
+    'Krum(f=5) against Mimic(), by_label(), seed 0'
+    """
     if isinstance(job, Run):
         momentum = f", momentum {job.momentum:g}" if job.momentum else ""
         return f"{job.rule} against {job.attack}{momentum}, {job.partition}, seed {job.seed}"
     if isinstance(job, Mimicry):
-        return f"{job.rule}, {job.q} of {job.n} copy one, dimension {job.d}"
+        return f"{job.rule}, {job.q} of {job.n} workers copy one, dimension {job.d}"
     if isinstance(job, Certification):
-        return f"{job.rule} attacked, {job.f} of {job.n} bad, seed {job.seed}"
+        return f"{job.rule} attacked, {job.f} of {job.n} vectors bad, seed {job.seed}"
     if isinstance(job, Federation):
         return f"{job.name}: {job.rule}, f = {job.f}"
     return job.identity
 
 
 class Board:
-    """Shows the events of a sweep."""
+    """Shows what happens to jobs: progress bars on a terminal, and a line for each that ends.
+
+    Use it in a `with` statement, and give its `show` to `execute` as `listen`.
+
+    - `total`: how many jobs there are.
+    - `done`: how many of them are finished already.
+    - `console`: where to show it.
+
+    >>> import sys
+    >>> with Board(total=2, done=0, console=Console(file=sys.stdout)) as board:
+    ...     board.show(Event(Run(rule="Mean()"), "done", note="diverged in round 7"))
+    1/2 done: Mean() against NoAttack(), by_label(), seed 0 (diverged in round 7)
+    """
 
     def __init__(self, total: int, done: int, console: Console) -> None:
         self.total, self.done, self.console = total, done, console
@@ -67,6 +83,7 @@ class Board:
             self.progress.stop()
 
     def show(self, event: Event) -> None:
+        """Show an event."""
         name = described(event.job)
         if event.kind == "begun":
             if event.job not in self.bars:  # by another worker, whose end nobody told of

@@ -1,7 +1,7 @@
-"""What a folder of results holds, checked when it is read; a file that is not so is one sentence.
+"""Reading the files of a folder of results, and checking them: what is wrong is an error.
 
-A folder may be damaged, or come from a stranger. What passes here is used without a further look,
-by tables, figures and the page.
+A folder may be damaged, or come from a stranger. What passes here is used by tables, figures and
+the page without a further check.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 from byzantium.core import ByzantiumError, files
 from byzantium.learning import metrics as measured
 
+#: What was measured at an evaluation, by name: a line of metrics.jsonl.
 Metrics = dict[str, Any]
 
-# Nothing that is measured is larger; the square of this is still a number.
+#: Nothing that is measured may be larger; the square of this is still a number.
 LARGEST = 1e100
 # Up to here whole numbers are exact in JavaScript, too, which reads them on the page.
 LARGEST_ROUND = 2**53
@@ -52,7 +53,17 @@ def outcome(text: Any) -> Outcome:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The names and values in a TOML or JSON file of the user's own, which may be a pipe."""
+    """The names and values in a TOML or JSON file.
+
+    - `path`: the file; if its name ends in .json, it is read as JSON.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "run.toml")
+    ...     _ = path.write_text('rule = "Krum()"')
+    ...     read(path)
+    {'rule': 'Krum()'}
+    """
     with _reading(path):
         return _mapping(_parsed(path, path.read_bytes().decode()))
 
@@ -62,15 +73,16 @@ def configuration(path: Path) -> dict[str, Any]:
     with _reading(path):
         text = _text(path)
         if len(text) > LONGEST_CONFIGURATION:  # which could take hours to read
-            raise ByzantiumError(f"it has {len(text)} characters")
+            raise ByzantiumError(f"it has {len(text)} characters, more than any job")
         return tomllib.loads(text)
 
 
 def summary(path: Path, measure: str) -> dict[str, Any] | None:
-    """What became of a job that is done; None if there is no such file.
+    """The summary of a finished job, checked; None if there is no such file.
 
-    measure: what was measured, accuracy (percent) or error; a completed job has it. Where there are
-             no classes to be accurate about, it has the loss instead.
+    - `path`: the file.
+    - `measure`: what a completed job must have, such as "accuracy"; for regression, a loss is
+      accepted instead.
     """
     with _reading(path):
         try:
@@ -109,9 +121,11 @@ def failure(path: Path) -> str | None:
 
 
 def metrics(path: Path, workers: int | None) -> list[Metrics]:
-    """A mapping for each evaluation of so many workers; empty if there is no such file.
+    """The metrics of a job, checked: a mapping for each evaluation; empty if there is no such file.
 
-    Where nobody knows how many there are, the lines must agree with each other.
+    - `path`: the file.
+    - `workers`: how many workers there are, each of whom may have a weight. If it is None, all
+      lines must agree on it.
     """
     with _reading(path):
         found, last = _lines(path), 1
@@ -173,7 +187,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def why(error: BaseException) -> str:
-    """An error in a few words."""
+    """An error in a few words, as part of a sentence."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if isinstance(error, UnicodeDecodeError):

@@ -25,7 +25,7 @@ from byzantium.core import (
 )
 from byzantium.learning import metrics
 from byzantium.runs import plugins
-from byzantium.runs.job import METRICS, Job, Metrics, Stop, Watch, append, option
+from byzantium.runs.job import METRICS, Job, Metrics, Stop, Watch, append, documented, option
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,20 +33,22 @@ if TYPE_CHECKING:
     from byzantium.aggregation import Aggregator
     from byzantium.learning import Dataset, Settings, Simulation
 
-# The accuracy of a run is the mean of its last five evaluations, as in the paper.
+#: The accuracy of a run is the mean of so many last evaluations, as in the paper.
 LAST = 5
+#: What the option --plugin does.
 PLUGIN_HELP = (
-    "A Python file of your own, whose rules, attacks, partitions, models, data sets, losses and "
-    "metrics can then be named. Its code is run. May be given several times."
+    "A Python file of your own: its code is run, and its rules, attacks, partitions, models, data "
+    "sets, losses and metrics can be named wherever ours can. May be given several times."
 )
 
 
+@documented
 @dataclass(frozen=True)
 class Run(Job):
-    """One training. `byzantium run --help` says what the fields mean.
+    """One training of one model, as data; its fields are the options of `byzantium run`.
 
-    Rules, attacks, partitions and models are texts in our notation, and kept as it writes them, so
-    that equal runs are equal texts. A rule that is written without its f has the f of the run.
+    Rules, attacks, partitions, models and so on are texts such as "Krum(f=5)". They are spelled in
+    one way, so that equal runs have equal fields.
 
     >>> Run(rule="Bucketing(2) >> Krum()", n=25, f=5).rule
     'Bucketing(s=2) >> Krum(f=5)'
@@ -57,47 +59,91 @@ class Run(Job):
 
     called = "a run"
 
-    data: str = option("digits", "The data set; `byzantium list data` names them.")
-    partition: str = option(
-        "by_label()", "Who holds what: iid, by_label, dirichlet(alpha), mixed(fraction)."
+    data: str = option(
+        "digits",
+        "The data set: a name from `byzantium list data`, or a file of your own (.npz or "
+        ".safetensors).",
     )
-    long_tail: Imbalance = option(1.0, "How many times rarer the last class is than the first.")
-    model: str = option("mlp", "cnn, cnn(scale=2), mlp, mlp(hidden=64, layers=1), linear.")
-    n: Positive = option(25, "Workers.")
+    partition: str = option(
+        "by_label()",
+        "How the training samples are dealt to the honest workers: iid, by_label (sorted by label, "
+        "then cut), by_user, dirichlet(alpha) or mixed(fraction).",
+    )
+    long_tail: Imbalance = option(
+        1.0, "Keep this many times fewer samples of the last class than of the first; 1 keeps all."
+    )
+    model: str = option(
+        "mlp",
+        "The model to train: mlp, mlp(hidden=64, layers=1), linear, cnn, cnn(scale=2), convnet or "
+        "resnet20.",
+    )
+    n: Positive = option(25, "How many workers there are, attackers included.")
     f: Count = option(
         5,
-        "How many attackers the server reckons with: too few is fatal, one too many costs little.",
+        "How many attackers the rule must withstand: too few is fatal, one too many costs little.",
     )
-    attackers: Count | None = option(None, "How many there really are, where that is not f.")
+    attackers: Count | None = option(
+        None, "How many workers really attack: by default f, or 0 under NoAttack()."
+    )
     rule: str = option(
         "Bucketing(s=2) >> GeometricMedian()",
-        "The rule, behind mixings if any; written without its f, it has that of the run.",
+        "The aggregation rule from `byzantium list rules`, with mixings before it if wanted; one "
+        "that is written without f takes the f of the run.",
     )
-    attack: str = option("NoAttack()", "What the attackers do; `byzantium list attacks`.")
-    momentum: Beta = option(0.0, "Of the workers: beta of Algorithm 2.")
-    heavy_ball: bool = option(False, "Momentum without the factor 1 - beta, as the published runs.")
-    optimiser: str = option("sgd", "Of the server: sgd, sgd(momentum=0.9), adam.")
-    learning_rate: PositiveMeasure = option(0.1, "Of the server.")
-    rounds: Positive = option(600, "Steps of the server.")
-    batch: Positive = option(32, "Samples of a worker in each round.")
-    local_steps: Positive = option(1, "Steps of a worker on its own before it sends.")
-    local_rate: PositiveMeasure = option(0.01, "The learning rate of these steps.")
-    participants: Positive | None = option(None, "Workers drawn for each round, where not all are.")
+    attack: str = option(
+        "NoAttack()", "What the attackers send: an attack from `byzantium list attacks`."
+    )
+    momentum: Beta = option(
+        0.0, "The momentum of the workers, 0 (none) to below 1: beta of Algorithm 2."
+    )
+    heavy_ball: bool = option(
+        False,
+        "Let momentum be m = beta m + g, as in the published runs, without a factor 1 - beta.",
+    )
+    optimiser: str = option(
+        "sgd",
+        "The optimiser of the server: sgd, sgd(momentum=0.9), sgd(weight_decay=1e-4) or adam.",
+    )
+    learning_rate: PositiveMeasure = option(0.1, "The learning rate of the server.")
+    rounds: Positive = option(
+        600, "How many rounds to train; the server takes one step in each round."
+    )
+    batch: Positive = option(32, "How many samples a worker draws for each of its gradients.")
+    local_steps: Positive = option(
+        1, "How many steps a worker takes on its own before it sends; 1 sends the gradient."
+    )
+    local_rate: PositiveMeasure = option(
+        0.01, "The learning rate of a worker's own steps; not used where local_steps is 1."
+    )
+    participants: Positive | None = option(
+        None, "How many workers, drawn at random, take part in each round: by default all."
+    )
     reshuffle_every: Positive | None = option(
-        None, "Rounds after which workers begin their data again."
+        None,
+        "Let workers start a new pass over their data after this many rounds: by default when "
+        "their samples no longer fill a batch.",
     )
-    evaluate_every: Positive = option(30, "Rounds between evaluations on the test set.")
+    evaluate_every: Positive = option(
+        30, "How many rounds lie between two evaluations on the test set."
+    )
     record: tuple[str, ...] = option(
-        ("distance", "spread", "weights"), f"What else to keep, of {', '.join(metrics.words())}."
+        ("distance", "spread", "weights"),
+        "What to record beside losses and accuracy, separated by commas: any of "
+        f"{', '.join(metrics.words())}.",
     )
-    seed: Seed = option(0, "Of everything random.")
+    seed: Seed = option(0, "The seed of all that is random: equal settings give equal results.")
     loss: str = option(
         "cross_entropy",
-        "What is minimised: cross_entropy, squared (regression), absolute, huber(delta).",
+        "The loss to minimise: cross_entropy for classes; squared, absolute or huber(delta) for "
+        "regression.",
         later=True,
     )
-    device: str = option("cpu", "Where it is computed, as torch names it.", later=True)
-    dtype: Literal["float32", "float64"] = option("float32", "The numbers of it.", later=True)
+    device: str = option(
+        "cpu", "The torch device to compute on, such as cpu or cuda:0.", later=True
+    )
+    dtype: Literal["float32", "float64"] = option(
+        "float32", "The number format of the model, the data and the gradients.", later=True
+    )
     plugin: tuple[str, ...] = option((), PLUGIN_HELP, later=True)
 
     def check(self) -> None:
@@ -109,7 +155,7 @@ class Run(Job):
             if stage.bad not in (None, self.f):
                 raise ByzantiumError(
                     f"{stage!r} says f={stage.bad} and the run says f={self.f}; "
-                    "written without its f, a rule has that of the run"
+                    "a rule that is written without f takes that of the run"
                 )
         aggregation.check_sizes(rule.stages, settings.participants or settings.n)
         normal = {
@@ -128,9 +174,10 @@ class Run(Job):
 
     @classmethod
     def recorded(cls, values: Mapping[str, Any]) -> Self:
+        """The run of a configuration that may be a stranger's: no file that it names is opened."""
         data = values.get("data", "")
         if isinstance(data, str) and learning.own.is_path(data):
-            raise ByzantiumError(f"its data, {data[:80]!r}, are a path without a digest")
+            raise ByzantiumError(f"its data, {data[:80]!r}, is a path without a digest")
         return cls.of(values)
 
     def _prepare(self) -> None:
@@ -146,16 +193,18 @@ class Run(Job):
 
     @property
     def workers(self) -> int:
+        """How many workers there are, attackers included."""
         return self.n
 
     @property
     def q(self) -> int:
-        """How many attack: unless it is said, as many as declared; none without an attack."""
+        """How many workers attack: `attackers` or, if that is None, f; 0 without an attack."""
         if self.attackers is not None:
             return self.attackers
         return 0 if notation.called(self.attack) == "NoAttack()" else self.f
 
     def settings(self) -> Settings:
+        """How its simulation goes."""
         return learning.Settings(**self._settings())
 
     def _settings(self) -> dict[str, Any]:
@@ -163,17 +212,18 @@ class Run(Job):
         return {name: getattr(self, name) for name in names}
 
     def aggregator(self) -> Aggregator:
+        """Its rule, with the mixings before it."""
         self._prepare()
         return runs.parts.rule_of(self.rule, self.f)
 
     def dataset(self) -> Dataset:
-        """The data set; of the last two, those that other runs of this process need are at hand."""
+        """Its data set; the last two that runs of this process used are kept in memory."""
         self._prepare()
         folder = os.environ.get("BYZANTIUM_DATA")
         return runs.parts.dataset(self.data, self.long_tail, folder, self.plugin)
 
     def built(self, data: Dataset) -> nn.Module:
-        """The model for a data set, at its beginning."""
+        """Its model for a data set, before the first round."""
         import torch
 
         self._prepare()
@@ -187,7 +237,7 @@ class Run(Job):
         return model
 
     def check_parts(self, data: Dataset) -> None:
-        """Raise a sentence unless the model, the loss and the partition fit a data set."""
+        """Raise an error unless its model, loss, device and partition fit a data set."""
         import torch
 
         learning.models.check_device(self.device)
@@ -204,7 +254,7 @@ class Run(Job):
         )
 
     def simulation(self) -> Simulation:
-        """The training, at its beginning."""
+        """Its training, before the first round."""
         data = self.dataset()
         _, optimiser = runs.parts.optimiser(self.optimiser)
         return learning.Simulation(
@@ -255,10 +305,17 @@ def _blocks(evaluations: list[Metrics], rounds: list[Metrics], first: int = 0) -
 
 
 def check_ready(jobs: Iterable[Job]) -> None:
-    """Raise a sentence unless the jobs can begin: data are found, and models and partitions fit.
+    """Raise an error unless jobs can begin: data are found, and models and partitions fit them.
 
-    It takes seconds, and is asked before hours of work. Runs that are alike in this are looked at
-    once. The data are not held on to: other processes may do the work.
+    It takes seconds, and can save hours. Runs with the same data, model and
+    partition are checked once.
+
+    - `jobs`: the jobs to check; only runs need data, models and so on.
+
+    >>> check_ready([Run(model="convnet"), Run(model="linear")])
+    >>> check_ready([Run(model="cnn")])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    byzantium.ByzantiumError: the model cnn is for images of 1 x 28 x 28, those of digits are ...
     """
     alike: dict[tuple[str, float], dict[tuple[Any, ...], Run]] = {}
     for run in jobs:

@@ -30,14 +30,21 @@ KINDS: dict[str, type[Job]] = {
 
 @dataclass(frozen=True)
 class Result:
-    """What there is of a job.
+    """What is on disk of a job: how far it is, and what it measured.
 
-    status:  "missing", "unfinished", "running", "failed", "completed", "diverged", or, of what
-             cannot be read, "damaged".
-    metrics: one mapping for each evaluation.
-    summary: of a job that is done: its accuracy, how long it took, on what; empty otherwise.
-    round:   of one that diverged, when.
-    reason:  of one that failed or is damaged, why, in a sentence.
+    - `job`: the job.
+    - `folder`: its folder.
+    - `status`: "missing" (nothing is there), "unfinished", "running" (another process works on it),
+      "failed", "completed", "diverged", or "damaged" (its files cannot be read).
+    - `metrics`: what was measured: a mapping from names to values for each evaluation.
+    - `summary`: of a finished job, its accuracy, how long it took, and on what machine; empty for
+      all others.
+    - `round`: in which round it diverged; None if it did not.
+    - `reason`: why it failed or is damaged, in one sentence.
+
+    >>> from byzantium.runs import Run
+    >>> Result(Run(), Path("results"), "completed", [], {"accuracy": 91.5}).accuracy
+    91.5
     """
 
     job: Job
@@ -50,27 +57,38 @@ class Result:
 
     @property
     def done(self) -> bool:
+        """Whether the job is finished: completed, or diverged."""
         return bool(self.summary)
 
     @property
     def ending(self) -> str:
-        """The status, and of one that diverged the round."""
+        """The status; for a job that diverged, also in which round."""
         return self.status if self.round is None else f"{self.status} in round {self.round}"
 
     @property
     def accuracy(self) -> float | None:
-        """The mean of the last five evaluations, in percent; None unless it was completed."""
+        """The mean test accuracy of the last five evaluations, in percent.
+
+        None unless the job is completed, and where there are no classes.
+        """
         return self.summary.get("accuracy")
 
     @property
     def measured(self) -> float | None:
-        """The number that a job is judged by; of a run without classes its loss."""
+        """The number that the job is judged by: accuracy, error, or for regression the test loss.
+
+        None unless the job is completed.
+        """
         found = self.summary.get(self.job.measure)
         return self.summary.get("loss") if found is None else found
 
 
 class Store:
-    """A folder of results.
+    """A folder of results, in which every job has a folder of its own, named by its identity.
+
+    Iterate over it for all results that are there. Looking takes no lock and writes nothing.
+
+    - `root`: the folder; it need not exist yet.
 
     >>> from tempfile import mkdtemp
     >>> store = Store(mkdtemp())
@@ -83,12 +101,13 @@ class Store:
         self._named: set[str] = set()
 
     def folder(self, job: Job) -> Path:
+        """The folder of a job, whether it exists or not."""
         return self.root / job.identity
 
     # -- looking: it takes no lock and writes nothing --------------------------------------------
 
     def result(self, job: Job) -> Result:
-        """What there is of a job; a sentence where it cannot be read."""
+        """What is on disk of a job; raises an error where its files cannot be read."""
         folder = self.folder(job)
         # This is asked before anything is read: a job that another process finishes meanwhile would
         # otherwise seem to be left unfinished.
@@ -108,7 +127,10 @@ class Store:
         return Result(job, folder, status, metrics, {})
 
     def results(self, jobs: Iterable[Job]) -> list[Result]:
-        """What there is of each job; what cannot be read is named in the log, and "damaged"."""
+        """What is on disk of each of some jobs.
+
+        Where files cannot be read, the log says so, and the status is "damaged".
+        """
         return [self._result(job) for job in jobs]
 
     def _result(self, job: Job) -> Result:
@@ -119,7 +141,7 @@ class Store:
             return Result(job, self.folder(job), "damaged", [], {}, reason=records.why(error))
 
     def __iter__(self) -> Iterator[Result]:
-        """All results, by their place on disk; what cannot be read is named in the log."""
+        """All results in the order of their folders; the log names those that cannot be read."""
         places = self.root.iterdir() if self.root.exists() else ()
         for folder in sorted(places):
             if not re.fullmatch(r"[0-9a-f]{16}", folder.name):
@@ -138,15 +160,15 @@ class Store:
                 yield result
 
     def pass_over(self, what: str, error: Exception) -> None:
-        """Say, once, what cannot be read; it stays as it is."""
+        """Say in the log, once, what cannot be read; nothing is changed."""
         if what not in self._named:
             self._named.add(what)
-            logger.warning("%s is passed over: %s", what, records.why(error))
+            logger.warning("%s is skipped: %s", what, records.why(error))
 
     # -- all of it --------------------------------------------------------------------------------
 
     def table(self) -> pandas.DataFrame:
-        """One row a job: its fields, status, accuracy and how long it took."""
+        """All results as a table of pandas: fields, status, accuracy and seconds, a row each."""
         table = needed("pandas", "report", "a table of results")
         return table.DataFrame([_row(result) for result in self])
 
@@ -158,8 +180,8 @@ def _check_identity(job: Job, identity: str) -> None:
     for older in range(NUMERICS):
         if job.identity_in(older) == identity:
             raise ByzantiumError(
-                f"it was made with numerics {older}, which defined the same job differently; "
-                f"now there are numerics {NUMERICS}"
+                f"it was made with numerics {older}, in which the same job meant something else; "
+                f"this is numerics {NUMERICS}"
             )
     raise ByzantiumError(f"its {CONFIGURATION} is that of another job")
 

@@ -20,14 +20,19 @@ from byzantium.runs.store import Result, Store
 
 
 def product(fixed: Mapping[str, Any], varies: Mapping[str, Sequence[Any]]) -> list[Run]:
-    """All combinations of what varies, the last name fastest; equal runs once.
+    """The runs for all combinations of settings; equal runs come once.
 
-    >>> [run.seed for run in product({"rounds": 10}, {"seed": [0, 1]})]
-    [0, 1]
+    - `fixed`: the fields that all runs share, and their values.
+    - `varies`: the fields that differ, and for each the list of its values. The last one varies
+      fastest.
+
+    >>> runs = product({"rounds": 10}, {"rule": ["Mean()", "Median()"], "seed": [0, 1]})
+    >>> [(run.rule, run.seed) for run in runs]
+    [('Mean()', 0), ('Mean()', 1), ('Median()', 0), ('Median()', 1)]
     """
     for name, values in varies.items():
         if not isinstance(values, (list, tuple)) or not values:
-            raise ByzantiumError(f"what varies must be a list of values, got {name} = {values!r}")
+            raise ByzantiumError(f"what varies needs a list of values, got {name} = {values!r}")
         if name in fixed:
             raise ByzantiumError(f"{name} is both fixed and varied")
     combinations = itertools.product(*varies.values())
@@ -36,9 +41,20 @@ def product(fixed: Mapping[str, Any], varies: Mapping[str, Sequence[Any]]) -> li
 
 
 def load(path: Path) -> list[Run]:
-    """The runs of a sweep file, which has two parts, [fixed] and [varies].
+    r"""The runs that the file of a sweep describes.
 
-    Above them it may name plugins, Python files whose code is run: plugin = ["my_rules.py"].
+    It is a TOML or JSON file with two parts: `fixed` has the fields that all runs share, `varies`
+    has lists of values. Above them, `plugin = ["my_rules.py"]` may name Python files; their code is
+    run.
+
+    - `path`: the file.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "mine.toml")
+    ...     _ = path.write_text("[fixed]\nrounds = 10\n[varies]\nseed = [0, 1, 2]")
+    ...     [run.seed for run in load(path)]
+    [0, 1, 2]
     """
     values = read(path)
     _load_plugins(path, values.pop("plugin", []))
@@ -75,10 +91,26 @@ def execute(
     listen: Listen = lambda event: None,
     stop: Stop = lambda: False,
 ) -> list[Result]:
-    """Carry out the jobs that are not done, in this process or where an engine has them done.
+    """Carry out all jobs that are not finished, and return the results of all.
 
-    Returns for each job, in their order, what there is of it then. One that failed does not stop
-    the others; its result has the status "failed", and the reason.
+    A job that fails does not stop the others; its result has the status "failed", and the reason.
+
+    - `jobs`: what to carry out.
+    - `store`: where the results are kept.
+    - `engine`: who does the work: by default this process; `Processes(4)` are four at a time, and
+      `byzantium.engines.Ray` is a cluster.
+    - `listen`: called with an `Event` whenever something happens to a job.
+    - `stop`: asked now and then; once it answers True, the jobs under way save themselves, and no
+      other is begun.
+
+    Returns a result for each job, in their order.
+
+    >>> import tempfile
+    >>> from byzantium.runs import Mimicry
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     results = execute([Mimicry(rule="Mean()"), Mimicry(rule="Median()")], Store(folder))
+    >>> [result.status for result in results]
+    ['completed', 'completed']
     """
     jobs = list(jobs)
     waiting = [result.job for result in store.results(dict.fromkeys(jobs)) if not result.done]

@@ -13,7 +13,10 @@ ROUNDS = 3
 
 
 def probe(run: Run) -> tuple[float, float]:
-    """Seconds for a round, and for an evaluation; the first round, which compiles, is left out."""
+    """Measure how many seconds a round takes, and an evaluation.
+
+    The first round, which compiles kernels, is not measured.
+    """
     training = run.varied(rounds=ROUNDS + 2, evaluate_every=ROUNDS + 2).simulation()
     rounds = iter(training)
     next(rounds)
@@ -28,9 +31,17 @@ def probe(run: Run) -> tuple[float, float]:
 def estimate(
     jobs: Sequence[Job], store: Store, watch: Callable[[int, int], None] = lambda done, total: None
 ) -> float:
-    """Seconds that the jobs still need, one after the other.
+    """Estimate how many seconds unfinished jobs still need, one after the other.
 
-    Runs that differ in their seed, attack, momentum or number of rounds alone are probed once.
+    A few rounds of each kind of run are tried. Runs that differ only in seed, attack, momentum or
+    number of rounds are one kind.
+
+    - `jobs`: the jobs; finished ones, and those that are not runs, count nothing.
+    - `store`: where their results are, or will be.
+    - `watch`: called with how many kinds were tried, and how many there are.
+
+    >>> estimate([Run(rounds=100)], Store("nowhere")) > 0
+    True
     """
     found = {result.job: result for result in store.results(jobs) if not result.done}
     runs = [job for job in found if isinstance(job, Run)]

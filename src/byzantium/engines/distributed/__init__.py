@@ -1,4 +1,4 @@
-"""Robust all-reduce: `torch.distributed` with a rule in the place of the mean."""
+"""Robust all-reduce: `torch.distributed` with a robust rule instead of the mean."""
 
 from byzantium.core.doors import door
 

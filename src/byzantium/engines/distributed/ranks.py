@@ -15,14 +15,14 @@ from byzantium.core import ByzantiumError
 
 Result = TypeVar("Result")
 
-# Seconds that a rank waits for the others; torch's own default is half an hour.
+#: How many seconds a rank waits for the others; torch's own default is half an hour.
 TIMEOUT = 60.0
 # What is told of a rank's view, when ranks disagree.
 LONGEST_TOLD = 2000
 
 
 class LostRankError(ByzantiumError, RuntimeError):
-    """Another rank died, or did not come to a collective in time."""
+    """Another rank died, or did not take part in an all-reduce in time."""
 
 
 class Ranks:
@@ -159,7 +159,7 @@ class Ranks:
         except RuntimeError as error:
             why = str(error).strip().partition("\n")[0][:300]
             raise LostRankError(
-                f"rank {self.rank} of {self.n} has lost another rank, which died or did not come "
+                f"rank {self.rank} of {self.n} has lost another rank, which died or did not answer "
                 f"within {self.timeout:g} s: {why}"
             ) from error
 

@@ -28,27 +28,41 @@ def robust_all_reduce(
     replicated: bool = False,
     timeout: float = TIMEOUT,
 ) -> Tensor:
-    """Aggregate one vector from each rank into one, which all ranks get, to the bit.
+    """Aggregate one vector from each rank by a robust rule; all ranks get the same result.
 
-    All ranks of the group call it with a vector of the same length and dtype and the same rule,
-    and take part as the workers 0 to n - 1. It works like a fast all-reduce: each rank gets some of
-    the columns of all vectors, their n x n sums are added up, the rule decides, each rank combines
-    its columns, and these are brought together. The vector itself is not changed, unless it is out.
-    There is no base: where models are to be aggregated, bring what they differ by from the last.
+    All ranks of the group call it together, as the workers 0 to n - 1, each with a vector of the
+    same length and dtype and with the same rule. It works like a fast all-reduce: each rank gets
+    some columns of all vectors, the n x n sums over columns are added up, the rule decides, each
+    rank combines its columns, and these are brought together. To aggregate models, give the
+    difference to a model that all ranks have.
 
-    out:        where to write the aggregate, of the vector's shape and dtype. In the vector itself
-                it takes no new memory, as with `torch.distributed.all_reduce`.
-    generator:  random mixings draw from that of the first rank.
-    replicated: each rank gets all vectors and aggregates them by itself, which takes n times the
-                memory and most of n times the work.
-    timeout:    seconds for which a rank waits for the others.
+    It is for bad vectors and well-behaved ranks: bad data, broken memory, a worker that diverges.
+    By default each rank trusts the others for the columns that they combine and the norms that they
+    send, and the first rank for the decision. With `replicated` it trusts only the first rank, and
+    only to draw at random where the rule draws. Neither protects against a rank that tells some
+    ranks one thing and others another, or that does not answer.
 
-    This is for vectors that may be anything and ranks that do what they are told: bad data, broken
-    memory, a diverging worker. Divided, each rank trusts the others for the columns they combine
-    and the norms they send, and the first one for the decision. Replicated, it trusts the first one
-    to draw at random where the rule draws, and no other for anything. Neither protects
-    against a rank that lies in the collective itself, telling some ranks one thing and others
-    another, or that stays away.
+    - `vector`: what this rank contributes, (d,), dense and of floats; it is not changed unless it
+      is also `out`.
+    - `rule`: the rule, with mixings before it if wanted; the same on all ranks.
+    - `group`: the process group; by default all processes.
+    - `generator`: where random mixings draw from; that of the first rank counts.
+    - `out`: where to write the result, of the shape and dtype of the vector. With the vector itself
+      no new memory is needed, as in `torch.distributed.all_reduce`.
+    - `replicated`: let every rank get all vectors and aggregate them by itself, which takes n times
+      the memory and almost n times the work.
+    - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
+
+    Returns the aggregate, (d,), the same on all ranks to the bit.
+
+    In a program that `torchrun` starts::
+
+        import torch.distributed as dist
+        from byzantium import Krum
+        from byzantium.engines.distributed import robust_all_reduce
+
+        dist.init_process_group("gloo")
+        update = robust_all_reduce(gradient, Krum(f=1))
     """
     with _met(vector, rule, group, generator, replicated, timeout, out) as (source, drawn):
         aggregate = rule(source, drawn)
@@ -64,7 +78,17 @@ def explain_all_reduce(
     replicated: bool = False,
     timeout: float = TIMEOUT,
 ) -> Report:
-    """The same, with a report of how much each rank counted, which all ranks get."""
+    """Aggregate like `robust_all_reduce`, and report how much each rank counted.
+
+    - `vector`: what this rank contributes, (d,), dense and of floats.
+    - `rule`: the rule, with mixings before it if wanted; the same on all ranks.
+    - `group`: the process group; by default all processes.
+    - `generator`: where random mixings draw from; that of the first rank counts.
+    - `replicated`: let every rank get all vectors and aggregate them by itself.
+    - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
+
+    Returns a `byzantium.Report`, the same on all ranks.
+    """
     with _met(vector, rule, group, generator, replicated, timeout) as (source, drawn):
         return rule.explain(source, drawn)
 
@@ -100,8 +124,8 @@ def _met(
         )
     if not _fits(generator, replicated):
         raise KindError(
-            "generator must be a torch.Generator or None, and one of the CPU where each rank draws "
-            f"by itself, got {_kind(generator)}"
+            "generator must be None or a torch.Generator, and with replicated=True one on the CPU, "
+            f"got {_kind(generator)}"
         )
     if "out" in view:
         raise ByzantiumError(f"out must be like the vector, {_kind(vector)}, got {_kind(out)}")

@@ -25,13 +25,16 @@ _spare: list[Tensor] = []
 
 
 class Shard(Source):
-    """The vectors of all ranks, row r that of rank r, and of their columns those of this rank.
+    """The vectors of all ranks, as the input of a rule on one rank, which holds some columns.
 
-    Each chunk of the columns is divided among the ranks. Nothing travels before the columns are
-    read for the first time; they are read as they arrive.
+    Row r is the vector of rank r. The columns are divided among the ranks, chunk by chunk. Nothing
+    is sent before the columns are first read, and they are read as they arrive.
+    `robust_all_reduce` makes it.
 
-    norms: of the whole vectors, each as its own rank found it.
-    out:   where the aggregate may be put together; this may be the vector itself.
+    - `vector`: the vector of this rank, (d,).
+    - `ranks`: the ranks of the group.
+    - `norms`: the norms of the whole vectors, each as its own rank computed it.
+    - `out`: where the aggregate may be put together; it may be the vector itself.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Shard(Source):
 
     @property
     def dimension(self) -> int:
+        """How many numbers a whole vector has."""
         return len(self.vector)
 
     def relative_to(self, base: Any) -> Source:
@@ -59,7 +63,7 @@ class Shard(Source):
         )
 
     def block(self, columns: slice, rows: Rows) -> Tensor:
-        """All that is read is read by pieces; this is for those who want some columns."""
+        """Some of the columns of this rank; rules read them by `pieces` instead."""
         found = [matrix[torch.from_numpy(rows)] for _, matrix, _ in self.pieces(np.arange(self.n))]
         return torch.cat(found, dim=1)[:, columns].contiguous()
 
@@ -90,13 +94,13 @@ class Shard(Source):
         return vector.to(self.dtype)
 
     def total(self, sums: Array) -> Array:
-        """Summed by the first rank, in the order of the ranks."""
+        """The sum over all ranks, which the first rank takes, in the order of the ranks."""
         found = self.ranks.at_first(torch.from_numpy(sums))
         total = sums if found is None else np.add.reduce(found.cpu().numpy(), axis=0)
         return self.ranks.from_first(torch.from_numpy(total)).cpu().numpy()
 
     def agreed(self, decision: Array) -> Array:
-        """The first rank decides."""
+        """What the first rank decided, the same on all ranks."""
         return self.ranks.from_first(torch.from_numpy(decision)).cpu().numpy()
 
     def part(self, vector: Tensor) -> Tensor:

@@ -28,15 +28,26 @@ def aggregate_gradients(
     replicated: bool = False,
     timeout: float = TIMEOUT,
 ) -> None:
-    """Replace the gradients of this rank by the aggregate of those of all ranks.
+    """Replace the gradients of this rank by the robust aggregate of those of all ranks.
 
-    Between `loss.backward()` and `optimiser.step()`. The rule sees the gradient as one vector, the
-    parameters one after the other; one without a gradient counts as zero. Parameters that are not
-    trained are left out.
+    All ranks call it between `loss.backward()` and `optimiser.step()`. The rule sees the gradient
+    of a rank as one vector, the parameters one after the other; a parameter without a gradient
+    counts as zero, and parameters that are not trained are left out.
 
-    momentum: of this worker, which sends it in the place of its gradient.
+    - `parameters`: the parameters of the model, such as `model.parameters()`.
+    - `rule`: the rule, with mixings before it if wanted; the same on all ranks.
+    - `group`: the process group; by default all processes.
+    - `generator`: where random mixings draw from; that of the first rank counts.
+    - `momentum`: the momentum of this worker, which it then sends instead of its gradient.
+    - `replicated`: let every rank get all gradients and aggregate them by itself: see
+      `robust_all_reduce`.
+    - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
 
-    The others: see `robust_all_reduce`.
+    A training loop is changed by one line::
+
+        loss.backward()
+        aggregate_gradients(model.parameters(), Krum(f=1))
+        optimiser.step()
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     vector = _joined(trained, {id(p): p.grad for p in trained if p.grad is not None}, momentum)
@@ -52,9 +63,18 @@ def aggregate_gradients(
 def aggregate_before_step(
     optimiser: torch.optim.Optimizer, rule: Aggregator, *args: Any, **kwargs: Any
 ) -> RemovableHandle:
-    """Have an optimiser aggregate gradients before each step: see `aggregate_gradients`.
+    """Let an optimiser aggregate the gradients of all ranks before each of its steps.
 
-    Returns a handle whose `remove()` ends it.
+    - `optimiser`: the optimiser.
+    - `rule`: the rule, with mixings before it if wanted; the same on all ranks.
+    - `args`: further arguments of `aggregate_gradients`.
+    - `kwargs`: the same, by name.
+
+    Returns a handle; its method `remove` ends it.
+
+    A training loop is not changed; before it stands::
+
+        aggregate_before_step(optimiser, Krum(f=1))
     """
 
     def before(optimiser: torch.optim.Optimizer, *_: Any) -> None:
@@ -74,11 +94,24 @@ def aggregate_in_ddp(
     replicated: bool = False,
     timeout: float = TIMEOUT,
 ) -> None:
-    """Have a model in DistributedDataParallel aggregate by a rule instead of the mean.
+    """Let torch's DistributedDataParallel (DDP) aggregate gradients by a rule instead of the mean.
 
-    DDP hands over the gradient in buckets, and a rule that looks at distances, applied to each,
-    would choose different workers for different parts of one gradient. So the buckets wait for
-    the last one, and the rule sees the whole, in the order of the model's parameters.
+    DDP hands over a gradient in pieces. A rule that looks at distances could choose different
+    workers for different pieces, so all pieces are collected first, and the rule sees the whole
+    gradient, in the order of the model's parameters.
+
+    - `model`: the model in DDP.
+    - `rule`: the rule, with mixings before it if wanted; the same on all ranks.
+    - `generator`: where random mixings draw from; that of the first rank counts.
+    - `momentum`: the momentum of this worker, which it then sends instead of its gradient.
+    - `replicated`: let every rank get all gradients and aggregate them by itself: see
+      `robust_all_reduce`.
+    - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
+
+    A training loop is not changed; before it stands::
+
+        model = DistributedDataParallel(model)
+        aggregate_in_ddp(model, Krum(f=1))
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     waiting: list[tuple[Any, torch.futures.Future[Tensor]]] = []
@@ -117,7 +150,7 @@ def _joined(
 ) -> Tensor:
     """What the worker sends, in memory of its own; in the widest dtype of the parameters."""
     if not parameters:
-        raise ByzantiumError("there is no parameter that is trained, and no gradient to aggregate")
+        raise ByzantiumError("there is no parameter to train, so there is no gradient to aggregate")
     dtype = parameters[0].dtype
     for parameter in parameters[1:]:
         dtype = torch.promote_types(dtype, parameter.dtype)

@@ -1,4 +1,4 @@
-"""Flower: a strategy that survives its clients, and mods for these."""
+"""Federations with Flower: a strategy that survives its clients, and mods for clients."""
 
 from byzantium.core import needed
 

@@ -34,15 +34,23 @@ Share = Annotated[float, Bounds(least=0, most=1)]
 
 
 def worker_momentum(beta: float, without: Collection[str] = STATISTICS) -> Mod:
-    """A mod with which a client sends the momentum of its changes: m = beta m + (1 - beta) change.
+    r"""A mod with which a client sends the momentum of its changes to the model.
 
-    This is what workers of Algorithm 2 do. In the first round m is the change itself; so it is
-    again where a node has lost its state, or the model has changed its shape. Entries of whole
-    numbers have no momentum.
+    .. math:: m_t = \beta m_{t-1} + (1 - \beta)\, \Delta_t, \qquad m_1 = \Delta_1
 
-    without: entries that are no parameters, by the last part of their names, have none either. The
-             statistics of a batch normalisation are averages already, and a variance that goes on
-             shrinking becomes negative.
+    where :math:`\Delta_t` is what the client changed in round t. It is what workers do in Algorithm
+    2 of the bucketing paper. It begins anew where a node has lost its state, or the model has
+    another shape. Entries of whole numbers have no momentum.
+
+    - `beta`: how much of the last momentum stays, from 0 (none) to below 1.
+    - `without`: the last parts of the names of entries that have no momentum. By default these are
+      the statistics of batch normalisation, which are averages already; with momentum, a variance
+      could become negative.
+
+    Returns the mod, for Flower's ClientApp.
+
+    >>> from flwr.clientapp import ClientApp
+    >>> app = ClientApp(mods=[worker_momentum(0.9)])
     """
     Momentum(beta)  # raises a sentence about a beta that cannot be
 
@@ -87,19 +95,19 @@ def _remembered(context: Context, beta: float, changes: Arrays) -> Momentum:
 
 
 class Misdeed(Formula):
-    """What one node can do that no rule is needed against, or that needs no other node."""
+    """A way in which one node misbehaves, without seeing what others send."""
 
     @abstractmethod
     def done(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
-        """What it sends in the place of its arrays; metrics are changed where they are.
+        """What it sends instead of its arrays; metrics are changed in place.
 
-        In an evaluation there are metrics alone.
+        In an evaluation there are no arrays.
         """
 
 
 @dataclass(frozen=True, repr=False)
 class Scaling(Misdeed):
-    """One's own change, so many times; -10 is a flipped sign ten times as long."""
+    """Sends its own change times a factor; -10 points the opposite way, ten times as far."""
 
     factor: float = -10.0
 
@@ -109,7 +117,7 @@ class Scaling(Misdeed):
 
 @dataclass(frozen=True, repr=False)
 class WrongShapes(Misdeed):
-    """Every array is flat, and one number longer."""
+    """Sends every array flattened, and one number too long."""
 
     def done(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
         return {key: np.append(a.reshape(-1), a.dtype.type(0)) for key, a in arrays.items()}
@@ -117,7 +125,7 @@ class WrongShapes(Misdeed):
 
 @dataclass(frozen=True, repr=False)
 class ExtraKeys(Misdeed):
-    """One array and one metric more than there should be."""
+    """Sends one array and one metric too many."""
 
     def done(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
         metrics["unexpected"] = 1.0
@@ -126,7 +134,7 @@ class ExtraKeys(Misdeed):
 
 @dataclass(frozen=True, repr=False)
 class Claim(Misdeed):
-    """A false number of examples, and every other metric a multiple of the true one."""
+    """Claims a false number of examples, and multiplies every other metric by a factor."""
 
     examples: float = 1e9
     factor: float = 1e6
@@ -140,7 +148,7 @@ class Claim(Misdeed):
 
 @dataclass(frozen=True, repr=False)
 class Silence(Misdeed):
-    """No reply for so many seconds."""
+    """Does not reply for so many seconds."""
 
     seconds: Measure = 3600.0
 
@@ -151,7 +159,7 @@ class Silence(Misdeed):
 
 @dataclass(frozen=True, repr=False)
 class Failure(Misdeed):
-    """An error in the place of a reply."""
+    """Fails with an error instead of a reply."""
 
     def done(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
         raise RuntimeError("this node fails on purpose")
@@ -159,7 +167,10 @@ class Failure(Misdeed):
 
 @dataclass(frozen=True, repr=False)
 class Exit(Misdeed):
-    """The process of the client ends, in a share of the rounds; in a simulation others share it."""
+    """Ends the process of the client, with a probability in each round.
+
+    In a simulation, other clients share that process.
+    """
 
     probability: Share = 0.5
 
@@ -177,13 +188,19 @@ ALONE = (NoAttack, BitFlip, GaussianNoise, NonFinite)
 
 
 def byzantine(attack: Attack | Misdeed | str) -> Mod:
-    """A mod that makes a node misbehave, for rehearsals.
+    """A mod that makes a client misbehave, to rehearse what a federation stands.
 
-    attack: an attack for which a node needs to see nobody else (`BitFlip()`, `GaussianNoise()`,
-            `NonFinite()`), one of `MISDEEDS`, or the notation of either: `"Scaling(factor=-10)"`.
+    It changes what the client changed of the model, or its metrics. Attackers that must see what
+    others send are rehearsed in the strategy: `RobustStrategy(..., rehearse=attack, nodes=2)`.
 
-    Attacks are on the change of the model. Attackers who see everybody are rehearsed in the
-    strategy: `RobustStrategy(..., rehearse=attack, nodes=2)`.
+    - `attack`: an attack that a node can make alone: `BitFlip()`, `GaussianNoise()`, `NonFinite()`;
+      or one of these, as a text: Scaling(factor), WrongShapes(), ExtraKeys(), Claim(examples,
+      factor), Silence(seconds), Failure() and Exit(probability).
+
+    Returns the mod, for Flower's ClientApp.
+
+    >>> from flwr.clientapp import ClientApp
+    >>> app = ClientApp(mods=[byzantine("Scaling(factor=-10)")])
     """
     deed = misbehaviour(attack)
 
@@ -210,7 +227,7 @@ def byzantine(attack: Attack | Misdeed | str) -> Mod:
 
 
 def misbehaviour(attack: Attack | Misdeed | str) -> Attack | Misdeed:
-    """An attack or a misdeed, which one node can do alone."""
+    """The attack or misdeed that a text names; raises an error if one node cannot do it alone."""
     if isinstance(attack, str):
         name = attack.partition("(")[0].strip()
         text = attack if "(" in attack else f"{attack}()"
@@ -219,7 +236,7 @@ def misbehaviour(attack: Attack | Misdeed | str) -> Attack | Misdeed:
         return attack
     if isinstance(attack, Attack):
         raise ByzantiumError(
-            f"{attack!r} needs more than one node has; the strategy rehearses it: "
+            f"{attack!r} must see what other nodes send; the strategy rehearses it: "
             "RobustStrategy(..., rehearse=attack, nodes=2)"
         )
     raise KindError(f"byzantine needs an attack or its notation, got a {type(attack).__name__}")

@@ -16,15 +16,17 @@ from byzantium.threats import Attack, parse_attack
 
 
 class Rehearsal:
-    """An attack on the changes of the model, by some nodes who see what the others send.
+    """An attack to rehearse, by some nodes that see what the others send.
 
-    nodes: who attacks: node ids, or how many; these are the first of the first round.
+    - `attack`: the attack, or its text; it changes what these nodes changed of the model.
+    - `nodes`: the ids of the nodes that attack, or how many; then they are the first ones of the
+      first round.
     """
 
     def __init__(self, attack: Attack | str, nodes: int | Collection[int] | None) -> None:
         self.attack = parse_attack(attack) if isinstance(attack, str) else attack
         if nodes is None:
-            raise ByzantiumError("a rehearsal needs nodes: who attacks, or how many")
+            raise ByzantiumError("a rehearsal needs nodes: which ones attack, or how many")
         self.count = 0
         self.nodes: set[int] = set()
         if isinstance(nodes, Collection):

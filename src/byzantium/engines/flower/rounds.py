@@ -21,27 +21,38 @@ LONGEST_LIST = 20
 
 
 class Standstill(ByzantiumError):  # noqa: N818
-    """The model was kept for so many rounds in a row that going on makes no sense."""
+    """The model could not be changed for too many rounds in a row: `RobustStrategy.patience`."""
 
 
 class TooFewNodes(ByzantiumError):  # noqa: N818
-    """Fewer nodes are connected than a round needs, and nobody came."""
+    """Fewer nodes are connected than a round needs, and no more came in time."""
 
 
 @dataclass
 class Round:
-    """Who did what in one round of training, or of evaluation.
+    """What happened in one round of training, or of evaluation: who took part, and how.
 
-    sampled:   the nodes that were asked, of `connected` ones.
-    f:         how many of them may be bad.
-    used:      those whose replies were aggregated.
-    rejected:  those whose replies were unusable, and why; each is one of the f.
-    absent:    those who sent no reply, or an error, and why; they are none of the f.
-    ignored:   how many replies were nobody's: of strangers, or to an earlier round.
-    weights:   how much each counted; all together, and what lies on no node, they sum to one.
-    distances: of what each sent to the aggregate.
-    kept:      why the model was kept, in a sentence; empty if it was not.
-    cause:     the same in a word, for metrics.
+    - `number`: the number of the round.
+    - `sampled`: the nodes that were asked.
+    - `connected`: how many nodes were connected.
+    - `f`: how many of the sampled nodes may be bad.
+    - `used`: the nodes whose replies were aggregated.
+    - `rejected`: the nodes whose replies were unusable, each with the reason; they count among the
+      f bad ones.
+    - `absent`: the nodes that sent no reply, or an error, each with the reason; they do not count
+      among the f bad ones.
+    - `ignored`: how many replies came from nodes that were not asked, or belong to an earlier
+      round.
+    - `weights`: how much each node counted. The sum over nodes is 1, less what lies on no node,
+      such as the centre of a clipping rule.
+    - `distances`: how far the vector of each node was from the aggregate.
+    - `kept`: why the model was left unchanged, in a sentence; empty if it was changed.
+    - `cause`: the same in a word, for metrics.
+    - `notes`: what the rule has to say.
+
+    >>> at = Round(number=1, sampled=(7, 8, 9), connected=5, f=1, absent={9: "no reply"})
+    >>> at.replied, at.usable
+    (2, 2)
     """
 
     number: int
@@ -59,7 +70,7 @@ class Round:
     notes: tuple[str, ...] = ()
 
     def sort(self, replies: Iterable[Message]) -> dict[int, Message]:
-        """One reply with a content for each node; who has none is rejected or absent."""
+        """Sort replies: one for each node; a node without a usable one is rejected or absent."""
         found: dict[int, Message] = {}
         errors: dict[int, str] = {}
         for reply in replies:
@@ -80,14 +91,16 @@ class Round:
 
     @property
     def replied(self) -> int:
+        """How many nodes sent a reply that is not an error."""
         return len(self.sampled) - len(self.absent)
 
     @property
     def usable(self) -> int:
+        """How many replies were not rejected."""
         return self.replied - len(self.rejected)
 
     def check(self) -> None:
-        """Keep the model unless as many as f may be rejected, and the honest are a majority."""
+        """Leave the model as it is if more than f are rejected, or no honest majority is left."""
         left = self.f - len(self.rejected)
         if left < 0:
             self.keep(
@@ -101,11 +114,12 @@ class Round:
             )
 
     def keep(self, cause: str, sentence: str) -> None:
+        """Leave the model as it is, and note why."""
         self.cause, self.kept = cause, sentence
         self.weights, self.distances, self.used = {}, {}, ()
 
     def metrics(self) -> MetricRecord:
-        """All of it that is a number."""
+        """All numbers of the round, as Flower's metrics."""
         found: dict[str, int | float] = {
             "sampled": len(self.sampled),
             "used": len(self.used),
@@ -124,7 +138,7 @@ class Round:
         return MetricRecord(dict(found))
 
     def tell(self, what: str) -> None:
-        """Say it in the log."""
+        """Write the round to the log."""
         logger.info(
             "%s: %d sampled, %d used, %d rejected, %d absent, f = %d",
             what,
@@ -140,7 +154,10 @@ class Round:
             if len(nodes) > LONGEST_LIST:
                 logger.warning("\t> and %d more are %s", len(nodes) - LONGEST_LIST, title)
         if self.ignored:
-            logger.warning("\t> %d replies of strangers or to an earlier round", self.ignored)
+            logger.warning(
+                "\t> %d replies ignored, of nodes that were not asked or to an earlier round",
+                self.ignored,
+            )
         if self.weights:
             lowest = sorted(self.weights, key=self.weights.__getitem__)[:LONGEST_LIST]
             listed = ", ".join(
@@ -150,7 +167,7 @@ class Round:
         for note in self.notes:
             logger.info("\t> %s", note)
         if self.kept:
-            logger.warning("\t> the model is kept: %s", self.kept)
+            logger.warning("\t> the model is left unchanged: %s", self.kept)
 
 
 def bad_among(f: int | float, n: int) -> int:
@@ -160,7 +177,7 @@ def bad_among(f: int | float, n: int) -> int:
 
 
 def chance_of_more(f: float, sampled: int, connected: int) -> float:
-    """That a sample holds more bad nodes than reckoned with, when a fraction f of all is bad.
+    """The probability that a sample holds more bad nodes than f allows, if a fraction f is bad.
 
     >>> round(chance_of_more(0.2, sampled=10, connected=100), 3)
     0.319

@@ -66,31 +66,33 @@ Fraction = Annotated[float, Bounds(least=0, below=0.5)]
 
 
 class RobustStrategy(FedAvg):
-    """Aggregates what the clients changed by a robust rule, and goes on whatever they send.
+    """A strategy for Flower that aggregates by a robust rule, and survives whatever clients send.
 
-    rule:         a rule or pipeline, or its notation, in which f may be left out; or a function of
-                  the number of nodes sampled that gives one.
-    f:            how many of the nodes sampled may be bad: a whole number, or a fraction below one
-                  half, which is rounded up. Too few is fatal, one too many costs little.
-    patience:     after so many rounds in a row in which the model had to be kept, the run fails.
-    node_timeout: seconds to wait for the least number of nodes; then the run fails.
-    optimiser:    a function that makes an optimiser of torch for the parameters it is given. The
-                  aggregate takes the place of the gradient. Without it, it is the next model.
+    The rule sees what each client changed of the model. A reply that is malformed or not finite is
+    rejected, and counts as one of the f bad ones; a node that sends nothing, or an error, is
+    absent, and f stays as it is. The model is left unchanged in a round in which more than f
+    replies are rejected, the others have no honest majority, or the rule is not defined for so few.
+    Nothing that a client says about itself changes its weight.
 
-    folder:       where results are kept, as those of other runs; each round has a checkpoint there,
-                  from which a server that is killed goes on. `byzantium report FOLDER` shows it.
-    name:         of the federation in that folder; another name is another federation.
-    rehearse:     an attack of nodes who see what the others send, and `nodes`: who, or how many.
+    `rounds` and `evaluations` say what happened in each, `trust` what is known of each node.
 
-    The other arguments are those of FedAvg. Nothing that a client says about itself changes its
-    weight; `weighted_by_key` names the number of examples, which is looked at and not used.
+    - `rule`: the rule, with mixings before it if wanted, or its text, in which f may be left out;
+      or a function that makes one for a number of sampled nodes.
+    - `f`: how many of the sampled nodes may be bad: a whole number, or a fraction below one half,
+      which is rounded up. Too few is fatal, one too many costs little.
+    - `patience`: after so many rounds in a row that leave the model unchanged: `Standstill`.
+    - `node_timeout`: how many seconds to wait for enough nodes; after them: `TooFewNodes`.
+    - `optimiser`: a function that makes an optimiser of torch for the parameters that it is given;
+      the aggregate is then its gradient. By default the aggregated change is added to the model.
+    - `folder`: where to keep the results, like those of other runs. Every round is saved there, and
+      a server that was killed goes on from the last one; `byzantium report FOLDER` shows it.
+    - `name`: the name of the federation in that folder; another name is another federation.
+    - `rehearse`: an attack to rehearse, by `nodes` (which, or how many) that see all others.
+    - `fraction_train` and all that follow: as in Flower's FedAvg. Metrics are aggregated by their
+      median, and `weighted_by_key`, a client's number of examples, is not used.
 
-    A reply that is malformed or not finite is rejected, and is one of the f. A node that sends
-    nothing, or an error, is absent, and f stays. The model is kept when more than f replies are
-    rejected, when those left have no honest majority, and when the rule is not defined for so few.
-
-    rounds, evaluations: what happened in each, for those who want to look.
-    trust:               what is known of each node over all rounds.
+    >>> RobustStrategy("Bucketing(s=2) >> Krum()", f=1, fraction_train=0.5).rule
+    Bucketing(s=2) >> Krum(f=1)
     """
 
     def __init__(
@@ -151,8 +153,8 @@ class RobustStrategy(FedAvg):
         self._before = 0  # rounds of a server that was killed
 
     def summary(self) -> None:
-        """Say how it is configured."""
-        logger.info("\t├──> Rule: %r, f = %s of the nodes sampled", self.given, self.f)
+        """Write to the log how it is configured."""
+        logger.info("\t├──> Rule: %r, f = %s of the sampled nodes", self.given, self.f)
         super().summary()
 
     def start(
@@ -165,7 +167,7 @@ class RobustStrategy(FedAvg):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFunction | None = None,
     ) -> Result:
-        """Flower's loop; with a folder it goes on from the last checkpoint there."""
+        """Run Flower's loop over rounds; with a folder, go on from the last one that is saved."""
         with nullcontext() if self.record is None else self.record.open():
             arrays = self._resumed(initial_arrays)
 
@@ -225,7 +227,7 @@ class RobustStrategy(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Draw the nodes of a round, and remember what is sent to them."""
+        """Draw the nodes that train in a round, and remember what is sent to them."""
         if self.fraction_train == 0.0:
             return []
         server_round += self._before
@@ -238,8 +240,8 @@ class RobustStrategy(FedAvg):
         announce(self.rule, len(nodes), f)
         if isinstance(self.f, float):
             logger.info(
-                "configure_train: f = %d, %g of %d nodes sampled; if %g of the %d connected ones "
-                "are bad, a sample holds more than f with probability %.3g",
+                "configure_train: f = %d is %g of the %d sampled nodes; if %g of the %d connected "
+                "ones are bad, a sample holds more than f bad ones with probability %.3g",
                 *(f, self.f, len(nodes), self.f, connected),
                 chance_of_more(self.f, len(nodes), connected),
             )
@@ -249,7 +251,7 @@ class RobustStrategy(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate what the nodes changed; None in the place of a model means: keep it."""
+        """Aggregate what the nodes changed; None instead of a model leaves it unchanged."""
         server_round += self._before
         if not self.rounds or self.rounds[-1].number != server_round:
             return None, None
@@ -331,8 +333,8 @@ class RobustStrategy(FedAvg):
         self.kept_in_a_row = self.kept_in_a_row + 1 if at.kept else 0
         if self.kept_in_a_row >= self.patience:
             raise Standstill(
-                f"the model was kept in {self.kept_in_a_row} rounds in a row, the last time "
-                f"because {at.kept}"
+                f"the model was left unchanged in {self.kept_in_a_row} rounds in a row, the last "
+                f"time because {at.kept}"
             )
 
     # -- evaluation --------------------------------------------------------------------------------
@@ -340,7 +342,7 @@ class RobustStrategy(FedAvg):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Draw the nodes that evaluate the model, which is the one to go on from."""
+        """Draw the nodes that evaluate the model."""
         server_round += self._before
         if self.record is not None and self.rounds:
             self.record.save(server_round, model_of(arrays), self._state())
@@ -354,7 +356,7 @@ class RobustStrategy(FedAvg):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """The median of each metric; without an honest majority only who took part."""
+        """The median of each metric; without an honest majority, only how many took part."""
         server_round += self._before
         if not self.evaluations or self.evaluations[-1].number != server_round:
             return None
@@ -402,9 +404,8 @@ class RobustStrategy(FedAvg):
         for stage in rule.stages:
             if stage.bad not in (None, f):
                 raise ByzantiumError(
-                    f"{stage!r} says f={stage.bad} and the strategy reckons with f={f}; give "
-                    "them the same, or leave the rule's out: notation such as 'Krum()' has that "
-                    "of the strategy"
+                    f"{stage!r} says f={stage.bad} and the strategy says f={f}; a rule that is "
+                    "written without f, such as 'Krum()', takes that of the strategy"
                 )
         if rule == self.rule:
             return self.rule
@@ -424,7 +425,7 @@ class RobustStrategy(FedAvg):
                     f"{len(nodes)} nodes are connected after {self.node_timeout:g} s, and a round "
                     f"needs {needed}; node_timeout says how long to wait"
                 )
-            logger.info("%d nodes are connected, waiting for %d", len(nodes), needed)
+            logger.info("%d nodes are connected; waiting until there are %d", len(nodes), needed)
             time.sleep(min(1.0, self.node_timeout))
         wanted = max(int(len(nodes) * fraction), least)
         return random.sample(nodes, wanted), len(nodes)

@@ -129,7 +129,7 @@ function draw(chart) {
   chart.stale = false;
   const { data, layout } = chart.build();
   if (!data.some((trace) => trace.x.length)) {
-    Object.assign(layout, { annotations: [{ text: "nothing yet", showarrow: false, xref: "paper",
+    Object.assign(layout, { annotations: [{ text: "no results yet", showarrow: false, xref: "paper",
       yref: "paper", x: 0.5, y: 0.5 }], xaxis: { visible: false }, yaxis: { visible: false } });
   }
   const grid = { gridcolor: colour("--line"), zeroline: false, linecolor: colour("--line"),
@@ -227,9 +227,9 @@ function worstCase() {
   const left = report.tables.map((table) => [table, table.cells.filter((cell) =>
     passes(cell) && (cell.value !== null || cell.diverged))]).filter(([, cells]) => cells.length);
   const made = left.map(([table, cells], k) => matrix(table, cells, k < OPEN));
-  $("matrices").replaceChildren(...(made.length ? made : [note("No finished run is shown.")]));
+  $("matrices").replaceChildren(...(made.length ? made : [note("No finished run passes the filters.")]));
   const one = left.length && left.every(([, cells]) => cells.every((cell) => cell.seeds === 1));
-  $("chance").textContent = one ? "There is one seed of each, which cannot show that two numbers differ." : "";
+  $("chance").textContent = one ? "One seed cannot show whether two numbers differ by more than chance." : "";
 }
 
 /** The worst mean over seeds, of accuracies or of losses; that one diverged is worse than anything. */
@@ -339,7 +339,7 @@ function artifactSection(artifact, place) {
   } else {
     section.append(box);
   }
-  const nothing = note("The filters leave nothing of this.");
+  const nothing = note("Nothing of this passes the filters.");
   section.append(nothing);
   refreshers.push(() => {
     const left = artifact.cells.filter(passes);
@@ -357,7 +357,7 @@ function sentences(artifact) {
     said.push(`${done.length} of ${count(artifact.cells.length, "cell")} done.`);
   }
   if (!artifact.published) {
-    return [...said, "Nothing was published as numbers for this; ours alone."];
+    return [...said, "Nothing was published in numbers for this; the numbers are ours alone."];
   }
   if (artifact.comparable) {
     const looked = done.filter((cell) => cell.published);
@@ -370,9 +370,9 @@ function sentences(artifact) {
         `${report.criterion}.`);
     }
   } else {
-    said.push("No verdict is given: this is a cheaper version, whose accuracies are not comparable.");
+    said.push("No verdict: the accuracies of a cheaper version are not comparable with the published ones.");
   }
-  if (pairs) said.push(`Rules in the published order: ${same} of ${count(pairs, "pair")}.`);
+  if (pairs) said.push(`${same} of ${count(pairs, "pair")} of rules ${pairs === 1 ? "is" : "are"} in the published order.`);
   return [said.join(" ")];
 }
 
@@ -711,7 +711,7 @@ function trust() {
       $("standing").style.height = `${Math.min(Math.max(run.n * 17, 220), 700) + 60}px`;
     }
     $("run").replaceChildren(...(run ? configuration(run) :
-      [note("No run that recorded weights is shown.")]));
+      [note("No run that recorded weights passes the filters.")]));
     redraw(own);
   };
   select.addEventListener("change", about);
@@ -738,21 +738,22 @@ function listened({ trust: { weight, share }, n, q }) {
   const all = sum(weight);
   if (!all) return "No worker counted.";
   const effective = all ** 2 / sum(weight.map((one) => one ** 2));
-  const uneven = `As uneven as if ${effective.toFixed(1)} of ${n} workers had counted alike.`;
+  const uneven = effective > n - 0.05 ? `All ${n} workers counted alike.`
+    : `Weights so uneven amount to ${effective.toFixed(1)} workers with equal weights, out of ${n}.`;
   if (share === null) return `${q ? "" : "Nobody attacked. "}${uneven}`;
   const even = q / n;
-  const means = share > 1.5 * even ? "The rule took them for the best witnesses and followed them."
+  const means = share > 1.5 * even ? "The rule trusted them most, and followed them."
     : share < 0.5 * even ? "The rule mostly left them out."
-    : "The rule could not tell them from the honest ones.";
-  return `The ${count(q, "attacker")} had ${(100 * share).toFixed(1)} % of the weight; counting alike, ` +
+    : "The rule could not tell them from honest workers.";
+  return `The ${count(q, "attacker")} had ${(100 * share).toFixed(1)} % of the weight; with equal weights, ` +
     `they would have ${(100 * even).toFixed(0)} %. ${means} ${uneven}`;
 }
 
 /** Who went unheard, and whether those were the attackers, which a simulation knows. */
 function suspected({ trust: { unheard }, n, q, attack }) {
-  if (!unheard.length) return "No worker can be called unheard: none had less than half an equal share beyond chance.";
+  if (!unheard.length) return "No worker clearly went unheard: none had a mean weight below half of an equal share by more than chance.";
   const bad = unheard.filter((worker) => worker >= n - q).length;
-  const who = `Unheard, with less than half an equal share beyond chance: ${unheard.join(", ")}.`;
+  const who = `Clearly unheard, with a mean weight below half of an equal share by more than chance: ${unheard.join(", ")}.`;
   if (!attack) return who;
   return `${who} Of these ${unheard.length}, ${bad} ${bad === 1 ? "is an attacker" : "are attackers"} and ` +
     `${unheard.length - bad} honest.`;
@@ -824,7 +825,7 @@ function configuration(run) {
     make("p", null, commandOf(run.command)),
     make("table", null, rows(results, "result"),
       rows(Object.entries(changed), "changed")),
-    run.command ? make("details", { class: "fold" }, make("summary", null, "what is as by default"),
+    run.command ? make("details", { class: "fold" }, make("summary", null, "settings that have their default"),
       make("table", null, rows(byDefault, "default"))) : null,
   ].filter((part) => part !== null);
 }
