@@ -361,7 +361,7 @@ def test_the_benchmark_is_every_combination_and_resumes(
         "by_label()",
     }
     assert {run.f for run in runs} == {1, 3, 5}
-    assert sum("Tuned" in run.attack for run in runs) == 2 * len(runs) // 5
+    assert sum("Tuned" in run.attack for run in runs) == len(runs) // 3
     # To make all these runs takes seconds; for the command a part of them is enough.
     monkeypatch.setattr("byzantium.papers.benchmarks.ATTACKERS", (1,))
     monkeypatch.setattr("byzantium.papers.benchmarks.SPLITS", {"iid": "iid()"})
@@ -372,7 +372,7 @@ def test_the_benchmark_is_every_combination_and_resumes(
         assert said in done.output
     text = Path("b.md").read_text()
     assert "byzantium benchmark --seeds 2 --rounds 2 --only 'mean iid f=1'" in text
-    assert "the worst of 5 attacks" in text
+    assert "the worst of 6 attacks" in text
 
 
 def test_what_the_site_shows_of_the_benchmark_is_in_its_table() -> None:

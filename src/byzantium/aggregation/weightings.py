@@ -243,7 +243,7 @@ class MinimumDiameter(Weighting):
     r"""The mean of those n - f vectors whose largest distance from each other is smallest (MDA).
 
     .. math:: \frac{1}{n-f} \sum_{i \in S} x_i, \quad
-        S = \arg\min_{|S| = n-f} \max_{i,j \in S} \|x_i - x_j\|
+        S = \operatorname*{argmin}_{|S| = n-f} \max_{i,j \in S} \|x_i - x_j\|
 
     Of several such sets S the one with the smallest sum of squared distances counts, then the
     first. The problem is NP-hard, so the exact search (branch and bound) ends at a budget. Where

@@ -173,7 +173,7 @@ def reproduce(names: tuple[str, ...], results: Path, engine: Engine, **version: 
 def benchmark_(results: Path, engine: Engine, **options: Any) -> None:
     """Find out which rule to use, by the worst attack on each.
 
-    13 pipelines (rules, alone or behind mixings) meet five attacks on handwritten digits, for four
+    13 pipelines (rules, alone or behind mixings) meet six attacks on handwritten digits, for four
     ways to divide the data and with 1, 3 or 5 of 25 workers attacking: 2,808 runs with three seeds,
     about an hour on two cores. The tables show the worst attack unless rows or columns are given.
 

@@ -54,7 +54,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def benchmark(version: Version | None = None) -> Artifact:
-    """The benchmark that tells which rule to use: 13 pipelines under five attacks.
+    """The benchmark that tells which rule to use: 13 pipelines under six attacks.
 
     Workers' data differ in four degrees, from iid to sorted by label, and 1, 3 or 5 of 25 attack:
     2,808 runs with three seeds.

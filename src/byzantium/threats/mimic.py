@@ -21,7 +21,7 @@ class Mimic(Attack):
     most. Oja's method finds z. With :math:`\mu` the mean of all honest vectors so far,
 
     .. math:: z \leftarrow \frac{t}{1+t} z + \frac{1}{1+t} \sum_i (x_i - \mu)(x_i - \mu)^\top z,
-        \quad i_\star = \arg\max_i z^\top x_i
+        \quad i_\star = \operatorname*{argmax}_i z^\top x_i
 
     and z is scaled to length one after each step. During the warm-up the attackers copy the current
     :math:`i_\star`; after it they keep to the last one. The attack has a state: z and what else the
