@@ -21,7 +21,8 @@ GRID = tuple(2.0**k for k in range(-4, 6))
 class Tuned(Attack):
     r"""Another attack, of the strength that moves the rule's result farthest from the honest mean.
 
-    .. math:: \operatorname*{argmax}_\lambda \|\mathrm{rule}(x_1, \dots, \mathrm{attack}_\lambda) - \bar x\|
+    .. math:: \operatorname*{argmax}_\lambda
+        \|\mathrm{rule}(x_1, \dots, \mathrm{attack}_\lambda) - \bar x\|
 
     In each round it tries at most 26 strengths :math:`\lambda`, on copies of the rule and with
     random numbers of the attackers' own: trying never changes the server's state, and never shows
