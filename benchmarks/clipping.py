@@ -21,6 +21,7 @@ NAMES = {
     "ALittleIsEnough(z=100)": "far away",
     "Tuned(attack=InnerProduct(), both=True)": "tuned IPM",
     "Tuned(attack=ALittleIsEnough(), both=True)": "tuned ALIE",
+    "InnerProduct(epsilon=10)": "strong IPM",
 }
 
 

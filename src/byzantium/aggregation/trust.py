@@ -181,7 +181,7 @@ class Trust:
     def sentences(self) -> list[str]:
         """A sentence or two about each worker that was rejected, unheard or absent."""
         told = [
-            f"{worker}: rejected in {s.rejections} rounds, the last time: {s.reason}. "
+            f"{worker}: rejected in {_rounds(s.rejections)}, the last time: {s.reason}. "
             + MEANINGS["rejected"]
             for worker, s in self.rejected().items()
         ]
@@ -191,7 +191,11 @@ class Trust:
             for worker, s in self.unheard().items()
         ]
         told += [
-            f"{worker}: absent in {s.absences} rounds. " + MEANINGS["absent"]
+            f"{worker}: absent in {_rounds(s.absences)}. " + MEANINGS["absent"]
             for worker, s in self.absent().items()
         ]
         return told
+
+
+def _rounds(count: int) -> str:
+    return f"{count} round{'s' * (count != 1)}"
