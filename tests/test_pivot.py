@@ -352,7 +352,7 @@ def test_the_benchmark_is_every_combination_and_resumes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     whole = benchmark(Version(seeds=1))
-    assert 3 * len(whole.jobs) == 2808
+    assert 3 * len(whole.jobs) == 3024
     runs = [job for job in whole.jobs if isinstance(job, Run)]
     assert {run.partition for run in runs} == {
         "iid()",

@@ -173,8 +173,8 @@ def reproduce(names: tuple[str, ...], results: Path, engine: Engine, **version: 
 def benchmark_(results: Path, engine: Engine, **options: Any) -> None:
     """Find out which rule to use, by the worst attack on each.
 
-    13 pipelines (rules, alone or behind mixings) meet six attacks on handwritten digits, for four
-    ways to divide the data and with 1, 3 or 5 of 25 workers attacking: 2,808 runs with three seeds,
+    14 pipelines (rules, alone or behind mixings) meet six attacks on handwritten digits, for four
+    ways to divide the data and with 1, 3 or 5 of 25 workers attacking: 3,024 runs with three seeds,
     about an hour on two cores. The tables show the worst attack unless rows or columns are given.
 
     \b
