@@ -210,18 +210,17 @@ class MixedPoints(Points):
 
 
 def backend(matrix: Tensor) -> ModuleType:
-    """Where the passes over a matrix are to be found: `compiled` for the CPU, else `plain`."""
-    if matrix.device.type != "cpu":
-        return plain
-    return compiled()
+    """Where the passes over a matrix are to be found: `plain` has them for any device."""
+    return fastest() if matrix.device.type == "cpu" else plain
 
 
 @cache  # while the interpreter exits, nothing can be imported any more
 @fork_safe
-def compiled() -> ModuleType:
-    from byzantium.aggregation import compiled  # imports llvmlite: only when it is needed
+def fastest() -> ModuleType:
+    """Where the passes for the CPU are to be found."""
+    from byzantium.aggregation.fastest import passes  # imports llvmlite: only when it is needed
 
-    return compiled
+    return passes
 
 
 def row_norms(source: Source, rows: NDArray[np.int64] | None = None) -> Array:
