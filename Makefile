@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # cpu: torch without CUDA where PyTorch's index can be reached; cuda: as PyPI has it; or another index.
 TORCH ?= cpu
 
-.PHONY: help demo test test-slow lint rehearse bench chromium clean
+.PHONY: help demo test test-slow lint rehearse bench dist chromium clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -33,6 +33,9 @@ rehearse: $(READY)  ## strategies of Flower and ours with hostile clients: who s
 
 bench: $(READY)  ## speed and memory, as ratios to a floor, to plain torch and to byzfl
 	$(BIN)/python benchmarks/bench.py
+
+dist: $(READY)  ## the source distribution and the wheel, in dist/
+	$(BIN)/python -m build --no-isolation
 
 # The tests of the report look at it in a real browser; without one they are skipped, and say so.
 chromium:
