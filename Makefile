@@ -39,7 +39,7 @@ dist: $(READY)  ## the source distribution and the wheel, in dist/
 
 # The tests of the report look at it in a real browser; without one they are skipped, and say so.
 chromium:
-	@command -v chromium > /dev/null \
+	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } > /dev/null \
 	|| { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && apt-get update -qq && apt-get install -y -qq chromium > /dev/null; } \
 	|| echo 'No chromium, and no root to install it: the tests of the report will be skipped.' >&2
 
