@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # cpu: torch without CUDA where PyTorch's index can be reached; cuda: as PyPI has it; or another index.
 TORCH ?= cpu
 
-.PHONY: help demo test test-slow lint docs rehearse bench chromium clean
+.PHONY: help demo test test-slow lint docs rehearse bench dist chromium clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -38,9 +38,12 @@ rehearse: $(READY)  ## strategies of Flower and ours with hostile clients: who s
 bench: $(READY)  ## speed and memory, as ratios to a floor, to plain torch and to byzfl
 	$(BIN)/python benchmarks/bench.py
 
+dist: $(READY)  ## the source distribution and the wheel, in dist/
+	$(BIN)/python -m build --no-isolation
+
 # The tests of the report look at it in a real browser; without one they are skipped, and say so.
 chromium:
-	@command -v chromium > /dev/null \
+	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } > /dev/null \
 	|| { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && apt-get update -qq && apt-get install -y -qq chromium > /dev/null; } \
 	|| echo 'No chromium, and no root to install it: the tests of the report will be skipped.' >&2
 

@@ -15,4 +15,4 @@ from byzantium.core.doors import door
 
 __getattr__, __dir__, __all__ = door(__name__, __file__)
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from byzantium.aggregation.geometry import FAR, Geometry
-from byzantium.aggregation.points import Array, compiled, medians, squared_distances
+from byzantium.aggregation.points import Array, fastest, medians, squared_distances
 
 # Newton's method takes about ten steps; this bound is never reached, but limits the work for sure.
 MOST_STEPS = 200
@@ -70,7 +70,7 @@ class SumOfDistances:
         The sum is convex: where its gradient vanishes and it is curved in all directions, there is
         the minimiser, and no other.
         """
-        found, (slope, determinant, corners) = compiled().newton(
+        found, (slope, determinant, corners) = fastest().newton(
             self.geometry.gram, self.n, self.smoothing
         )
         if not (slope < FLAT**2 and determinant > CURVED and corners == 0):

@@ -5,6 +5,7 @@ Each takes a matrix of float32 or float64, and which of its rows to use.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -111,6 +112,11 @@ def central_mean(
         if shares is not None:
             shares += shares_of(block, kept, nearest=nearest).numpy()
     return float(np.max(peaks))
+
+
+def newton(gram: Array, n: int, near: float) -> tuple[Array, list[float]]:
+    """No weights, and a gradient that says so: `geometric_median` has a search without kernels."""
+    return np.zeros(n), [math.inf, 0.0, 0.0]
 
 
 def moments(matrix: Tensor, rows: Tensor, mean: Tensor, deviation: Tensor) -> None:

@@ -229,18 +229,17 @@ class MixedPoints(Points):
 
 
 def backend(matrix: Tensor) -> ModuleType:
-    """The module with the passes over a matrix: `compiled` on the CPU, else `plain`."""
-    if matrix.device.type != "cpu":
-        return plain
-    return compiled()
+    """The module with the passes over a matrix: the fastest one on the CPU, else `plain`."""
+    return fastest() if matrix.device.type == "cpu" else plain
 
 
 @cache  # while the interpreter exits, nothing can be imported any more
 @fork_safe
-def compiled() -> ModuleType:
-    from byzantium.aggregation import compiled  # imports llvmlite: only when it is needed
+def fastest() -> ModuleType:
+    """Where the passes for the CPU are to be found."""
+    from byzantium.aggregation.fastest import passes  # imports llvmlite: only when it is needed
 
-    return compiled
+    return passes
 
 
 def row_norms(source: Source, rows: NDArray[np.int64] | None = None) -> Array:

@@ -1,0 +1,73 @@
+"""What is released: one version everywhere, for the Pythons that are tested, whole, no more."""
+
+from __future__ import annotations
+
+import email
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import byzantium as bz
+
+ROOT = Path(__file__).parents[1]
+WORKFLOWS = ROOT / ".github" / "workflows"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def found(pattern: str, path: str) -> list[str]:
+    return re.findall(pattern, (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    assert found(r"^version: (.+)$", "CITATION.cff") == [bz.__version__]
+    assert found(r"^## (\S+)", "CHANGELOG.md")[0] == bz.__version__
+
+
+def test_workflows_test_the_pythons_that_the_project_names() -> None:
+    named = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    assert PROJECT["requires-python"] == f">={named[0]}"
+    for workflow in ("ci", "release"):
+        (tested,) = found(r"python: (\[.+\])$", f".github/workflows/{workflow}.yml")
+        assert json.loads(tested) == named
+
+
+def test_workflows_run_what_must_pass_here() -> None:
+    assert found(r"- run: .*?(\S+)$", ".github/workflows/ci.yml") == [".ci/run"]
+    assert "./.github/workflows/ci.yml" in found(r"uses: (\S+)", ".github/workflows/release.yml")
+
+
+def test_actions_of_others_are_pinned_to_a_commit() -> None:
+    """A tag may be moved to other code; what is next to it says which version it is."""
+    for path in WORKFLOWS.iterdir():
+        for action in re.findall(r"uses: (?!\./)(.+)", path.read_text(encoding="utf-8")):
+            assert re.fullmatch(r"[\w/.-]+@[0-9a-f]{40} # v[\d.]+", action), action
+
+
+def test_the_distributions_hold_the_package_and_nothing_else(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, ROOT], check=True
+    )
+    name = f"byzantium-{bz.__version__}"
+    with zipfile.ZipFile(tmp_path / f"{name}-py3-none-any.whl") as wheel:
+        held = set(wheel.namelist())
+        metadata = email.message_from_bytes(wheel.read(f"{name}.dist-info/METADATA"))
+    package = ROOT / "src" / "byzantium"
+    files = {path for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    assert {f for f in held if not f.startswith(f"{name}.dist-info/")} == {
+        path.relative_to(package.parent).as_posix() for path in files
+    }
+    assert {f"byzantium/{f}" for f in ("py.typed", "learning/digits.npz")} <= held
+    licences = [f for f in held if f.startswith(f"{name}.dist-info/licenses/")]
+    assert len(licences) == len(PROJECT["license-files"])
+    assert metadata["Version"] == bz.__version__
+    assert metadata["License-Expression"] == PROJECT["license"]
+    assert metadata["Requires-Python"] == PROJECT["requires-python"]
+    with tarfile.open(tmp_path / f"{name}.tar.gz") as source:
+        kept = {Path(member).parts[1] for member in source.getnames()}
+    beside = "CHANGELOG.md", "CITATION.cff", "LICENSE", "README.md", "pyproject.toml"
+    assert kept == {"src", "PKG-INFO", ".gitignore", *beside}
