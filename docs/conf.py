@@ -1,6 +1,7 @@
 """The site, built by Sphinx: `make docs`. Why Sphinx: see CONTRIBUTING.md."""
 
 import inspect
+import re
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -69,8 +70,16 @@ def _examples(app: Sphinx, context: Any, lines: list[str]) -> None:
     lines[:] = shown
 
 
+def _closed(app: Sphinx, name: str, source: list[str]) -> None:
+    """Examples end with an empty line, for doctest; readers need none."""
+    source[0] = re.sub(
+        r"(^```python\n>>> (?:(?!^```).)*?)\n\n```", r"\1\n```", source[0], flags=re.M | re.S
+    )
+
+
 def setup(app: Sphinx) -> None:
     """Formulas become MathML, which browsers show without scripts or fonts of ours."""
     app.add_html_math_renderer("mathml", (_inline, None), (_display, None))
+    app.connect("source-read", _closed)
     app.connect("autodoc-process-signature", _fields)
     app.connect("sphinx-click-process-description", _examples)
