@@ -450,7 +450,8 @@ def test_a_terminal_that_is_closed_stops_a_sweep_which_saves_itself(tmp_path: Pa
     found = list(Store("results"))
     assert [result.status for result in found] == ["unfinished"] * 2
     for result in found:
-        assert "stopped; the next start goes on from here" in (result.folder / "run.log").read_text()
+        log = (result.folder / "run.log").read_text()
+        assert "stopped; the next start goes on from here" in log
 
 
 def test_what_is_started_with_nohup_survives_the_terminal(tmp_path: Path) -> None:
