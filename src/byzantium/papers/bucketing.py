@@ -3,7 +3,8 @@
 S. P. Karimireddy, L. He, M. Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via
 Bucketing, ICLR 2022. Where text and released runs differ, the presets follow the runs, which made
 the published numbers: heavy-ball momentum, Krum with the fourth power of the distance, clipping
-with three steps and radius 10, mimicry with a warm-up of one round.
+with three steps and radius 10, mimicry with a warm-up of one round. In the main figure it is the
+other way round: its numbers come out with the radius of the text, 10 / (1 - momentum).
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def _main() -> Artifact:
     cells = tuple(
         _cell(
             _labels(aggregator, attack, momentum, s, "noniid"),
-            rule=bucketed(s, RULES[aggregator]),
+            rule=bucketed(s, {**RULES, "cclip": _clipping(10 / (1 - momentum))}[aggregator]),
             attack=ATTACKS[attack],
             momentum=momentum,
         )
@@ -125,7 +126,12 @@ def _main() -> Artifact:
         "rule, attack, s in {1, 2}, momentum in {0, 0.9}",
         Picture("curves", "aggregator", "attack", ("s", "momentum")),
         cells,
-        notes="The clipping radius is 10 whatever the momentum, as in the released runs.",
+        notes=(
+            "The clipping radius is 10 / (1 - momentum), as in the text of the paper. (With 10 "
+            "whatever the momentum, as in the released code, CClip without bucketing and with "
+            "momentum 0.9 had 55.3 under IPM and 27.5 under ALIE, one seed, where 97.6 and 98.0 "
+            "were published.)"
+        ),
     )
 
 
