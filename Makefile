@@ -41,11 +41,11 @@ bench: $(READY)  ## speed and memory, as ratios to a floor, to plain torch and t
 dist: $(READY)  ## the source distribution and the wheel, in dist/
 	$(BIN)/python -m build --no-isolation
 
-# The tests of the report look at it in a real browser; without one they are skipped, and say so.
+# The tests of the report and of the site look at them in a real browser; without one they are skipped, and say so.
 chromium:
 	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } > /dev/null \
 	|| { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && apt-get update -qq && apt-get install -y -qq chromium > /dev/null; } \
-	|| echo 'No chromium, and no root to install it: the tests of the report will be skipped.' >&2
+	|| echo 'No chromium, and no root to install it: the tests of the report and of the site will be skipped.' >&2
 
 clean:  ## remove the environment and what the tools left
 	rm -rf $(VENV) docs/_build .bench .hypothesis .mypy_cache .pytest_cache .ruff_cache demo
