@@ -130,6 +130,7 @@ SENTENCES = {
     "base": "vectors of several ranks take no base: each rank subtracts it from its own",
     "two bad False": "but 2 are unusable: workers 1, 3 (not finite",
     "two bad True": "but 2 are unusable: workers 1, 3 (not finite",
+    "no weights": "5 vectors, and no weights",
 }
 
 
@@ -157,6 +158,29 @@ def test_a_rank_that_sends_nonsense_is_rejected_as_a_worker(
     assert rejected.tolist() == [bad]
     median = same([one[f"{case} {replicated} median"] for one in awkward])
     assert torch.equal(median, bz.TrimmedMean(f=1)(X))
+
+
+# How often the others hear from the first rank: once that all agree, and once what was decided;
+# before that, what a mixing is and what was found, if the first rank needs the others again.
+HEARD = {
+    "as usual": 2,
+    "about another row": 3,
+    "what cancels": 5,
+    "all the same": 6,
+    "without looking": 2,
+}
+
+
+@pytest.mark.parametrize("case", HEARD)
+def test_the_first_rank_decides_and_tells_no_more_than_it_must(case: str, awkward: Seen) -> None:
+    rule, X = world.decisions(RANKS)[case]
+    aggregate, weights, heard = same([one[case] for one in awkward])
+    report = rule.explain(X)
+    assert torch.allclose(aggregate, report.aggregate, rtol=1e-12, atol=1e-12)
+    assert torch.allclose(weights, report.weights, rtol=1e-12, atol=1e-12)
+    assert same([one[f"{case}: notes"] for one in awkward]) == list(report.notes)
+    assert ("cancel" in "".join(report.notes)) == (case == "what cancels")
+    assert int(heard) == HEARD[case]
 
 
 def test_a_rule_that_needs_the_matrix_works_where_each_rank_has_it(awkward: Seen) -> None:

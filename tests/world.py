@@ -19,6 +19,7 @@ from typing import Any
 
 import inputs
 import members
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -129,6 +130,7 @@ def awkward(rank: int, n: int) -> Seen:
     seen["chunks median"] = robust_all_reduce(vector, bz.Median())
     clipping = bz.CenteredClipping(radius=1.0)
     seen["chunks clipping"] = [robust_all_reduce(vector * k, clipping) for k in (1, 2, 3)]
+    seen |= decided(rank, n)
     # A group of some ranks; the others are none of its members.
     members_of = [1, 2, 4]
     group = dist.new_group(members_of)
@@ -147,6 +149,84 @@ def awkward(rank: int, n: int) -> Seen:
     seen["a view"] = result
     seen["unchanged"] = bool(torch.equal(gradient, vector)) and not result.requires_grad
     return seen
+
+
+def decisions(n: int) -> dict[str, tuple[bz.Aggregator, Tensor]]:
+    """Rules and vectors for which the first rank needs the others more than once, or not at all."""
+    X = inputs.gaussian(n, 40)
+    away = 1e-6 * X
+    away[:, 0] += 10 + 1e-4 * torch.arange(n)
+    away[n // 2] = -away[n // 2]  # of median norm, and far from all others
+    huge = X.clone()
+    huge[-2], huge[-1] = X[-2] + 1e12, X[-1] - 1e12
+    return {
+        "as usual": (bz.Krum(f=1), X),
+        "about another row": (bz.GeometricMedian(), away),
+        "what cancels": (Pairs() >> bz.GeometricMedian(), huge),
+        "all the same": (
+            bz.NearestNeighborMixing(f=1) >> Blend() >> bz.GeometricMedian(),
+            X,
+        ),
+        "without looking": (Fixed(), X),
+    }
+
+
+def decided(rank: int, n: int) -> Seen:
+    """What the first rank decides, and how often the others hear from it."""
+    seen: Seen = {}
+    for name, (rule, X) in decisions(n).items():
+        heard.clear()
+        report = explain_all_reduce(X[rank], rule)
+        seen[name] = [report.aggregate, report.weights, torch.tensor([len(heard)])]
+        seen[f"{name}: notes"] = list(report.notes)
+    seen["no weights"] = told(lambda: robust_all_reduce(X[rank], Helpless()))
+    return seen
+
+
+heard: list[Tensor] = []
+from_first = ranks.Ranks.from_first
+
+
+def counted(self: ranks.Ranks, tensor: Tensor) -> Tensor:
+    heard.append(tensor)
+    return from_first(self, tensor)
+
+
+ranks.Ranks.from_first = counted  # type: ignore[method-assign]
+
+
+class Pairs(bz.Mixing):
+    """The means of two neighbours each; the first stays alone where there is one too many."""
+
+    def matrix(self, geometry: bz.Geometry, generator: object) -> np.ndarray:
+        matrix = np.zeros((self.rows(geometry.n), geometry.n))
+        for i in range(geometry.n):
+            matrix[(i + geometry.n % 2) // 2, i] = 1
+        return matrix / matrix.sum(axis=1, keepdims=True)
+
+    def rows(self, n: int) -> int:
+        return (n + 1) // 2
+
+
+class Blend(bz.Mixing):
+    """Each is the mean of all."""
+
+    def matrix(self, geometry: bz.Geometry, generator: object) -> np.ndarray:
+        return np.full((geometry.n, geometry.n), 1 / geometry.n)
+
+
+class Fixed(bz.Weighting):
+    """Weights that need no distances."""
+
+    def weights(self, geometry: bz.Geometry) -> np.ndarray:
+        return geometry.at(1)
+
+
+class Helpless(bz.Weighting):
+    """A rule that looks, and then does not know."""
+
+    def weights(self, geometry: bz.Geometry) -> np.ndarray:
+        raise bz.ByzantiumError(f"{len(geometry.squared_distances)} vectors, and no weights")
 
 
 def gradient_of(model: torch.nn.Module, rank: int, step: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,6 +33,8 @@ SMALL = 1 << 18
 PIECES, LEAST, MOST = 8, 1 << 19, 1 << 22
 # Columns are divided at multiples of this.
 GRAIN = 1024
+# With fewer rows, a sum over a row would wait for its last addition.
+FEW = 8
 # Up to MOST_STRAIGHT rows a sorting network is code without a loop; for more it would take long to
 # compile, and fit in no cache. Larger networks consist of parts with at most MOST_PART wires.
 MOST_STRAIGHT, MOST_PART = 80, 24
@@ -51,15 +53,22 @@ def mixed(matrix: Tensor, rows: Tensor, mixing: Array) -> Tensor:
 
 
 def squared_norms(matrix: Tensor, rows: Tensor) -> Array:
-    n, real, addresses = len(rows), REAL[matrix.dtype], _addresses(matrix, rows)
+    n, d, real, addresses = len(rows), matrix.shape[1], REAL[matrix.dtype], _addresses(matrix, rows)
     kernel, lanes = kernels.squared_norms(real), machine.HOST.lanes(real)
 
-    def part(first: int, last: int) -> Array:
-        sums = _room(n, lanes)
-        kernel(addresses, n, first, last, sums)
+    def sums_of(addresses: Integers, first: int, last: int) -> Array:
+        sums = _room(len(addresses), lanes)
+        kernel(addresses, len(addresses), first, last, sums)
         return sums.sum(axis=1)
 
-    return _sum(_over_columns(part, n, matrix.shape[1]))
+    # Of few rows, several places are read at a time.
+    places = max(1, FEW // max(n, 1))
+    width = d // places
+    starts = matrix.itemsize * width * np.arange(places)
+    spread_out = (addresses[:, None] + starts).ravel()
+    found = _sum(_over_columns(partial(sums_of, spread_out), len(spread_out), width))
+    total: Array = found.reshape(n, places).sum(axis=1)
+    return total if width * places == d else total + sums_of(addresses, width * places, d)
 
 
 def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], reference: int) -> Array:

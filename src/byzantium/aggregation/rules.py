@@ -39,7 +39,7 @@ class Weighting(Rule):
         """The weights: (n,), or (points,) with those of the anchors. They sum to one."""
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
-        weights = geometry.basis.source.agreed(self._checked(geometry))
+        weights = geometry.basis.source.decided(lambda: self._checked(geometry))
         return geometry.combine(weights), weights
 
     def _checked(self, geometry: Geometry) -> Array:

@@ -100,6 +100,10 @@ class Source(ABC):
         """A decision that must be the same on all machines: that of one of them."""
         return decision
 
+    def decided(self, decide: Callable[[], Array]) -> Array:
+        """The same, for a vector that only this one machine need compute."""
+        return decide()
+
     def part(self, vector: Tensor) -> Tensor:
         """Those columns of a whole vector that are here."""
         return vector

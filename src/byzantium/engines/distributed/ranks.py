@@ -14,6 +14,8 @@ from torch import Tensor
 from byzantium.core import ByzantiumError
 
 Result = TypeVar("Result")
+# dist.isend or dist.irecv, what to send or to fill, and the other rank.
+Message = tuple[Callable[..., Any], Tensor, int]
 
 #: How many seconds a rank waits for the others; torch's own default is half an hour.
 TIMEOUT = 60.0
@@ -28,8 +30,9 @@ class LostRankError(ByzantiumError, RuntimeError):
 class Ranks:
     """The n ranks of a group, of which this process is one.
 
-    Long vectors go to each one directly. (The all-gather of gloo hands things around a ring, and
-    takes two to five times as long; its all-to-all wants them laid out n times over.)
+    What they tell each other goes to each one directly. (The all-gather of gloo hands long vectors
+    around a ring, and takes two to five times as long; its all-to-all wants them laid out n times
+    over. Its gather and broadcast pass through a thread more, and take half as long again.)
     """
 
     def __init__(self, group: dist.ProcessGroup | None, device: torch.device, timeout: float):
@@ -46,7 +49,6 @@ class Ranks:
             raise ByzantiumError("this process is not a member of the group that it was given")
         self.device = device
         self.timeout = timeout
-        self._first = dist.get_global_rank(self.group, 0)
 
     def exchange(
         self, arrives: Sequence[Tensor], leaves: Sequence[Tensor], tag: int = 0
@@ -56,37 +58,21 @@ class Ranks:
         tag: tells exchanges apart that are under way together.
         """
         arrives[self.rank].copy_(leaves[self.rank])
-        messages = []
+        messages: list[Message] = []
         for k in range(1, self.n):  # everybody begins with another one
             to, of = (self.rank + k) % self.n, (self.rank - k) % self.n
-            for verb, tensor, peer in ((dist.isend, leaves[to], to), (dist.irecv, arrives[of], of)):
-                if tensor.numel():
-                    messages.append(
-                        dist.P2POp(verb, tensor, group=self.group, tag=tag, group_peer=peer)
-                    )
-        works = self._guarded(lambda: dist.batch_isend_irecv(messages)) if messages else []
-
-        def finish() -> None:
-            for work in works:
-                self._finish(work)
-
-        return finish
+            messages += [(dist.isend, leaves[to], to), (dist.irecv, arrives[of], of)]
+        return self._passed(messages, tag)
 
     def at_first(self, tensor: Tensor) -> Tensor | None:
-        """(n, ...), on the first rank only: what each rank holds, of the same shape."""
+        """(n, ...), on the first rank only: what each rank holds, of the same shape; small."""
         given = tensor.to(self.device).contiguous()
-        found = given.new_empty(self.n, *given.shape) if self.rank == 0 else None
-        self._finish(
-            self._guarded(
-                lambda: dist.gather(
-                    given,
-                    None if found is None else list(found),
-                    dst=self._first,
-                    group=self.group,
-                    async_op=True,
-                )
-            )
-        )
+        if self.rank:
+            self._passed([(dist.isend, given, 0)])()
+            return None
+        found = given.new_empty(self.n, *given.shape)
+        found[0] = given
+        self._passed([(dist.irecv, found[k], k) for k in range(1, self.n)])()
         return found
 
     def everyone(self, tensor: Tensor) -> Tensor:
@@ -109,13 +95,12 @@ class Ranks:
         return found
 
     def from_first(self, tensor: Tensor) -> Tensor:
-        """What the first rank holds."""
+        """What the first rank holds; small."""
         found = tensor.to(self.device, copy=True).contiguous()
-        self._finish(
-            self._guarded(
-                lambda: dist.broadcast(found, self._first, group=self.group, async_op=True)
-            )
-        )
+        others = range(1, self.n)
+        self._passed(
+            [(dist.irecv, found, 0)] if self.rank else [(dist.isend, found, k) for k in others]
+        )()
         return found
 
     def agree(self, view: Mapping[str, str], number: float) -> list[float]:
@@ -149,6 +134,21 @@ class Ranks:
                 told = " and ".join(f"{value} on {_listed(who)}" for value, who in ranks.items())
                 sentences.append(f"{key} {told}")
         return f"the ranks disagree on what to aggregate: {'; '.join(sentences)}"
+
+    def _passed(self, messages: Sequence[Message], tag: int = 0) -> Callable[[], None]:
+        """Begin to send and to receive; call the result to end it."""
+        batch = [
+            dist.P2POp(verb, tensor, group=self.group, tag=tag, group_peer=peer)
+            for verb, tensor, peer in messages
+            if tensor.numel()
+        ]
+        works = self._guarded(lambda: dist.batch_isend_irecv(batch)) if batch else []
+
+        def finish() -> None:
+            for work in works:
+                self._finish(work)
+
+        return finish
 
     def _finish(self, work: Any) -> None:
         self._guarded(lambda: work.wait(timedelta(seconds=self.timeout)))

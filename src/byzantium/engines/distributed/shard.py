@@ -24,6 +24,13 @@ CHUNK = 1 << 22
 _spare: list[Tensor] = []
 
 
+class _DecidedError(Exception):
+    """The first rank has decided, while this one awaited something on the way to the decision."""
+
+    def __init__(self, decision: Array) -> None:
+        self.decision = decision
+
+
 class Shard(Source):
     """The vectors of all ranks, as the input of a rule on one rank, which holds some columns.
 
@@ -49,6 +56,7 @@ class Shard(Source):
         self.widths = [_widths(chunk.stop - chunk.start, self.n) for chunk in self.chunks]
         self.d = sum(widths[ranks.rank] for widths in self.widths)
         self._arrived: list[Matrix] = []
+        self._deciding, self._untold = False, list[Array]()
         self._coming: list[tuple[Tensor, Callable[[], None]]] | None = None
 
     @property
@@ -95,13 +103,62 @@ class Shard(Source):
 
     def total(self, sums: Array) -> Array:
         """The sum over all ranks, which the first rank takes, in the order of the ranks."""
+        self._tell_all()
         found = self.ranks.at_first(torch.from_numpy(sums))
-        total = sums if found is None else np.add.reduce(found.cpu().numpy(), axis=0)
-        return self.ranks.from_first(torch.from_numpy(total)).cpu().numpy()
+        return self.agreed(sums if found is None else np.add.reduce(found.cpu().numpy(), axis=0))
 
     def agreed(self, decision: Array) -> Array:
-        """What the first rank decided, the same on all ranks."""
-        return self.ranks.from_first(torch.from_numpy(decision)).cpu().numpy()
+        """What the first rank found, the same on all ranks; while it decides, it tells nothing."""
+        if self.ranks.rank:
+            return self._heard(decision.size).reshape(decision.shape)
+        self._untold.append(decision)
+        if not self._deciding:
+            self._tell_all()
+        return decision
+
+    def decided(self, decide: Callable[[], Array]) -> Array:
+        """The decision of the first rank, a vector.
+
+        What the first rank finds on the way, the others are told only if it needs them again for
+        more sums. Otherwise the decision is the next that they hear.
+        """
+        if self.ranks.rank:
+            try:
+                return self._heard(decide().size)
+            except _DecidedError as heard:
+                return heard.decision
+        self._deciding = True
+        try:
+            decision = decide()
+        except BaseException:
+            self._tell_all()  # then the others come upon the same error
+            raise
+        finally:
+            self._deciding = False
+        if self._untold and self._untold[0].size < len(decision):  # it would not fit there
+            self._tell_all()
+        awaited = self._untold[0].size if self._untold else len(decision)
+        self._untold.clear()
+        self._tell(decision, awaited, len(decision))
+        return decision
+
+    def _tell_all(self) -> None:
+        for found in self._untold:
+            self._tell(found, found.size)
+        self._untold.clear()
+
+    def _tell(self, found: Array, awaited: int, decided: int = 0) -> None:
+        """Tell the others something where they await so many numbers; of a decision, its length."""
+        message = np.zeros(1 + awaited)
+        message[0], message[1 : 1 + found.size] = decided, found.ravel()
+        self.ranks.from_first(torch.from_numpy(message))
+
+    def _heard(self, size: int) -> Array:
+        """What the first rank tells, where so many numbers are awaited."""
+        message = self.ranks.from_first(torch.empty(1 + size, dtype=torch.float64)).cpu().numpy()
+        if decided := int(message[0]):
+            raise _DecidedError(message[1 : 1 + decided])
+        return message[1:]
 
     def part(self, vector: Tensor) -> Tensor:
         before = [sum(widths[: self.ranks.rank]) for widths in self.widths]
