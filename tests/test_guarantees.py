@@ -297,7 +297,7 @@ def test_auto_is_written_as_it_was_asked_for_and_has_the_f_of_the_run() -> None:
     ("make", "sentence"),
     [
         (lambda: bz.Bucketing(s="auto"), "needs f"),
-        (lambda: bz.Bucketing(s="automatic"), "needs a whole number for s"),  # type: ignore[arg-type]
+        (lambda: bz.Bucketing(s="automatic"), "needs a whole number or 'auto' for s"),  # type: ignore[arg-type]
         (lambda: bz.parse("Bucketing(s='auto') >> Median()"), "lacks the argument 'f'"),
         (
             lambda: bz.Bucketing(s="auto", f=1)(torch.ones(5, 2)),

@@ -294,6 +294,22 @@ def test_a_base_of_another_size_is_refused() -> None:
         bz.Mean()(torch.ones(4, 3), base=torch.ones(2))
 
 
+@pytest.mark.parametrize(
+    ("base", "sentence"),
+    [
+        ({"v": torch.ones(3)}, "the base lacks the entry 'w'"),
+        ({"w": torch.ones(4)}, r"the base has the shape \(4,\) instead of \(3,\) at 'w'"),
+        ({"w": torch.tensor([0.0, torch.nan, 1.0])}, "the base holds numbers that are not finite"),
+    ],
+)
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_wrong_base_is_not_blamed_on_a_worker(
+    base: dict[str, Tensor], sentence: str, strict: bool
+) -> None:
+    with pytest.raises(ValueError, match=f"^{sentence}"):
+        bz.Mean()([{"w": torch.ones(3)}] * 4, base=base, strict=strict)
+
+
 def test_a_source_is_taken_as_it_is() -> None:
     source = Matrix(torch.ones(3, 2))
     assert as_source(source) is source

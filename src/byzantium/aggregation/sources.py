@@ -238,7 +238,9 @@ class Vectors(Source):
         return self.pattern.rebuilt(arrays)
 
     def relative_to(self, base: Any) -> Source:
-        return _relative(self, Vectors([base], self.pattern.rebuilt(self.pattern.arrays)))
+        if reason := _Row.of(base).differs_from(self.pattern):
+            raise ByzantiumError(f"the base {reason}")
+        return _relative(self, Vectors([base]))
 
 
 class Relative(Source):
@@ -288,6 +290,9 @@ def _relative(source: Source, base: Source) -> Relative:
         raise ByzantiumError(
             f"the base needs as many numbers as each vector, {source.d}, got {base.d}"
         )
+    for _, numbers, _ in base.pieces(base.readable):
+        if not numbers.isfinite().all():
+            raise ByzantiumError("the base holds numbers that are not finite")
     return Relative(source, base)
 
 

@@ -155,22 +155,25 @@ def fitted(owner: str, name: str, value: Any, hint: Any) -> Any:
     >>> fitted("Krum", "f", 5, Count)
     5
     """
+    also = ""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         options = typing.get_args(hint)
         if value is None and types.NoneType in options:
             return None
         words = [option for option in options if typing.get_origin(option) is Literal]
         hint = next(option for option in options if option not in (types.NoneType, *words))
-        if isinstance(value, str):  # a word that is allowed instead of a number, such as "auto"
-            hint = next((word for word in words if value in typing.get_args(word)), hint)
+        instead = [word for option in words for word in typing.get_args(option)]
+        if isinstance(value, str) and value in instead:  # such as "auto"
+            return value
+        also = "".join(f" or {word!r}" for word in instead)
     bounds = Bounds()
     if typing.get_origin(hint) is Annotated:
         hint, *marks = typing.get_args(hint)
         bounds = next((mark for mark in marks if isinstance(mark, Bounds)), bounds)
     if hint is int:
-        return _whole(owner, name, value, bounds)
+        return _whole(owner, name, value, bounds, also)
     if hint is float:
-        return _number(owner, name, value, bounds)
+        return _number(owner, name, value, bounds, also)
     if typing.get_origin(hint) is Literal:
         return _word(owner, name, value, typing.get_args(hint))
     if typing.get_origin(hint) is tuple:
@@ -181,10 +184,10 @@ def fitted(owner: str, name: str, value: Any, hint: Any) -> Any:
     return value
 
 
-def _whole(owner: str, name: str, value: Any, bounds: Bounds) -> int:
+def _whole(owner: str, name: str, value: Any, bounds: Bounds, also: str) -> int:
     plain = _plain(value)
     if isinstance(plain, bool) or not isinstance(plain, numbers.Integral):
-        raise _wrong_kind(owner, name, value, "a whole number")
+        raise _wrong_kind(owner, name, value, f"a whole number{also}")
     found = int(plain)
     if found.bit_length() > bounds.bits:
         raise ByzantiumError(
@@ -194,10 +197,10 @@ def _whole(owner: str, name: str, value: Any, bounds: Bounds) -> int:
     return found
 
 
-def _number(owner: str, name: str, value: Any, bounds: Bounds) -> float:
+def _number(owner: str, name: str, value: Any, bounds: Bounds, also: str) -> float:
     plain = _plain(value)
     if isinstance(plain, bool) or not isinstance(plain, numbers.Real):
-        raise _wrong_kind(owner, name, value, "a number")
+        raise _wrong_kind(owner, name, value, f"a number{also}")
     try:
         found = float(plain)
     except OverflowError:
