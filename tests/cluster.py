@@ -195,7 +195,7 @@ def lock_kept(folder: Path) -> None:
         time.sleep(0.1)
         os.kill(process, signal.SIGKILL)
         heir.join()
-        wait_for(lambda: "is waited for" in sweep.log.read_text())
+        wait_for(lambda: "the process that died is released" in sweep.log.read_text())
         os.close(lock)
         code, said = sweep.ended()
     tell(folder, code=code, said=said)
