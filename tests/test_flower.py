@@ -180,6 +180,14 @@ def test_the_log_says_how_likely_a_sample_holds_more_bad_nodes(
     assert "a sample holds more than f bad ones with probability" in caplog.text
 
 
+def test_the_log_calls_nodes_by_their_numbers(caplog: pytest.LogCaptureFixture) -> None:
+    strategy = RobustStrategy("Median()", f=1)
+    with caplog.at_level("WARNING", "byzantium"):
+        one_round(strategy, nodes(4, bad("NaN")), federation.plain())
+    (node,) = strategy.rounds[0].rejected
+    assert f"rejected 1 of 5 vectors: worker {node} (not finite" in caplog.text
+
+
 def test_a_rule_may_be_a_function_of_the_number_sampled_and_keeps_its_state() -> None:
     seen = []
 

@@ -1,3 +1,4 @@
+from .arrays import middle as middle
 from .coordinatewise import Bulyan as Bulyan
 from .coordinatewise import MeaMed as MeaMed
 from .coordinatewise import Median as Median
@@ -27,7 +28,6 @@ from .rules import Weighting as Weighting
 from .sources import Matrix as Matrix
 from .sources import Source as Source
 from .sources import as_source as as_source
-from .sources import middle as middle
 from .stage import Stage as Stage
 from .trust import CAUTION as CAUTION
 from .trust import Trust as Trust

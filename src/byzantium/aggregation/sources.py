@@ -6,10 +6,8 @@ of named arrays, in n files or on several machines. A `Source` knows where; the 
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,13 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from byzantium.aggregation.arrays import FLOATS, Row, columns_of, commonest, copy_into, flat, middle
 from byzantium.aggregation.plain import column_blocks
 from byzantium.core import ByzantiumError, KindError, spread
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
-
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Source(ABC):
@@ -35,6 +32,7 @@ class Source(ABC):
     - `dtype`, `device`: those of the vectors; see also `working`.
     - `unreadable`: for each row that cannot be read, the reason; such rows count as Byzantine.
     - `norms`: the norms of the rows, where they are known without reading the rows.
+    - `names`: what messages call the rows; by default their indices.
 
     >>> from byzantium.aggregation import as_source
     >>> source = as_source([{"w": torch.ones(2, 2), "b": torch.zeros(1)}] * 3)
@@ -48,6 +46,7 @@ class Source(ABC):
     device: torch.device
     unreadable: Mapping[int, str]
     norms: Array | None = None
+    names: Sequence[object] | None = None
 
     @property
     def readable(self) -> Rows:
@@ -74,7 +73,7 @@ class Source(ABC):
 
     def called(self, row: int) -> str:
         """What messages call a row."""
-        return str(row)
+        return str(row if self.names is None else self.names[row])
 
     def relative_to(self, base: Any) -> Source:
         """A source of the same vectors minus a base, which has the form of one vector."""
@@ -101,7 +100,7 @@ class Source(ABC):
         return decision
 
     def decided(self, decide: Callable[[], Array]) -> Array:
-        """The same, for a vector that only this one machine need compute."""
+        """The same for a decision, a vector, that only that machine need compute."""
         return decide()
 
     def part(self, vector: Tensor) -> Tensor:
@@ -152,21 +151,6 @@ class Matrix(Source):
         return vector.to(self.dtype)
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One of the named arrays that a vector consists of; `start` is its first column."""
-
-    key: Any
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    of_numpy: bool
-    start: int
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-
 class Vectors(Source):
     """n mappings, sequences or single arrays, of NumPy or torch, which are read where they are.
 
@@ -182,12 +166,12 @@ class Vectors(Source):
 
     def __init__(self, rows: Sequence[Any], like: Any = None, strict: bool = True) -> None:
         self.n = len(rows)
-        found = [_Row.of(row) for row in rows]
-        pattern = _Row.of(like) if like is not None else _commonest(found)
+        found = [Row.of(row) for row in rows]
+        pattern = Row.of(like) if like is not None else commonest(found)
         if pattern.fault:
             raise KindError(f"updates must hold arrays of numbers, but one of them {pattern.fault}")
         self.pattern = pattern
-        self.floats, self.counters, self.d = _columns(pattern)
+        self.floats, self.counters, self.d = columns_of(pattern)
         self.unreadable = {}
         for i, row in enumerate(found):
             if reason := row.differs_from(pattern):
@@ -216,8 +200,8 @@ class Vectors(Source):
                 for entry in entries:
                     first = max(entry.start, columns.start)
                     last = min(entry.start + entry.size, columns.stop)
-                    values = _flat(arrays[entry.key])[first - entry.start : last - entry.start]
-                    _copy(values, block[k, first - columns.start : last - columns.start])
+                    values = flat(arrays[entry.key])[first - entry.start : last - entry.start]
+                    copy_into(values, block[k, first - columns.start : last - columns.start])
 
         # Copying by torch would leave its threads busy waiting, in competition with ours.
         spread(fill, [(k, k + 1) for k in range(len(rows))], torch.get_num_threads())
@@ -238,7 +222,7 @@ class Vectors(Source):
         return self.pattern.rebuilt(arrays)
 
     def relative_to(self, base: Any) -> Source:
-        if reason := _Row.of(base).differs_from(self.pattern):
+        if reason := Row.of(base).differs_from(self.pattern):
             raise ByzantiumError(f"the base {reason}")
         return _relative(self, Vectors([base]))
 
@@ -250,9 +234,7 @@ class Relative(Source):
         self.source, self.base = source, base
         self.n, self.d, self.dtype = source.n, source.d, source.dtype
         self.device, self.unreadable = source.device, source.unreadable
-
-    def called(self, row: int) -> str:
-        return self.source.called(row)
+        self.names = source.names
 
     def _based(self, columns: slice) -> Tensor:
         return self.base.block(columns, np.zeros(1, dtype=np.int64))[0].to(self.device)
@@ -266,7 +248,14 @@ class Relative(Source):
         )
 
 
-def as_source(updates: Any, *, base: Any = None, like: Any = None, strict: bool = True) -> Source:
+def as_source(
+    updates: Any,
+    *,
+    base: Any = None,
+    like: Any = None,
+    strict: bool = True,
+    names: Sequence[object] | None = None,
+) -> Source:
     """The vectors of n workers as a `Source`, whatever form they have.
 
     - `updates`: one matrix (n, d) of torch or NumPy; or n vectors, n mappings of named arrays
@@ -275,6 +264,7 @@ def as_source(updates: Any, *, base: Any = None, like: Any = None, strict: bool 
       added to the result.
     - `like`: a vector whose keys, shapes and dtypes all must have; by default those that most have.
     - `strict`: whether a vector that differs in them is an error; otherwise it is rejected.
+    - `names`: what messages call the vectors; by default their indices.
 
     >>> as_source([[1.0 * torch.ones(2)], [2.0 * torch.ones(2)]]).d
     2
@@ -282,6 +272,7 @@ def as_source(updates: Any, *, base: Any = None, like: Any = None, strict: bool 
     source = _source(updates, like, strict)
     if not source.n:
         raise ByzantiumError("updates must hold at least one vector, got n = 0")
+    source.names = source.names if names is None else names
     return source if base is None else source.relative_to(base)
 
 
@@ -315,144 +306,3 @@ def _source(updates: Any, like: Any, strict: bool) -> Source:
         "updates must be one matrix (n, d), or n vectors, mappings or lists of arrays, "
         f"got a {type(updates).__name__}"
     )
-
-
-# -- rows of named arrays ----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Row:
-    """The named arrays of one row.
-
-    form:  the type in which they were given, a mapping or a sequence; None for a single array.
-    fault: why there are none, as the end of a sentence.
-    """
-
-    arrays: Mapping[Any, Any]
-    form: type | None
-    fault: str = ""
-
-    @classmethod
-    def of(cls, row: Any) -> _Row:
-        form: type | None = type(row)
-        if _is_array(row):
-            arrays, form = {0: row}, None
-        elif isinstance(row, Mapping):
-            arrays = dict(row)
-        elif isinstance(row, list | tuple):
-            arrays = dict(enumerate(row))
-        else:
-            return cls({}, None, f"is a {type(row).__name__}")
-        for key, array in arrays.items():
-            if not _is_array(array):
-                return cls({}, None, f"holds a {type(array).__name__} at {key!r}")
-            if _dtype(array) is None:
-                return cls({}, None, f"holds numbers of the kind {array.dtype} at {key!r}")
-        return cls(arrays, form)
-
-    def rebuilt(self, arrays: Mapping[Any, Any]) -> Any:
-        """Other arrays in the form of this row."""
-        ordered = {key: arrays[key] for key in self.arrays}
-        if self.form is None:
-            return ordered[0]
-        if issubclass(self.form, Mapping):
-            return self.form(ordered) if issubclass(self.form, dict) else ordered
-        return tuple(ordered.values()) if issubclass(self.form, tuple) else list(ordered.values())
-
-    @property
-    def signature(self) -> tuple[tuple[Any, tuple[int, ...], torch.dtype | None], ...]:
-        return tuple((key, tuple(a.shape), _dtype(a)) for key, a in self.arrays.items())
-
-    def differs_from(self, pattern: _Row) -> str:
-        """How it differs, as the end of a sentence; empty if it does not."""
-        if self.fault:
-            return self.fault
-        for key in pattern.arrays.keys() - self.arrays.keys():
-            return f"lacks the entry {key!r}"
-        for key in self.arrays.keys() - pattern.arrays.keys():
-            return f"has an entry {key!r} that the others lack"
-        for key, array in pattern.arrays.items():
-            other = self.arrays[key]
-            if tuple(other.shape) != tuple(array.shape):
-                shapes = f"{tuple(other.shape)} instead of {tuple(array.shape)}"
-                return f"has the shape {shapes} at {key!r}"
-            if _dtype(other) != _dtype(array):
-                return f"has the dtype {other.dtype} instead of {array.dtype} at {key!r}"
-        return ""
-
-
-def _commonest(rows: Sequence[_Row]) -> _Row:
-    """The row whose keys, shapes and dtypes most have; of several, the first."""
-    signatures = [frozenset(row.signature) if not row.fault else None for row in rows]
-    counts = [signatures.count(s) if s is not None else 0 for s in signatures]
-    return rows[counts.index(max(counts))]
-
-
-def _columns(pattern: _Row) -> tuple[list[Entry], list[Entry], int]:
-    """The floating-point entries, the others, and the number of columns."""
-    floats, counters, start = [], [], 0
-    for key, array in pattern.arrays.items():
-        dtype = _dtype(array)
-        assert dtype is not None
-        of_numpy = not isinstance(array, Tensor)
-        entry = Entry(key, tuple(array.shape), dtype, of_numpy, start)
-        if dtype in FLOATS:
-            floats.append(entry)
-            start += entry.size
-        else:
-            counters.append(entry)
-    if not floats:
-        raise KindError("updates must hold floating-point numbers, got none")
-    return floats, counters, start
-
-
-def _is_array(value: Any) -> bool:
-    return isinstance(value, Tensor | np.ndarray | np.generic)
-
-
-def _dtype(array: Any) -> torch.dtype | None:
-    """The dtype of an array as torch names it; None for texts, objects and complex numbers."""
-    if isinstance(array, Tensor):
-        dtype = array.dtype
-        counts = not (dtype.is_floating_point or dtype.is_complex)
-        return dtype if counts or dtype in FLOATS else None
-    if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
-        return None
-    return getattr(torch, array.dtype.newbyteorder("=").name, None)
-
-
-def _flat(array: Any) -> Any:
-    return array.detach().reshape(-1) if isinstance(array, Tensor) else np.reshape(array, -1)
-
-
-def _copy(values: Any, target: Tensor) -> None:
-    """Copy values into a tensor of a working dtype; by NumPy where possible."""
-    if isinstance(values, Tensor):
-        if values.device.type != "cpu":
-            target.copy_(values)
-            return
-        if values.dtype == torch.bfloat16:
-            bits = values.view(torch.int16).numpy().view(np.uint16).astype(np.uint32) << 16
-            values = bits.view(np.float32)
-        else:
-            values = values.numpy()
-    if target.device.type != "cpu":
-        target.copy_(torch.from_numpy(np.ascontiguousarray(values)))
-    else:
-        np.copyto(target.numpy(), values, casting="same_kind")
-
-
-def middle(arrays: Sequence[Any]) -> Any:
-    """The median of each coordinate of whole numbers or truth values, rounded down.
-
-    >>> middle([torch.tensor([1, 7]), torch.tensor([2, 7]), torch.tensor([99, 8])])
-    tensor([2, 7])
-    """
-    stacked = np.stack([a.cpu().numpy() if isinstance(a, Tensor) else a for a in arrays])
-    ordered = np.sort(stacked, axis=0)
-    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
-    # The floor of (low + high) / 2, which the sum itself might overflow.
-    middle = low & high if stacked.dtype == bool else (low & high) + ((low ^ high) >> 1)
-    if isinstance(arrays[0], Tensor):
-        return torch.from_numpy(np.asarray(middle, dtype=stacked.dtype)).to(arrays[0].device)
-    return np.asarray(middle, dtype=stacked.dtype)

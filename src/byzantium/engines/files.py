@@ -128,10 +128,6 @@ class Files(Source):
                 "with force"
             )
 
-    def called(self, row: int) -> str:
-        """The name of a contributor: its path, without the folder that all are in."""
-        return self.names[row]
-
     def relative_to(self, base: Any) -> Source:
         """The same checkpoints, relative to a base."""
         if not isinstance(base, str | os.PathLike):

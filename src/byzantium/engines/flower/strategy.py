@@ -295,7 +295,8 @@ class RobustStrategy(FedAvg):
         # A row that could not be read takes part as one that is rejected, so that the rule knows
         # how many there were, and how many of its f are gone.
         nodes = [node for node in at.sampled if node not in at.absent]
-        source = as_source([rows.get(node) for node in nodes], base=self._model, strict=False)
+        given = [rows.get(node) for node in nodes]
+        source = as_source(given, base=self._model, strict=False, names=nodes)
         try:
             report = self.rule.explain(source)
         except TooManyRejected as error:
