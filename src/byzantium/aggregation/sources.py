@@ -272,7 +272,8 @@ def as_source(
     source = _source(updates, like, strict)
     if not source.n:
         raise ByzantiumError("updates must hold at least one vector, got n = 0")
-    source.names = source.names if names is None else names
+    if names is not None:
+        source.names = names
     return source if base is None else source.relative_to(base)
 
 

@@ -24,7 +24,7 @@ CHUNK = 1 << 22
 _spare: list[Tensor] = []
 
 
-class _DecidedError(Exception):
+class _DecidedError(BaseException):  # no rule that catches errors should catch it
     """The first rank has decided, while this one awaited something on the way to the decision."""
 
     def __init__(self, decision: Array) -> None:
