@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import signal
 import sys
@@ -197,6 +198,17 @@ def test_a_rule_with_a_memory_goes_on_in_the_next_round(kind: str, awkward: Seen
         assert torch.allclose(ours, theirs, rtol=1e-12, atol=1e-12)
     if not kind:
         assert torch.equal(same([one["centre"] for one in awkward]), found[-1])
+
+
+def test_the_result_is_written_where_it_is_wanted(awkward: Seen) -> None:
+    X = inputs.gaussian(RANKS, 40)
+    for found, rule in zip(same([one["places"] for one in awkward]), world.FEW, strict=True):
+        assert torch.allclose(found, copy.deepcopy(rule)(X), rtol=1e-12, atol=1e-12)
+
+
+def test_an_error_leaves_the_vector_as_it_was(awkward: Seen) -> None:
+    assert "2 are unusable: workers 1, 3" in same([one["too many"] for one in awkward])
+    assert same([one["kept"] for one in awkward]) is True
 
 
 def test_columns_may_travel_in_many_chunks(awkward: Seen) -> None:

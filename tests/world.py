@@ -118,9 +118,19 @@ def awkward(rank: int, n: int) -> Seen:
                 median = robust_all_reduce(mine, bz.TrimmedMean(f=1), replicated=replicated)
                 seen[f"{key} median"] = median
     seen["whole matrix"] = reduced(vector, Largest())
-    ours = shard.Shard(vector, ranks.Ranks(None, vector.device, 10.0), [1.0] * n)
+    ours = shard.Shard(vector, ranks.Ranks(None, vector.device, 10.0), np.ones(n))
     seen["base"] = told(lambda: krum(ours, base=vector))
     seen["whole matrix replicated"] = robust_all_reduce(vector, Largest(), replicated=True)
+    # Where the result is written; an error leaves the vector as it was.
+    places = [torch.full_like(vector, torch.nan) for _ in FEW]
+    for rule, place in zip(FEW, places, strict=True):
+        robust_all_reduce(vector, copy.deepcopy(rule), out=place)
+    seen["places"] = places
+    mine = vector.clone()
+    mine[-1] = torch.nan if rank in (1, 3) else mine[-1]
+    before = mine.clone()
+    seen["too many"] = reduced(mine, bz.TrimmedMean(f=1), out=mine)
+    seen["kept"] = torch.equal(mine.nan_to_num(), before.nan_to_num())
     # A state that goes on, and columns in many chunks.
     clipping = bz.CenteredClipping(radius=1.0)
     seen["clipping"] = [robust_all_reduce(vector * k, clipping) for k in (1, 2, 3)]
@@ -183,13 +193,13 @@ def decided(rank: int, n: int) -> Seen:
     return seen
 
 
-heard: list[Tensor] = []
+heard: list[ranks.Numbers] = []
 from_first = ranks.Ranks.from_first
 
 
-def counted(self: ranks.Ranks, tensor: Tensor) -> Tensor:
-    heard.append(tensor)
-    return from_first(self, tensor)
+def counted(self: ranks.Ranks, numbers: ranks.Numbers) -> ranks.Numbers:
+    heard.append(numbers)
+    return from_first(self, numbers)
 
 
 ranks.Ranks.from_first = counted  # type: ignore[method-assign]

@@ -74,8 +74,9 @@ def squared_norms(matrix: Tensor, rows: Tensor) -> Array:
 def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], reference: int) -> Array:
     n, d, real = len(rows) + len(anchors), matrix.shape[1], REAL[matrix.dtype]
     size = kernels.gram_columns(n, d)
-    origin = matrix.new_zeros(size)  # the same in all columns: it need not be longer
-    vectors = [origin if anchor is None else anchor.contiguous() for anchor in anchors]
+    vectors = [  # the origin is the same in all columns: it need not be longer
+        matrix.new_zeros(size) if anchor is None else anchor.contiguous() for anchor in anchors
+    ]
     addresses = np.append(_addresses(matrix, rows), [v.data_ptr() for v in vectors]).astype(
         np.int64
     )
@@ -84,10 +85,15 @@ def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], referen
     # The reference itself is at zero, and so are its products.
     base, others = int(addresses[reference]), np.delete(np.arange(n), reference)
     addresses, advances, tile = addresses[others], advances[others], kernels.tile_of(n - 1)
-    kernel, stride = kernels.gram(real, tile), -(-(n - 1) // tile) * tile
+    stride = -(-(n - 1) // tile) * tile
 
     def part(first: int, last: int) -> Array:
+        if kernels.few(n - 1):
+            products = _room(n - 1, n - 1)
+            kernels.gram_of_few(real, n - 1)(addresses, advances, base, first, last, products)
+            return products
         block, products = _room(stride * size), _room(stride, stride)
+        kernel = kernels.gram(real, tile)
         kernel(addresses, n - 1, advances, base, first, last, block, size, products, stride)
         return products
 

@@ -256,6 +256,11 @@ def tile_of(n: int) -> int:
     return min((5, 4, 3), key=cost)
 
 
+def few(n: int) -> bool:
+    """Whether the sums of all products of n rows stay in registers."""
+    return n <= (7 if machine.HOST.vector == 64 else 4)
+
+
 def gram_columns(n: int, d: int) -> int:
     """How many columns of differences are multiplied at a time, of d."""
     grain = 64
@@ -293,6 +298,32 @@ def gram(real: str, tile: int) -> list[Function]:
                 inner, block.at(i * size), block.at(j * size), size, end - start, place, stride
             )
     return [inner, function]
+
+
+@kernel
+def gram_of_few(real: str, n: int) -> list[Function]:
+    """What `gram` does, for so few rows that all sums stay in registers."""
+    function = Function("gram_of_few")
+    rows = function.array("rows", ADDRESS)
+    advances = function.array("advances", INTEGER)
+    base = function.array("base", real)
+    first, last = function.number("first"), function.number("last")
+    products = function.array("products", DOUBLE)
+    lanes, columns = machine.HOST.lanes(DOUBLE), LINE // SIZE[real]
+    zero = function.constant(0.0, DOUBLE, lanes)
+    sums = {(i, j): function.variable(zero) for i in range(n) for j in range(i + 1)}
+    for start, bound in function.columns(first, last, columns):
+        given = [Array(rows.load(i), real).at((advances.load(i) - 1) * start) for i in range(n)]
+        for c in range(0, columns, lanes):
+            r = base.load(start + c, lanes, bound).to(DOUBLE)
+            away = [row.load(start + c, lanes, bound).to(DOUBLE) - r for row in given]
+            for (i, j), sum_ in sums.items():
+                sum_.value = fma(away[i], away[j], sum_.value)
+        for row in given:
+            prefetch(row, start, columns)
+    for (i, j), sum_ in sums.items():
+        products.store(n * i + j, sum_.value.sum())
+    return [function]
 
 
 def _tile(tile: int) -> Function:

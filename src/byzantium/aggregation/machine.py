@@ -64,6 +64,8 @@ class Kernel:
 
 
 def _number(argument: float | NDArray[Any] | Tensor | Kernel) -> float:
+    if isinstance(argument, int):
+        return argument
     if isinstance(argument, np.ndarray):
         assert argument.flags.c_contiguous
         return argument.__array_interface__["data"][0]

@@ -104,7 +104,7 @@ class Points(ABC):
 
     def combine(self, weights: Array) -> Tensor:
         """The weighted sum of rows and anchors, (d,)."""
-        total = torch.empty(self.d, dtype=self.dtype, device=self.device)
+        total = self.source.room(self.dtype)
         for columns, matrix, rows in self.pieces():
             anchors = self._anchors(matrix, columns)
             backend(matrix).combine(matrix, rows, anchors, weights, total[columns])

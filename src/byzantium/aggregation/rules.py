@@ -7,7 +7,6 @@ from abc import abstractmethod
 from typing import ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from byzantium.aggregation.geometry import SUMS_TO_ONE, Geometry
@@ -101,7 +100,7 @@ def central_mean(
     rows = source.readable
     if len(rows) < source.n:
         return None, None, math.inf
-    out = torch.empty(source.d, dtype=source.working, device=source.device)
+    out = source.room(source.working)
     square, share = 0.0, np.zeros(source.n) if explain else None
     for columns, matrix, which in source.pieces(rows):
         given = matrix, which, None, kept, nearest, out[columns], share
@@ -159,7 +158,7 @@ class CoordinateWise(Rule):
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
         points, kept, mixing = geometry.basis, self._kept(geometry.n), geometry.matrix()
-        aggregate = torch.empty(points.d, dtype=points.dtype, device=points.device)
+        aggregate = points.source.room(points.dtype)
         share = np.zeros(geometry.n) if explain else None
         for columns, matrix, rows in points.pieces():
             backend(matrix).central_mean(

@@ -91,6 +91,10 @@ class Source(ABC):
         """The dimension of the whole vectors, also where only some columns are here."""
         return self.d
 
+    def room(self, dtype: torch.dtype) -> Tensor:
+        """Memory for those columns of an aggregate that are here, (d,)."""
+        return torch.empty(self.d, dtype=dtype, device=self.device)
+
     def total(self, sums: Array) -> Array:
         """Sums over all columns, from sums over the columns that are here."""
         return sums

@@ -52,13 +52,15 @@ def spread(
     >>> spread(lambda first, last: sum(range(first, last)), [(0, 10), (10, 20)], threads=2)
     [45, 145]
     """
+    threads = min(threads, len(pieces))
+    if threads <= 1:
+        return [function(*piece) for piece in pieces]
     finished: SimpleQueue[_Done] = SimpleQueue()
     todo = deque(
         _Piece(place, partial(function, *piece), finished) for place, piece in enumerate(pieces)
     )
-    threads = min(threads, len(pieces))
     try:
-        if threads > 1 and (openmp := _of_torch()):
+        if openmp := _of_torch():
             _together(todo, threads, openmp)
         else:
             _helpers(os.getpid()).call(threads - 1, todo)

@@ -7,15 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.core import ByzantiumError
 
 Result = TypeVar("Result")
-# dist.isend or dist.irecv, what to send or to fill, and the other rank.
-Message = tuple[Callable[..., Any], Tensor, int]
+Numbers = NDArray[Any]
+# Whether to send, what to send or to fill, and the other rank.
+Message = tuple[bool, Tensor, int]
 
 #: How many seconds a rank waits for the others; torch's own default is half an hour.
 TIMEOUT = 60.0
@@ -57,53 +60,53 @@ class Ranks:
 
         tag: tells exchanges apart that are under way together.
         """
-        arrives[self.rank].copy_(leaves[self.rank])
         messages: list[Message] = []
         for k in range(1, self.n):  # everybody begins with another one
             to, of = (self.rank + k) % self.n, (self.rank - k) % self.n
-            messages += [(dist.isend, leaves[to], to), (dist.irecv, arrives[of], of)]
-        return self._passed(messages, tag)
+            messages += [(True, leaves[to], to), (False, arrives[of], of)]
+        end = self._passed(messages, tag)
+        if arrives[self.rank].data_ptr() != leaves[self.rank].data_ptr():
+            arrives[self.rank].copy_(leaves[self.rank])
+        return end
 
-    def at_first(self, tensor: Tensor) -> Tensor | None:
+    def at_first(self, numbers: Numbers) -> Numbers | None:
         """(n, ...), on the first rank only: what each rank holds, of the same shape; small."""
-        given = tensor.to(self.device).contiguous()
         if self.rank:
-            self._passed([(dist.isend, given, 0)])()
+            self._passed([(True, self._tensor(numbers), 0)])()
             return None
-        found = given.new_empty(self.n, *given.shape)
-        found[0] = given
-        self._passed([(dist.irecv, found[k], k) for k in range(1, self.n)])()
-        return found
+        found = self._tensor(np.broadcast_to(numbers, (self.n, *numbers.shape)).copy())
+        self._passed([(False, found[k], k) for k in range(1, self.n)])()
+        return found.cpu().numpy()
 
-    def everyone(self, tensor: Tensor) -> Tensor:
+    def everyone(self, numbers: Numbers) -> Numbers:
         """(n, ...): what each rank holds, of the same shape; small.
 
         By way of the first rank: where all write to all, each must be woken n times, and with more
         ranks than cores that takes three times as long.
         """
-        found = self.at_first(tensor)
-        return self.from_first(tensor.new_empty(self.n, *tensor.shape) if found is None else found)
+        found = self.at_first(numbers)
+        given = np.empty((self.n, *numbers.shape), numbers.dtype) if found is None else found
+        return self.from_first(given)
+
+    def from_first(self, numbers: Numbers) -> Numbers:
+        """What the first rank holds, in the place of what the others hold; small."""
+        found = self._tensor(numbers)
+        others = range(1, self.n)
+        self._passed([(False, found, 0)] if self.rank else [(True, found, k) for k in others])()
+        return found.cpu().numpy()
+
+    def _tensor(self, numbers: Numbers) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(numbers)).to(self.device)
 
     def gathered(self, vector: Tensor) -> Tensor:
         """(n, d): the same, for vectors that are too large to be laid out n times over."""
         found = vector.new_empty(self.n, len(vector))
-        self._finish(
-            self._guarded(
-                lambda: dist.all_gather(list(found), vector, group=self.group, async_op=True)
-            )
-        )
-        return found
-
-    def from_first(self, tensor: Tensor) -> Tensor:
-        """What the first rank holds; small."""
-        found = tensor.to(self.device, copy=True).contiguous()
-        others = range(1, self.n)
-        self._passed(
-            [(dist.irecv, found, 0)] if self.rank else [(dist.isend, found, k) for k in others]
+        self._ending(
+            lambda: [dist.all_gather(list(found), vector, group=self.group, async_op=True)]
         )()
         return found
 
-    def agree(self, view: Mapping[str, str], number: float) -> list[float]:
+    def agree(self, view: Mapping[str, str], number: float) -> Numbers:
         """Raise the same sentence on all ranks unless all hold the same view of what comes next.
 
         Returns the number that each rank brought.
@@ -111,19 +114,18 @@ class Ranks:
         told = "\n".join(f"{key}\t{' '.join(value.split())}" for key, value in view.items())
         content = told.encode()[:LONGEST_TOLD]
         mark = int.from_bytes(hashlib.sha256(content).digest()[:8], "big", signed=True)
-        bits = torch.tensor(number, dtype=torch.float64).view(torch.int64)
-        table = self.everyone(torch.tensor([mark, len(content), int(bits)])).cpu()
-        if not bool((table[:, 0] == mark).all()):
-            raise ByzantiumError(self._disagreement(content, int(table[:, 1].max())))
-        numbers: list[float] = table[:, 2].contiguous().view(torch.float64).tolist()
-        return numbers
+        bits = np.float64(number).view(np.int64)
+        marks, lengths, numbers = self.everyone(np.array([mark, len(content), bits])).T.copy()
+        if not (marks == mark).all():
+            raise ByzantiumError(self._disagreement(content, int(lengths.max())))
+        return numbers.view(np.float64)
 
     def _disagreement(self, content: bytes, longest: int) -> str:
-        mine = torch.zeros(min(max(longest, len(content)), LONGEST_TOLD), dtype=torch.uint8)
-        mine[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        mine = np.zeros(min(max(longest, len(content)), LONGEST_TOLD), np.uint8)
+        mine[: len(content)] = list(content)
         views = [
             dict(line.split("\t") for line in _text(row).splitlines() if line.count("\t") == 1)
-            for row in self.everyone(mine).cpu()
+            for row in self.everyone(mine)
         ]
         sentences = []
         for key in dict.fromkeys(key for view in views for key in view):
@@ -137,21 +139,32 @@ class Ranks:
 
     def _passed(self, messages: Sequence[Message], tag: int = 0) -> Callable[[], None]:
         """Begin to send and to receive; call the result to end it."""
-        batch = [
-            dist.P2POp(verb, tensor, group=self.group, tag=tag, group_peer=peer)
-            for verb, tensor, peer in messages
-            if tensor.numel()
-        ]
-        works = self._guarded(lambda: dist.batch_isend_irecv(batch)) if batch else []
+        messages = [message for message in messages if message[1].numel()]
+        return self._ending(lambda: self._begun(messages, tag) if messages else [])
 
-        def finish() -> None:
+    def _begun(self, messages: Sequence[Message], tag: int) -> list[Any]:
+        group = self.group
+        if self.device.type == "cpu":  # without torch's checks, which take as long as a message
+            return [
+                (group.send if sends else group.recv)([tensor], peer, tag)
+                for sends, tensor, peer in messages
+            ]
+        return dist.batch_isend_irecv(
+            [
+                dist.P2POp(dist.isend if sends else dist.irecv, tensor, None, group, tag, peer)
+                for sends, tensor, peer in messages
+            ]
+        )
+
+    def _ending(self, begin: Callable[[], list[Any]]) -> Callable[[], None]:
+        """Begin some works; call the result to end them."""
+        works, limit = self._guarded(begin), timedelta(seconds=self.timeout)
+
+        def wait() -> None:
             for work in works:
-                self._finish(work)
+                work.wait(limit)
 
-        return finish
-
-    def _finish(self, work: Any) -> None:
-        self._guarded(lambda: work.wait(timedelta(seconds=self.timeout)))
+        return lambda: self._guarded(wait)
 
     def _guarded(self, call: Callable[[], Result]) -> Result:
         try:
@@ -164,7 +177,7 @@ class Ranks:
             ) from error
 
 
-def _text(row: Tensor) -> str:
+def _text(row: Numbers) -> str:
     return bytes(row.tolist()).rstrip(b"\0").decode(errors="replace")
 
 

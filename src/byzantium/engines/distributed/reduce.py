@@ -183,4 +183,5 @@ def _of_first(ranks: Ranks, generator: torch.Generator | None) -> torch.Generato
     """A generator that draws what that of the first rank would draw."""
     if generator is None:
         generator = torch.Generator().manual_seed(secrets.randbits(63))
-    return torch.Generator().set_state(ranks.from_first(generator.get_state()).cpu())
+    state = ranks.from_first(generator.get_state().cpu().numpy())
+    return torch.Generator().set_state(torch.from_numpy(state))

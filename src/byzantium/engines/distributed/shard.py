@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -45,12 +45,12 @@ class Shard(Source):
     """
 
     def __init__(
-        self, vector: Tensor, ranks: Ranks, norms: Sequence[float], out: Tensor | None = None
+        self, vector: Tensor, ranks: Ranks, norms: Array, out: Tensor | None = None
     ) -> None:
         self.vector, self.ranks, self.out = vector.contiguous(), ranks, out
         self.n, self.dtype, self.device = ranks.n, vector.dtype, vector.device
         self.unreadable = {}
-        self.norms = np.array(norms)
+        self.norms = norms
         starts = range(0, len(vector), CHUNK)
         self.chunks = [slice(start, min(start + CHUNK, len(vector))) for start in starts]
         self.widths = [_widths(chunk.stop - chunk.start, self.n) for chunk in self.chunks]
@@ -58,6 +58,7 @@ class Shard(Source):
         self._arrived: list[Matrix] = []
         self._deciding, self._untold = False, list[Array]()
         self._coming: list[tuple[Tensor, Callable[[], None]]] | None = None
+        self._found: Tensor | None = None
 
     @property
     def dimension(self) -> int:
@@ -98,14 +99,25 @@ class Shard(Source):
                 self._arrived.append(Matrix(matrix))
             yield self._arrived[k]
 
+    def room(self, dtype: torch.dtype) -> Tensor:
+        """The place of these columns in the whole, if it is one piece, for the first who asks.
+
+        But the vector of this rank stays as it is until there is an aggregate.
+        """
+        kept = self.out is not None and self.out.data_ptr() == self.vector.data_ptr()
+        if kept or self._found is not None or dtype != self.dtype or len(self.chunks) != 1:
+            return super().room(dtype)
+        self._found = self._output(dtype)
+        return torch.split(self._found, self.widths[0])[self.ranks.rank]
+
     def result(self, vector: Tensor, rows: Rows) -> Tensor:
         return vector.to(self.dtype)
 
     def total(self, sums: Array) -> Array:
         """The sum over all ranks, which the first rank takes, in the order of the ranks."""
         self._tell_all()
-        found = self.ranks.at_first(torch.from_numpy(sums))
-        return self.agreed(sums if found is None else np.add.reduce(found.cpu().numpy(), axis=0))
+        found = self.ranks.at_first(sums)
+        return self.agreed(sums if found is None else np.add.reduce(found, axis=0))
 
     def agreed(self, decision: Array) -> Array:
         """What the first rank found, the same on all ranks; while it decides, it tells nothing."""
@@ -151,11 +163,11 @@ class Shard(Source):
         """Tell the others something where they await so many numbers; of a decision, its length."""
         message = np.zeros(1 + awaited)
         message[0], message[1 : 1 + found.size] = decided, found.ravel()
-        self.ranks.from_first(torch.from_numpy(message))
+        self.ranks.from_first(message)
 
     def _heard(self, size: int) -> Array:
         """What the first rank tells, where so many numbers are awaited."""
-        message = self.ranks.from_first(torch.empty(1 + size, dtype=torch.float64)).cpu().numpy()
+        message = self.ranks.from_first(np.empty(1 + size))
         if decided := int(message[0]):
             raise _DecidedError(message[1 : 1 + decided])
         return message[1:]
@@ -169,9 +181,9 @@ class Shard(Source):
         return torch.cat(parts) if parts else vector[:0]
 
     def whole(self, vector: Tensor) -> Tensor:
-        found = self.out
-        if found is None or found.dtype != vector.dtype or not found.is_contiguous():
-            found = vector.new_empty(self.dimension)
+        found = self._found
+        if found is None or found.dtype != vector.dtype:
+            found = self._output(vector.dtype)
         if self._coming is not None:  # what arrived has been read
             _spare[:] = [self._memory]
             self._coming, self._arrived = None, []
@@ -184,6 +196,12 @@ class Shard(Source):
         for end in endings:
             end()
         return found
+
+    def _output(self, dtype: torch.dtype) -> Tensor:
+        """Memory for the whole aggregate."""
+        if self.out is not None and self.out.dtype == dtype and self.out.is_contiguous():
+            return self.out
+        return self.vector.new_empty(self.dimension, dtype=dtype)
 
 
 def _taken(size: int, like: Tensor) -> Tensor:
