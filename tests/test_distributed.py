@@ -119,7 +119,7 @@ SENTENCES = {
     "dtype": "(40,) of torch.float64 on ranks 0, 1, 2, 3 and (40,) of torch.float32 on rank 4",
     "shape": "(1, 40) of torch.float64 on rank 4",
     "kind": "a list on rank 4",
-    "generator": "a int on rank 4",
+    "generator": "an int on rank 4",
     "out": "out unknown on ranks 0, 1, 2, 3 and (39,) of torch.float32 on rank 4",
     "mode": "replicated False on ranks 0, 1, 2, 3 and True on rank 4",
     "state": "state none on ranks 0, 1, 2, 3 and centre (40,)",

@@ -105,7 +105,7 @@ CALLING: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: bz.Median()(torch.ones(4, 2), 7),  # type: ignore[call-overload]
         TypeError,
-        "generator must be a torch.Generator or None, got a int",
+        "generator must be a torch.Generator or None, got an int",
     ),
 ]
 

@@ -335,7 +335,7 @@ ERRORS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: iid()(THREE, 1, 7),  # type: ignore[arg-type]
         TypeError,
-        "iid() needs a torch.Generator as generator, got a int",
+        "iid() needs a torch.Generator as generator, got an int",
     ),
     (
         lambda: read("dirichlt(0.1)"),
@@ -351,7 +351,7 @@ ERRORS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: read(""), ValueError, "'' is not of the form 'name(argument=value)'"),
     (lambda: read("iid() >> iid()"), ValueError, "is not of the form 'name(argument=value)'"),
     (lambda: read("__import__('os')"), ValueError, "names '__import__', which does not exist"),
-    (lambda: read(7), TypeError, "is needed, got a int"),  # type: ignore[arg-type]
+    (lambda: read(7), TypeError, "is needed, got an int"),  # type: ignore[arg-type]
 ]
 
 

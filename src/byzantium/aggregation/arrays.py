@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from byzantium.core import KindError
+from byzantium.core import KindError, kind_of
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -53,10 +53,10 @@ class Row:
         elif isinstance(row, list | tuple):
             arrays = dict(enumerate(row))
         else:
-            return cls({}, None, f"is a {type(row).__name__}")
+            return cls({}, None, f"is {kind_of(row)}")
         for key, array in arrays.items():
             if not _is_array(array):
-                return cls({}, None, f"holds a {type(array).__name__} at {key!r}")
+                return cls({}, None, f"holds {kind_of(array)} at {key!r}")
             if _dtype(array) is None:
                 return cls({}, None, f"holds numbers of the kind {array.dtype} at {key!r}")
         return cls(arrays, form)

@@ -23,7 +23,7 @@ from byzantium.aggregation.points import Array, GivenPoints, row_norms
 from byzantium.aggregation.report import Report, rejections
 from byzantium.aggregation.sources import Source, as_source
 from byzantium.aggregation.stage import Stage
-from byzantium.core import ByzantiumError, KindError, Stateful, TooManyRejected, fork_safe
+from byzantium.core import ByzantiumError, KindError, Stateful, TooManyRejected, fork_safe, kind_of
 
 logger = logging.getLogger("byzantium")
 
@@ -222,8 +222,7 @@ def _through(
 ) -> Geometry:
     """The geometry after the mixings among some steps."""
     if not isinstance(generator, torch.Generator | None):
-        kind = type(generator).__name__
-        raise KindError(f"generator must be a torch.Generator or None, got a {kind}")
+        raise KindError(f"generator must be a torch.Generator or None, got {kind_of(generator)}")
     for step in steps:
         if isinstance(step, Mixing):
             matrix = geometry.basis.source.agreed(step.matrix(geometry, generator))

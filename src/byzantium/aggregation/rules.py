@@ -13,7 +13,7 @@ from byzantium.aggregation.geometry import SUMS_TO_ONE, Geometry
 from byzantium.aggregation.pipeline import Rule
 from byzantium.aggregation.points import Array, backend
 from byzantium.aggregation.sources import Source
-from byzantium.core import ByzantiumError
+from byzantium.core import ByzantiumError, kind_of
 
 
 class Weighting(Rule):
@@ -87,8 +87,8 @@ class MatrixRule(Rule):
         if not isinstance(aggregate, Tensor) or aggregate.shape != (source.d,):
             shape = tuple(getattr(aggregate, "shape", ()))
             raise ByzantiumError(
-                f"{self!r} must give one vector of dimension {source.d}, got a "
-                f"{type(aggregate).__name__} of shape {shape}"
+                f"{self!r} must give one vector of dimension {source.d}, got "
+                f"{kind_of(aggregate)} of shape {shape}"
             )
         return aggregate.detach().to(rows), None
 

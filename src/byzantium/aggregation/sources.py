@@ -17,7 +17,7 @@ from torch import Tensor
 
 from byzantium.aggregation.arrays import FLOATS, Row, columns_of, commonest, copy_into, flat, middle
 from byzantium.aggregation.plain import column_blocks
-from byzantium.core import ByzantiumError, KindError, spread
+from byzantium.core import ByzantiumError, KindError, kind_of, spread
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -309,5 +309,5 @@ def _source(updates: Any, like: Any, strict: bool) -> Source:
         return Vectors(updates, like, strict)
     raise KindError(
         "updates must be one matrix (n, d), or n vectors, mappings or lists of arrays, "
-        f"got a {type(updates).__name__}"
+        f"got {kind_of(updates)}"
     )

@@ -7,6 +7,7 @@ from .errors import ByzantiumError as ByzantiumError
 from .errors import KindError as KindError
 from .errors import MissingLibraryError as MissingLibraryError
 from .errors import TooManyRejected as TooManyRejected
+from .errors import kind_of as kind_of
 from .errors import needed as needed
 from .fields import Beta as Beta
 from .fields import Bounds as Bounds

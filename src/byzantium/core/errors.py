@@ -65,6 +65,16 @@ class MissingLibraryError(ByzantiumError, ImportError):
     """
 
 
+def kind_of(value: object) -> str:
+    """What messages call the type of a value.
+
+    >>> kind_of([1]), kind_of(1)
+    ('a list', 'an int')
+    """
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
+
+
 def needed(library: str, extra: str, purpose: str) -> ModuleType:
     """Import an optional library; where it is missing, raise a sentence that says how to get it.
 

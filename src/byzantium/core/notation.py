@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from byzantium.core.errors import ByzantiumError, KindError
+from byzantium.core.errors import ByzantiumError, KindError, kind_of
 from byzantium.core.fields import fitted_arguments
 from byzantium.core.formula import Formula
 
@@ -41,7 +41,7 @@ def read(
     (1, 2)
     """
     if not isinstance(text, str):
-        raise KindError(f"a text of the form {form!r} is needed, got a {type(text).__name__}")
+        raise KindError(f"a text of the form {form!r} is needed, got {kind_of(text)}")
     if len(text) > LONGEST:
         raise ByzantiumError(
             f"{text[:40]!r}... is {len(text)} characters long, more than the {LONGEST} allowed"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.aggregation import Source, column_blocks, middle
-from byzantium.core import ByzantiumError, KindError, cached_property, files, spread
+from byzantium.core import ByzantiumError, KindError, cached_property, files, kind_of, spread
 from byzantium.engines.checkpoints import (
     Checkpoint,
     Entry,
@@ -131,7 +131,7 @@ class Files(Source):
     def relative_to(self, base: Any) -> Source:
         """The same checkpoints, relative to a base."""
         if not isinstance(base, str | os.PathLike):
-            raise KindError(f"the base of files is a file, got a {type(base).__name__}")
+            raise KindError(f"the base of files is a file, got {kind_of(base)}")
         relative = Files(self.paths, base, self.force)
         relative.watch = self.watch
         return relative

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from byzantium.core import ByzantiumError, files
+from byzantium.core import ByzantiumError, files, kind_of
 
 logger = logging.getLogger("byzantium")
 
@@ -96,7 +96,7 @@ def load(path: Path) -> State:
         why = str(error).strip().partition("\n")[0][:200]
         raise CheckpointError(f"{path} does not hold a state: {why}") from error
     if not isinstance(state, dict):
-        raise CheckpointError(f"{path} does not hold a state, but a {type(state).__name__}")
+        raise CheckpointError(f"{path} does not hold a state, but {kind_of(state)}")
     return state
 
 

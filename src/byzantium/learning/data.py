@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from byzantium.core import ByzantiumError, Members, files, notation
+from byzantium.core import ByzantiumError, Members, files, kind_of, notation
 from byzantium.learning import own
 from byzantium.learning.dataset import Dataset
 from byzantium.learning.formats import CLASSES, File, Pixels, Samples, decode_cifar, decode_idx
@@ -101,7 +101,7 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
     text, make = spelled(name)
     data = make()
     if not isinstance(data, Dataset):
-        raise ByzantiumError(f"{text} must make a Dataset, it made a {type(data).__name__}")
+        raise ByzantiumError(f"{text} must make a Dataset, it made {kind_of(data)}")
     return data
 
 

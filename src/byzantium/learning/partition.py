@@ -25,6 +25,7 @@ from byzantium.core import (
     checked,
     fitted,
     fitted_arguments,
+    kind_of,
     notation,
     offered,
 )
@@ -87,7 +88,7 @@ class Partition:
             )
         if not isinstance(generator, torch.Generator):
             raise KindError(
-                f"{self} needs a torch.Generator as generator, got a {type(generator).__name__}"
+                f"{self} needs a torch.Generator as generator, got {kind_of(generator)}"
             )
         # The numbers are NumPy's, whose Dirichlet is right for tiny alpha, where Gamma variates
         # vanish in float64. One draw seeds them, on whatever device the generator is.

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from byzantium.core import Beta, ByzantiumError, KindError, fitted
+from byzantium.core import Beta, ByzantiumError, KindError, fitted, kind_of
 from byzantium.learning.gradients import WorkerGradients
 from byzantium.learning.losses import Loss, cross_entropy
 
@@ -96,7 +96,7 @@ def _as_tensor(name: str, entry: Any) -> Tensor:
     if isinstance(entry, Tensor):
         return entry
     if not isinstance(entry, np.ndarray):
-        raise KindError(f"momentum needs tensors or arrays, {name} is a {type(entry).__name__}")
+        raise KindError(f"momentum needs tensors or arrays, {name} is {kind_of(entry)}")
     if not entry.flags.writeable:
         raise ByzantiumError(
             f"momentum is written over an update, and {name} is read-only; give a copy of it"

@@ -28,6 +28,7 @@ from byzantium.core import (
     Members,
     Plugin,
     check_dataclass,
+    kind_of,
     notation,
     offered_as,
 )
@@ -124,8 +125,8 @@ def _load_entry(entry: importlib.metadata.EntryPoint) -> Plugin:
         module = entry.load()
     if not isinstance(module, ModuleType):
         raise ByzantiumError(
-            f"the plugin {entry.name} must name a module in the group {GROUP!r}, it names a "
-            f"{type(module).__name__}"
+            f"the plugin {entry.name} must name a module in the group {GROUP!r}, it names "
+            f"{kind_of(module)}"
         )
     version = entry.dist.version if entry.dist is not None else "?"
     plugin = Plugin(entry.name, f"sha256:{_digest_of_package(module, version)}")

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from byzantium.core import ByzantiumError, files
+from byzantium.core import ByzantiumError, files, kind_of
 from byzantium.learning import metrics as measured
 
 #: What was measured at an evaluation, by name: a line of metrics.jsonl.
@@ -156,7 +156,7 @@ def entries(path: Path) -> list[Any]:
         except FileNotFoundError:
             return []
         if not isinstance(values, list):
-            raise ByzantiumError(f"it must hold a list, not a {type(values).__name__}")
+            raise ByzantiumError(f"it must hold a list, not {kind_of(values)}")
         return values
 
 
@@ -219,7 +219,7 @@ def _parsed(path: Path, text: str) -> Any:
 
 def _mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ByzantiumError(f"it must hold names and values, not a {type(value).__name__}")
+        raise ByzantiumError(f"it must hold names and values, not {kind_of(value)}")
     return value
 
 

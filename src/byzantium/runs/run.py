@@ -21,6 +21,7 @@ from byzantium.core import (
     PositiveMeasure,
     Seed,
     files,
+    kind_of,
     notation,
 )
 from byzantium.learning import metrics
@@ -232,8 +233,8 @@ class Run(Job):
             torch.manual_seed(self.seed)
             model: nn.Module = build(data)
         if not isinstance(model, torch.nn.Module):
-            kind = type(model).__name__
-            raise ByzantiumError(f"the model {self.model} must be an nn.Module, got a {kind}")
+            kind = kind_of(model)
+            raise ByzantiumError(f"the model {self.model} must be an nn.Module, got {kind}")
         return model
 
     def check_parts(self, data: Dataset) -> None:

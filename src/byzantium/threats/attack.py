@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from byzantium.aggregation import Aggregator, moments
-from byzantium.core import ByzantiumError, Formula, Stateful, cached_property, fork_safe
+from byzantium.core import ByzantiumError, Formula, Stateful, cached_property, fork_safe, kind_of
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Attack(Formula, Stateful, ABC):
         d = honest.shape[1]
         if not isinstance(sent, Tensor) or sent.shape not in ((d,), (1, d), (q, d)):
             raise ByzantiumError(
-                f"{self!r} must send {q} vectors of dimension {d}, or one for all attackers, got a "
-                f"{type(sent).__name__} of shape {tuple(getattr(sent, 'shape', ()))}"
+                f"{self!r} must send {q} vectors of dimension {d}, or one for all attackers, got "
+                f"{kind_of(sent)} of shape {tuple(getattr(sent, 'shape', ()))}"
             )
         return sent.detach().to(honest).expand(q, d)

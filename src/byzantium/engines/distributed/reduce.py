@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from byzantium.aggregation import Aggregator, Matrix, Report, Source, check_sizes, row_norms
-from byzantium.core import ByzantiumError, KindError, PositiveMeasure, fitted
+from byzantium.core import ByzantiumError, KindError, PositiveMeasure, fitted, kind_of
 from byzantium.engines.distributed.ranks import TIMEOUT, Ranks
 from byzantium.engines.distributed.shard import Shard
 from byzantium.guarantees import announce
@@ -167,7 +167,7 @@ def _view(vector: Any, rule: Any, generator: Any, replicated: bool) -> dict[str,
 
 def _kind(value: Any) -> str:
     if not isinstance(value, Tensor):
-        return f"a {type(value).__name__}"
+        return kind_of(value)
     if value.layout != torch.strided:
         return f"{value.layout} of {value.dtype}"
     return f"{tuple(value.shape)} of {value.dtype}"

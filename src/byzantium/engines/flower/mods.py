@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from torch import Tensor
 
-from byzantium.core import Bounds, ByzantiumError, Formula, KindError, Measure, notation
+from byzantium.core import Bounds, ByzantiumError, Formula, KindError, Measure, kind_of, notation
 from byzantium.engines.flower.replies import Arrays, record_of
 from byzantium.engines.flower.vectors import change, moved
 from byzantium.learning import Momentum
@@ -239,7 +239,7 @@ def misbehaviour(attack: Attack | Misdeed | str) -> Attack | Misdeed:
             f"{attack!r} must see what other nodes send; the strategy rehearses it: "
             "RobustStrategy(..., rehearse=attack, nodes=2)"
         )
-    raise KindError(f"byzantine needs an attack or its notation, got a {type(attack).__name__}")
+    raise KindError(f"byzantine needs an attack or its notation, got {kind_of(attack)}")
 
 
 def _changed(model: Arrays, arrays: Arrays, attack: Callable[[Tensor], Tensor]) -> Arrays:

@@ -32,6 +32,7 @@ from byzantium.core import (
     Positive,
     TooManyRejected,
     fitted,
+    kind_of,
 )
 from byzantium.engines.flower.record import Record
 from byzantium.engines.flower.rehearsal import Rehearsal
@@ -398,10 +399,9 @@ class RobustStrategy(FedAvg):
         rule = self.given
         if not isinstance(rule, Aggregator | str):
             rule = rule(n)
-        if isinstance(rule, str):
-            rule = parse_rule(rule, f=f)
+        rule = parse_rule(rule, f=f) if isinstance(rule, str) else rule
         if not isinstance(rule, Aggregator):
-            raise KindError(f"RobustStrategy needs a rule, got a {type(rule).__name__}")
+            raise KindError(f"RobustStrategy needs a rule, got {kind_of(rule)}")
         for stage in rule.stages:
             if stage.bad not in (None, f):
                 raise ByzantiumError(
