@@ -199,6 +199,19 @@ def test_the_base_says_what_is_right(tmp_path: Path) -> None:
         Files(paths, base=paths[0])
 
 
+@pytest.mark.parametrize("rule", [bz.Krum(f=1), bz.Median()], ids=repr)
+def test_nobody_is_blamed_for_a_base_that_is_not_finite(
+    rule: bz.Aggregator, tmp_path: Path
+) -> None:
+    paths = saved([{"w": torch.ones(3) + i} for i in range(7)], tmp_path)
+    base = tmp_path / "base.safetensors"
+    save_file({"w": torch.tensor([0.0, torch.nan, 0.0])}, base)
+    with pytest.raises(bz.ByzantiumError) as told:
+        merge(rule, paths, tmp_path / "merged.safetensors", base=base)
+    assert str(told.value) == "the base holds numbers that are not finite"
+    assert not (tmp_path / "merged.safetensors").exists()
+
+
 # -- sharded checkpoints ------------------------------------------------------------------------
 
 

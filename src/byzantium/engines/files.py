@@ -180,6 +180,8 @@ class Files(Source):
             return None
         values = torch.empty(columns.stop - columns.start, dtype=self.working).numpy()
         self._read(-1, columns, values)
+        if not np.isfinite(values).all():
+            raise ByzantiumError("the base holds numbers that are not finite")
         return values
 
     def block(self, columns: slice, rows: Rows) -> Tensor:
