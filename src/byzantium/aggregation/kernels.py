@@ -302,7 +302,7 @@ def gram(real: str, tile: int) -> list[Function]:
 
 @kernel
 def gram_of_few(real: str, n: int) -> list[Function]:
-    """What `gram` does, for so few rows that all sums stay in registers."""
+    """Set products[i * n + j] to what `gram` adds, for rows so few that sums stay in registers."""
     function = Function("gram_of_few")
     rows = function.array("rows", ADDRESS)
     advances = function.array("advances", INTEGER)
