@@ -77,23 +77,27 @@ def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], referen
     vectors = [  # the origin is the same in all columns: it need not be longer
         matrix.new_zeros(size) if anchor is None else anchor.contiguous() for anchor in anchors
     ]
-    addresses = np.append(_addresses(matrix, rows), [v.data_ptr() for v in vectors]).astype(
-        np.int64
-    )
-    advances = np.ones(n, dtype=np.int64)
-    advances[len(rows) :] = [anchor is not None for anchor in anchors]
+    addresses, advances = _addresses(matrix, rows), np.ones(n, dtype=np.int64)
+    if anchors:
+        addresses = np.append(addresses, [vector.data_ptr() for vector in vectors])
+        advances[len(rows) :] = [anchor is not None for anchor in anchors]
+    base = int(addresses[reference])
+    if kernels.few(n):
+        kernel = kernels.gram_of_few(real, n)
+
+        def few(first: int, last: int) -> Array:
+            products = _room(n, n)
+            kernel(addresses, advances, base, first, last, products)
+            return products
+
+        return _sum(_over_columns(few, n, d))
     # The reference itself is at zero, and so are its products.
-    base, others = int(addresses[reference]), np.delete(np.arange(n), reference)
+    others = np.delete(np.arange(n), reference)
     addresses, advances, tile = addresses[others], advances[others], kernels.tile_of(n - 1)
-    stride = -(-(n - 1) // tile) * tile
+    kernel, stride = kernels.gram(real, tile), -(-(n - 1) // tile) * tile
 
     def part(first: int, last: int) -> Array:
-        if kernels.few(n - 1):
-            products = _room(n - 1, n - 1)
-            kernels.gram_of_few(real, n - 1)(addresses, advances, base, first, last, products)
-            return products
         block, products = _room(stride * size), _room(stride, stride)
-        kernel = kernels.gram(real, tile)
         kernel(addresses, n - 1, advances, base, first, last, block, size, products, stride)
         return products
 

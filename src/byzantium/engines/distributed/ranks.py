@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ class LostRankError(ByzantiumError, RuntimeError):
 
 
 class Ranks:
-    """The n ranks of a group, of which this process is one.
+    """The n ranks of a group, of which this process is one; a context, which ends what it sent.
 
     What they tell each other goes to each one directly. (The all-gather of gloo hands long vectors
     around a ring, and takes two to five times as long; its all-to-all wants them laid out n times
@@ -52,6 +52,15 @@ class Ranks:
             raise ByzantiumError("this process is not a member of the group that it was given")
         self.device = device
         self.timeout = timeout
+        self._under_way: list[Any] = []  # what was sent, and may not have arrived yet
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        """All that was sent has arrived, unless a rank is lost."""
+        if kind is not LostRankError:
+            self._end([])
 
     def exchange(
         self, arrives: Sequence[Tensor], leaves: Sequence[Tensor], tag: int = 0
@@ -72,7 +81,7 @@ class Ranks:
     def at_first(self, numbers: Numbers) -> Numbers | None:
         """(n, ...), on the first rank only: what each rank holds, of the same shape; small."""
         if self.rank:
-            self._passed([(True, self._tensor(numbers), 0)])()
+            self._sent(numbers, [0])
             return None
         found = self._tensor(np.broadcast_to(numbers, (self.n, *numbers.shape)).copy())
         self._passed([(False, found[k], k) for k in range(1, self.n)])()
@@ -90,10 +99,20 @@ class Ranks:
 
     def from_first(self, numbers: Numbers) -> Numbers:
         """What the first rank holds, in the place of what the others hold; small."""
+        if not self.rank:
+            self._sent(numbers, range(1, self.n))
+            return numbers
         found = self._tensor(numbers)
-        others = range(1, self.n)
-        self._passed([(False, found, 0)] if self.rank else [(True, found, k) for k in others])()
+        self._passed([(False, found, 0)])()
         return found.cpu().numpy()
+
+    def _sent(self, numbers: Numbers, to: Iterable[int]) -> None:
+        """Send them to some ranks, and do not wait: who waits for something next does.
+
+        Until then they must not change.
+        """
+        tensor = self._tensor(numbers)
+        self._under_way += self._guarded(lambda: self._begun([(True, tensor, k) for k in to], 0))
 
     def _tensor(self, numbers: Numbers) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(numbers)).to(self.device)
@@ -158,13 +177,19 @@ class Ranks:
 
     def _ending(self, begin: Callable[[], list[Any]]) -> Callable[[], None]:
         """Begin some works; call the result to end them."""
-        works, limit = self._guarded(begin), timedelta(seconds=self.timeout)
+        works = self._guarded(begin)
+        return lambda: self._end(works)
+
+    def _end(self, works: Sequence[Any]) -> None:
+        limit = timedelta(seconds=self.timeout)
 
         def wait() -> None:
-            for work in works:
+            # The last first: when it has ended, so have the others, and each pause costs time.
+            for work in [*reversed(works), *self._under_way]:
                 work.wait(limit)
+            self._under_way.clear()
 
-        return lambda: self._guarded(wait)
+        self._guarded(wait)
 
     def _guarded(self, call: Callable[[], Result]) -> Result:
         try:

@@ -109,36 +109,36 @@ def _met(
     """
     device = vector.device if isinstance(vector, Tensor) else torch.device("cpu")
     timeout = fitted("robust_all_reduce", "timeout", timeout, PositiveMeasure)
-    ranks = Ranks(group, device, timeout)
-    usable = _is_vector(vector)
-    norm = float(row_norms(Matrix(vector.detach()[None]))[0]) if usable else 0.0
-    view = _view(vector, rule, generator, replicated)
-    if usable and out is not None and _kind(out) != _kind(vector):
-        view["out"] = _kind(out)
-    norms = ranks.agree(view, norm)
-    if not isinstance(rule, Aggregator):
-        raise KindError(f"rule must be an Aggregator, got {_kind(rule)}")
-    if not usable:
-        raise ByzantiumError(
-            f"each rank brings one dense vector (d,) of floats, got {_kind(vector)}"
-        )
-    if not _fits(generator, replicated):
-        raise KindError(
-            "generator must be None or a torch.Generator, and with replicated=True one on the CPU, "
-            f"got {_kind(generator)}"
-        )
-    if "out" in view:
-        raise ByzantiumError(f"out must be like the vector, {_kind(vector)}, got {_kind(out)}")
-    check_sizes(rule.stages, ranks.n)
-    if ranks.rank == 0:
-        announce(rule, ranks.n)
-    if not replicated:
-        yield Shard(vector.detach(), ranks, norms, out), generator
-        return
-    drawn = _of_first(ranks, generator)
-    yield Matrix(ranks.gathered(vector.detach().contiguous())), drawn
-    if generator is not None and ranks.rank == 0:
-        generator.set_state(drawn.get_state())
+    with Ranks(group, device, timeout) as ranks:
+        usable = _is_vector(vector)
+        norm = float(row_norms(Matrix(vector.detach()[None]))[0]) if usable else 0.0
+        view = _view(vector, rule, generator, replicated)
+        if usable and out is not None and _kind(out) != _kind(vector):
+            view["out"] = _kind(out)
+        norms = ranks.agree(view, norm)
+        if not isinstance(rule, Aggregator):
+            raise KindError(f"rule must be an Aggregator, got {_kind(rule)}")
+        if not usable:
+            raise ByzantiumError(
+                f"each rank brings one dense vector (d,) of floats, got {_kind(vector)}"
+            )
+        if not _fits(generator, replicated):
+            raise KindError(
+                "generator must be None or a torch.Generator, and with replicated=True one on the "
+                f"CPU, got {_kind(generator)}"
+            )
+        if "out" in view:
+            raise ByzantiumError(f"out must be like the vector, {_kind(vector)}, got {_kind(out)}")
+        check_sizes(rule.stages, ranks.n)
+        if ranks.rank == 0:
+            announce(rule, ranks.n)
+        if not replicated:
+            yield Shard(vector.detach(), ranks, norms, out), generator
+            return
+        drawn = _of_first(ranks, generator)
+        yield Matrix(ranks.gathered(vector.detach().contiguous())), drawn
+        if generator is not None and ranks.rank == 0:
+            generator.set_state(drawn.get_state())
 
 
 def _is_vector(vector: Any) -> bool:
