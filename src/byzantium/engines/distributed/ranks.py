@@ -69,11 +69,10 @@ class Ranks:
 
         tag: tells exchanges apart that are under way together.
         """
-        messages: list[Message] = []
-        for k in range(1, self.n):  # everybody begins with another one
-            to, of = (self.rank + k) % self.n, (self.rank - k) % self.n
-            messages += [(True, leaves[to], to), (False, arrives[of], of)]
-        end = self._passed(messages, tag)
+        others = [(self.rank + k) % self.n for k in range(1, self.n)]  # all begin with another one
+        sent = [(True, leaves[k], k) for k in others]
+        received = [(False, arrives[k], k) for k in reversed(others)]
+        end = self._passed(sent + received, tag)
         if arrives[self.rank].data_ptr() != leaves[self.rank].data_ptr():
             arrives[self.rank].copy_(leaves[self.rank])
         return end
