@@ -1,11 +1,11 @@
 """Times robust all-reduce on ranks over gloo: python ranks.py RANKS D REPEATS; prints JSON lines.
 
-In each repeat every contestant has its turn, and the slowest rank counts; of the repeats, the
-fastest. Ranks meet by a file and talk over loopback, so that nothing listens elsewhere.
+In each repeat every contestant has its turn, and the slowest rank counts. The last line has the
+fastest of the repeats ("seconds") and their median ("middle"). Ranks meet by a file and talk over
+loopback, so that nothing listens elsewhere.
 """
 
 import json
-import math
 import multiprocessing
 import os
 import sys
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 
 import torch
@@ -50,7 +51,7 @@ def measure(rank: int, n: int, d: int, repeats: int, meeting: Path) -> None:
         world_size=n,
         timeout=timedelta(minutes=5),
     )
-    best: dict[str, float] = {}
+    times: dict[str, list[float]] = {}
     group = contestants(d, rank)
     for repeat in range(repeats + 1):
         for name, call in group.items():
@@ -62,10 +63,13 @@ def measure(rank: int, n: int, d: int, repeats: int, meeting: Path) -> None:
             seconds = torch.tensor(perf_counter() - start)
             dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
             if repeat:  # the first is for warming up
-                best[name] = min(best.get(name, math.inf), float(seconds))
-        line = {"repeat": repeat} if repeat < repeats else {"seconds": best}
-        if rank == 0:
-            print(json.dumps(line), flush=True)
+                times.setdefault(name, []).append(float(seconds))
+        if rank == 0 and repeat < repeats:
+            print(json.dumps({"repeat": repeat}), flush=True)
+    if rank == 0:
+        fastest = {name: min(found) for name, found in times.items()}
+        middle = {name: median(found) for name, found in times.items()}
+        print(json.dumps({"seconds": fastest, "middle": middle}), flush=True)
     dist.destroy_process_group()
 
 

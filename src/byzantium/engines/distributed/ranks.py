@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Self, TypeVar
+from functools import partial
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -15,7 +16,6 @@ from torch import Tensor
 
 from byzantium.core import ByzantiumError
 
-Result = TypeVar("Result")
 Numbers = NDArray[Any]
 # Whether to send, what to send or to fill, and the other rank.
 Message = tuple[bool, Tensor, int]
@@ -72,18 +72,20 @@ class Ranks:
         others = [(self.rank + k) % self.n for k in range(1, self.n)]  # all begin with another one
         sent = [(True, leaves[k], k) for k in others]
         received = [(False, arrives[k], k) for k in reversed(others)]
-        end = self._passed(sent + received, tag)
+        works = self._begin(sent + received, tag)
         if arrives[self.rank].data_ptr() != leaves[self.rank].data_ptr():
             arrives[self.rank].copy_(leaves[self.rank])
-        return end
+        return partial(self._end, works)
 
     def at_first(self, numbers: Numbers) -> Numbers | None:
         """(n, ...), on the first rank only: what each rank holds, of the same shape; small."""
         if self.rank:
             self._sent(numbers, [0])
             return None
-        found = self._tensor(np.broadcast_to(numbers, (self.n, *numbers.shape)).copy())
-        self._passed([(False, found[k], k) for k in range(1, self.n)])()
+        place = np.empty((self.n, *numbers.shape), numbers.dtype)
+        place[0] = numbers
+        found = self._tensor(place)
+        self._end(self._begin([(False, found[k], k) for k in range(1, self.n)]))
         return found.cpu().numpy()
 
     def everyone(self, numbers: Numbers) -> Numbers:
@@ -102,7 +104,7 @@ class Ranks:
             self._sent(numbers, range(1, self.n))
             return numbers
         found = self._tensor(numbers)
-        self._passed([(False, found, 0)])()
+        self._end(self._begin([(False, found, 0)]))
         return found.cpu().numpy()
 
     def _sent(self, numbers: Numbers, to: Iterable[int]) -> None:
@@ -111,7 +113,7 @@ class Ranks:
         Until then they must not change.
         """
         tensor = self._tensor(numbers)
-        self._under_way += self._guarded(lambda: self._begun([(True, tensor, k) for k in to], 0))
+        self._under_way += self._begin([(True, tensor, k) for k in to])
 
     def _tensor(self, numbers: Numbers) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(numbers)).to(self.device)
@@ -119,9 +121,11 @@ class Ranks:
     def gathered(self, vector: Tensor) -> Tensor:
         """(n, d): the same, for vectors that are too large to be laid out n times over."""
         found = vector.new_empty(self.n, len(vector))
-        self._ending(
-            lambda: [dist.all_gather(list(found), vector, group=self.group, async_op=True)]
-        )()
+        try:
+            work = dist.all_gather(list(found), vector, group=self.group, async_op=True)
+        except RuntimeError as error:
+            raise self._lost(error) from error
+        self._end([work])
         return found
 
     def agree(self, view: Mapping[str, str], number: float) -> Numbers:
@@ -155,50 +159,41 @@ class Ranks:
                 sentences.append(f"{key} {told}")
         return f"the ranks disagree on what to aggregate: {'; '.join(sentences)}"
 
-    def _passed(self, messages: Sequence[Message], tag: int = 0) -> Callable[[], None]:
-        """Begin to send and to receive; call the result to end it."""
-        messages = [message for message in messages if message[1].numel()]
-        return self._ending(lambda: self._begun(messages, tag) if messages else [])
-
-    def _begun(self, messages: Sequence[Message], tag: int) -> list[Any]:
-        group = self.group
-        if self.device.type == "cpu":  # without torch's checks, which take as long as a message
-            return [
-                (group.send if sends else group.recv)([tensor], peer, tag)
-                for sends, tensor, peer in messages
-            ]
-        return dist.batch_isend_irecv(
-            [
+    def _begin(self, messages: Sequence[Message], tag: int = 0) -> list[Any]:
+        """Begin to send and to receive; returns what is then under way, for `_end`."""
+        group, messages = self.group, [message for message in messages if message[1].numel()]
+        try:
+            if self.device.type == "cpu":  # without torch's checks, which take as long as a message
+                return [
+                    (group.send if sends else group.recv)([tensor], peer, tag)
+                    for sends, tensor, peer in messages
+                ]
+            batch = [
                 dist.P2POp(dist.isend if sends else dist.irecv, tensor, None, group, tag, peer)
                 for sends, tensor, peer in messages
             ]
-        )
-
-    def _ending(self, begin: Callable[[], list[Any]]) -> Callable[[], None]:
-        """Begin some works; call the result to end them."""
-        works = self._guarded(begin)
-        return lambda: self._end(works)
+            return dist.batch_isend_irecv(batch) if batch else []
+        except RuntimeError as error:
+            raise self._lost(error) from error
 
     def _end(self, works: Sequence[Any]) -> None:
+        """Wait for them, and for all else that is under way."""
         limit = timedelta(seconds=self.timeout)
-
-        def wait() -> None:
-            # The last first: when it has ended, so have the others, and each pause costs time.
-            for work in [*reversed(works), *self._under_way]:
-                work.wait(limit)
-            self._under_way.clear()
-
-        self._guarded(wait)
-
-    def _guarded(self, call: Callable[[], Result]) -> Result:
         try:
-            return call()
+            # The last first: when it has ended, so have the others, and each pause costs time.
+            for work in reversed(works):
+                work.wait(limit)
+            while self._under_way:
+                self._under_way.pop().wait(limit)
         except RuntimeError as error:
-            why = str(error).strip().partition("\n")[0][:300]
-            raise LostRankError(
-                f"rank {self.rank} of {self.n} has lost another rank, which died or did not answer "
-                f"within {self.timeout:g} s: {why}"
-            ) from error
+            raise self._lost(error) from error
+
+    def _lost(self, error: RuntimeError) -> LostRankError:
+        why = str(error).strip().partition("\n")[0][:300]
+        return LostRankError(
+            f"rank {self.rank} of {self.n} has lost another rank, which died or did not answer "
+            f"within {self.timeout:g} s: {why}"
+        )
 
 
 def _text(row: Numbers) -> str:
