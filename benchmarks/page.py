@@ -30,7 +30,8 @@ NOTES = {
         "is not copied."
     ),
     "distributed": (
-        "The fastest of 8 to 60 interleaved repeats. With 1.2M numbers the ranks are started "
+        "`python benchmarks/bench.py --sections distributed`: the fastest of 8 to 60 interleaved "
+        "repeats, of gathering the fastest of 2. With 1.2M numbers the ranks are started "
         "several times, because starts differ by a tenth or more from beginning to end: shown is, "
         "for each rule, the start in the middle by `ours / all_reduce`. "
         "What it costs, as a formula that is checked, is in "

@@ -83,14 +83,13 @@ def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], referen
         advances[len(rows) :] = [anchor is not None for anchor in anchors]
     base = int(addresses[reference])
     if kernels.few(n):
-        kernel = kernels.gram_of_few(real, n)
 
-        def few(first: int, last: int) -> Array:
+        def all_products(first: int, last: int) -> Array:
             products = _room(n, n)
-            kernel(addresses, advances, base, first, last, products)
+            kernels.gram_of_few(real, n)(addresses, advances, base, first, last, products)
             return products
 
-        return _sum(_over_columns(few, n, d))
+        return _sum(_over_columns(all_products, n, d))
     # The reference itself is at zero, and so are its products.
     others = np.delete(np.arange(n), reference)
     addresses, advances, tile = addresses[others], advances[others], kernels.tile_of(n - 1)

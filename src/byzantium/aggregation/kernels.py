@@ -257,8 +257,8 @@ def tile_of(n: int) -> int:
 
 
 def few(n: int) -> bool:
-    """Whether the sums of all products of n rows stay in registers."""
-    return n <= (7 if machine.HOST.vector == 64 else 5)
+    """Whether n rows, and the sums of all their products, fit in 32 registers, or in 16."""
+    return n <= (6 if machine.HOST.vector == 64 else 4)
 
 
 def gram_columns(n: int, d: int) -> int:
@@ -302,8 +302,8 @@ def gram(real: str, tile: int) -> list[Function]:
 
 @kernel
 def gram_of_few(real: str, n: int) -> list[Function]:
-    """Set products[i * n + j], for all i and j, to what `gram` adds; for rows so few that all sums
-    stay in registers. The row `base` is one of them.
+    """Set products[i * n + j], for all i and j, to what `gram` adds; for rows so few that all
+    stays in registers. The row `base` is one of them.
     """
     function = Function("gram_of_few")
     rows = function.array("rows", ADDRESS)
