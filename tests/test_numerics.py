@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import inputs
 import members
 import pytest
@@ -90,9 +92,9 @@ def counted_references(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     references: list[int] = []
     about = Points.gram_about
 
-    def counted(self: Points, reference: int) -> object:
+    def counted(self: Points, reference: int, anchors: Mapping[str, Tensor | None]) -> object:
         references.append(reference)
-        return about(self, reference)
+        return about(self, reference, anchors)
 
     monkeypatch.setattr(Points, "gram_about", counted)
     return references
@@ -128,6 +130,35 @@ def test_an_attacker_as_the_reference_costs_one_more_reading_and_no_digits(
     assert references[0] == 24
 
 
+@pytest.mark.usefixtures("passes")
+def test_an_attacker_who_comes_first_costs_one_more_reading_and_no_digits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A rule measures from the first row, until it knows better."""
+    X = inputs.gaussian(25, 300).float()
+    X[0] += 1e6
+    last = bz.GeometricMedian().explain(X.roll(-1, 0))
+    references = counted_references(monkeypatch)
+    first = bz.GeometricMedian().explain(X)
+    assert len(references) == 2
+    assert references[0] == 0 != references[1]
+    assert torch.allclose(first.weights.roll(-1), last.weights, rtol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "rule", [bz.Krum(f=7), bz.NearestNeighborMixing(f=7) >> bz.Krum(f=7)], ids=repr
+)
+def test_the_first_rows_hide_nothing_however_far_away_they_are(rule: bz.Aggregator) -> None:
+    """Seen from each of them, all that is much nearer to the honest rows coincides with them."""
+    for seed in range(10):
+        X = torch.cat([200 * torch.ones(7, 40), inputs.gaussian(18, 40, seed)])
+        weights = rule.explain(X).weights
+        for exponents in ([149, 141, 133, 125, 117, 109, 101], [149] * 7, range(17, 10, -1)):
+            X[:7] = 10.0 ** torch.tensor(exponents, dtype=torch.float64)[:, None] / 7
+            assert torch.equal(rule.explain(X).weights, weights)
+        assert torch.equal(rule.explain(X.float()).weights, weights)
+
+
 def test_rows_that_are_all_equal_but_the_reference_cost_no_second_reading(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -135,7 +166,7 @@ def test_rows_that_are_all_equal_but_the_reference_cost_no_second_reading(
     X = torch.cat([X, -X[:1]])
     references = counted_references(monkeypatch)
     assert (gram_distances(X)[:24, :24] == 0).all()
-    bz.Krum(f=1)(X[torch.arange(24, -1, -1)])
+    assert (gram_distances(X.flip(0))[1:, 1:] == 0).all()
     assert len(references) == 2
 
 

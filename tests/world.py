@@ -38,13 +38,18 @@ def seeded(seed: int = 7) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def told(call: Callable[[], object]) -> str:
-    """What an error says."""
+def outcome(call: Callable[[], object]) -> Any:
+    """What comes out, or what an error says."""
     try:
-        call()
+        return call()
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    return "no error"
+
+
+def told(call: Callable[[], object]) -> str:
+    """What an error says."""
+    found = outcome(call)
+    return found if isinstance(found, str) else "no error"
 
 
 BUCKETED = members.EVERYTHING[: 2 * len(members.RULES)]
@@ -52,11 +57,22 @@ BUCKETED = members.EVERYTHING[: 2 * len(members.RULES)]
 
 def swept(rules: Sequence[members.Rule], rank: int, n: int) -> Seen:
     """Each rank draws something else, and what the first one draws counts."""
+    seen: Seen = {}
     vector = inputs.heterogeneous(n, 90)[rank]
-    return {
-        str(k): robust_all_reduce(vector, member.fresh(), None, seeded(7 + rank))
-        for k, member in enumerate(rules)
-    }
+    for k, member in enumerate(rules):
+        seen[str(k)] = robust_all_reduce(vector, member.fresh(), None, seeded(7 + rank))
+        drawn = seeded(7 + rank)
+        given = spoiled(k, n)[rank], member.fresh(), None, drawn
+        seen[f"{k} spoiled"] = outcome(partial(robust_all_reduce, *given))
+        seen[f"{k} drawn"] = drawn.get_state()
+    return seen
+
+
+def spoiled(k: int, n: int) -> Tensor:
+    """Vectors of which one, each time that of another rank, has one number that is none."""
+    X = inputs.heterogeneous(n, 90)
+    X[k % n, 7 * k % 90] = torch.nan
+    return X
 
 
 def forms_of(rules: Sequence[bz.Aggregator], rank: int, n: int) -> Seen:
@@ -118,7 +134,7 @@ def awkward(rank: int, n: int) -> Seen:
                 median = robust_all_reduce(mine, bz.TrimmedMean(f=1), replicated=replicated)
                 seen[f"{key} median"] = median
     seen["whole matrix"] = reduced(vector, Largest())
-    ours = shard.Shard(vector, ranks.Ranks(None, vector.device, 10.0), np.ones(n))
+    ours = shard.Shard(vector, ranks.Ranks(None, vector.device, 10.0))
     seen["base"] = told(lambda: krum(ours, base=vector))
     seen["whole matrix replicated"] = robust_all_reduce(vector, Largest(), replicated=True)
     # Where the result is written; an error leaves the vector as it was.
@@ -166,7 +182,7 @@ def decisions(n: int) -> dict[str, tuple[bz.Aggregator, Tensor]]:
     X = inputs.gaussian(n, 40)
     away = 1e-6 * X
     away[:, 0] += 10 + 1e-4 * torch.arange(n)
-    away[n // 2] = -away[n // 2]  # of median norm, and far from all others
+    away[0] = -away[0]  # far from all others
     huge = X.clone()
     huge[-2], huge[-1] = X[-2] + 1e12, X[-1] - 1e12
     return {

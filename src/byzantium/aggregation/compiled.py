@@ -81,28 +81,26 @@ def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], referen
     if anchors:
         addresses = np.append(addresses, [vector.data_ptr() for vector in vectors])
         advances[len(rows) :] = [anchor is not None for anchor in anchors]
-    base = int(addresses[reference])
-    if kernels.few(n):
-
-        def all_products(first: int, last: int) -> Array:
-            products = _room(n, n)
-            kernels.gram_of_few(real, n)(addresses, advances, base, first, last, products)
-            return products
-
-        return _sum(_over_columns(all_products, n, d))
     # The reference itself is at zero, and so are its products.
-    others = np.delete(np.arange(n), reference)
-    addresses, advances, tile = addresses[others], advances[others], kernels.tile_of(n - 1)
-    kernel, stride = kernels.gram(real, tile), -(-(n - 1) // tile) * tile
+    base, others, m = int(addresses[reference]), np.delete(np.arange(n), reference), n - 1
+    addresses, advances = addresses[others], advances[others]
 
-    def part(first: int, last: int) -> Array:
-        block, products = _room(stride * size), _room(stride, stride)
-        kernel(addresses, n - 1, advances, base, first, last, block, size, products, stride)
+    def of_few(first: int, last: int) -> Array:
+        products = _room(m, m)
+        kernels.gram_of_few(real, m)(addresses, advances, base, first, last, products)
         return products
 
-    lower = _sum(_over_columns(part, n, d))[: n - 1, : n - 1]
+    def of_many(first: int, last: int) -> Array:
+        tile = kernels.tile_of(m)
+        stride = -(-m // tile) * tile
+        block, products = _room(stride * size), _room(stride, stride)
+        given = addresses, m, advances, base, first, last, block, size, products, stride
+        kernels.gram(real, tile)(*given)
+        return products
+
+    lower = _sum(_over_columns(of_few if kernels.few(m) else of_many, n, d))[:m, :m]
     whole = np.zeros((n, n))
-    whole[others[:, None], others] = np.where(_triangle(n - 1), lower, lower.T)
+    whole[others[:, None], others] = np.where(_triangle(m), lower, lower.T)
     return whole
 
 

@@ -302,8 +302,8 @@ def gram(real: str, tile: int) -> list[Function]:
 
 @kernel
 def gram_of_few(real: str, n: int) -> list[Function]:
-    """Set products[i * n + j], for all i and j, to what `gram` adds; for rows so few that all
-    stays in registers. The row `base` is one of them.
+    """Set products[i * n + j], j <= i, to what `gram` adds; for rows so few that all stays in
+    registers.
     """
     function = Function("gram_of_few")
     rows = function.array("rows", ADDRESS)
@@ -324,9 +324,7 @@ def gram_of_few(real: str, n: int) -> list[Function]:
         for row in given:
             prefetch(row, start, columns)
     for (i, j), sum_ in sums.items():
-        total = sum_.value.sum()
-        products.store(n * i + j, total)
-        products.store(n * j + i, total)
+        products.store(n * i + j, sum_.value.sum())
     return [function]
 
 

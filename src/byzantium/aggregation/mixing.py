@@ -177,6 +177,10 @@ class NearestNeighborMixing(Mixing):
 
     f: Count
 
+    @property
+    def measures(self) -> bool:
+        return True
+
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         n, near = geometry.n, geometry.n - self.f
         return _averages(_by_distance(geometry)[:, :near].ravel(), np.full(n, near), n)
@@ -257,6 +261,10 @@ class KrumSelection(Mixing):
     """
 
     f: Count
+
+    @property
+    def measures(self) -> bool:
+        return True
 
     def rows(self, n: int) -> int:
         return n - 2 * self.f

@@ -54,12 +54,26 @@ def admit(
     >>> admit([Krum(f=1)], as_source(updates))[1:]
     ((Krum(f=0),), {4: 'not finite, or of norm above 1e+18'})
     """
-    n = source.n
-    given, readable = stages, source.readable
+    given, n, readable = stages, source.n, source.readable
     stages = check_sizes(stages, n)
     largest = LARGEST_NORM.get(source.dtype, LARGEST_NORM_NARROW)
-    norms = None if bound <= largest else row_norms(source, readable)  # a bound may be NaN
-    usable = np.full(len(readable), True) if norms is None else norms <= largest  # false for NaN
+    steps = [step for stage in stages for step in stage.expansion]
+    anchors: dict[str, Tensor | None] = {}
+    if any(step.needs_origin for step in steps):
+        anchors["origin"] = None
+    if centre is not None:
+        if centre.shape != (source.dimension,):
+            raise ByzantiumError(
+                f"{_named(given)} holds a centre of dimension {centre.numel()}, got vectors of "
+                f"dimension {source.dimension}; reset() forgets it"
+            )
+        anchors["centre"] = source.part(centre)
+    points = GivenPoints(source, readable, anchors=anchors)
+    within, unknown = bound <= largest, readable.size and source.norms is None  # a bound may be NaN
+    if not within and unknown and any(step.measures for step in steps):
+        within = source.presumed(points.longest() <= largest)
+    norms = None if within else row_norms(source, readable)
+    usable = np.full(len(readable), True) if norms is None else norms <= largest
     nonsense = f"not finite, or of norm above {largest:g}"
     reasons = {**source.unreadable, **dict.fromkeys(readable[~usable].tolist(), nonsense)}
     if reasons:
@@ -74,21 +88,10 @@ def admit(
                 reasons,
             )
         logger.warning("rejected %d of %d vectors: %s", len(reasons), n, told)
-        stages = tuple(stage.with_fewer_bad(len(reasons)) for stage in stages)
-    steps = tuple(step for stage in stages for step in stage.expansion)
-
-    anchors: dict[str, Tensor | None] = {}
-    if any(step.needs_origin for step in steps):
-        anchors["origin"] = None
-    if centre is not None:
-        if centre.shape != (source.dimension,):
-            raise ByzantiumError(
-                f"{_named(given)} holds a centre of dimension {centre.numel()}, got vectors of "
-                f"dimension {source.dimension}; reset() forgets it"
-            )
-        anchors["centre"] = source.part(centre)
-    norms = None if norms is None else norms[usable]
-    return GivenPoints(source, readable[usable], norms, anchors), steps, reasons
+        steps = [s for stage in stages for s in stage.with_fewer_bad(len(reasons)).expansion]
+    if norms is not None:
+        points = GivenPoints(source, readable[usable], norms[usable], anchors)
+    return points, tuple(steps), reasons
 
 
 def check_sizes(stages: Sequence[Stage], n: int) -> tuple[Stage, ...]:

@@ -81,6 +81,7 @@ class Points(ABC):
     dtype: torch.dtype  # what the passes compute in and combine to
     anchors: Mapping[str, Tensor | None]
     norms: Array | None
+    _hasty: Array | None = None
     _gram: Array | None = None
 
     @property
@@ -106,7 +107,7 @@ class Points(ABC):
         """The weighted sum of rows and anchors, (d,)."""
         total = self.source.room(self.dtype)
         for columns, matrix, rows in self.pieces():
-            anchors = self._anchors(matrix, columns)
+            anchors = _columns_of(self.anchors, matrix, columns)
             backend(matrix).combine(matrix, rows, anchors, weights, total[columns])
         return total
 
@@ -117,21 +118,31 @@ class Points(ABC):
         Computed in float64. Distances between rows that are close to each other matter most, and a
         reference far from them costs digits. The first reference may be an attacker; where that
         costs digits, a row that has half of the others around it takes its place, and f workers
-        cannot choose that one.
+        cannot choose that one. What was measured in haste counts if it cost no digits.
         """
         if self._gram is None:
-            reference = self.first_reference
-            for _ in range(MOST_REFERENCES):
-                self._gram = self.gram_about(reference)
-                better = self._better_reference(self._gram)
-                if better is None:
-                    break
-                reference = better
-        assert self._gram is not None
+            self._gram = self._measured()
         return self._gram
 
-    def _better_reference(self, gram: Array) -> int | None:
-        """A reference that would save digits; None where the one at hand is good enough."""
+    def _measured(self) -> Array:
+        if self._hasty is not None:
+            gram = self.source.agreed(self._hasty)
+            if self._better_reference(gram, hasty=True) is None:
+                return gram
+        reference: int | None = self.first_reference
+        for _ in range(MOST_REFERENCES):
+            assert reference is not None
+            gram = self.source.total(self.gram_about(reference, self.anchors))
+            reference = self._better_reference(gram)
+            if reference is None:
+                break
+        return gram
+
+    def _better_reference(self, gram: Array, hasty: bool = False) -> int | None:
+        """A reference that would save digits; None where the one at hand is good enough.
+
+        hasty: the one at hand may be anywhere; seen from far enough, all other rows are equal.
+        """
         n, distances, sizes = self.n, squared_distances(gram), np.sqrt(gram.diagonal())
         reach = medians(distances[:n, :n])
         best = int(reach.argmin())
@@ -140,25 +151,26 @@ class Points(ABC):
         errors = rounding(sizes)
         gains = 16 * rounding(np.sqrt(distances[best])) < errors
         lost = gains & (errors > REFERENCE_TRUSTED * np.maximum(distances, reach[best]))
-        if lost.any():
+        if lost.any() and not hasty:
             # Rows that are equal to the bit have equal products, and no digits to lose.
             which = distinct(gram)[1]
             lost &= which[:, None] != which
         return best if lost.any() else None
 
-    def gram_about(self, reference: int) -> Array:
-        """Inner products of all points about one of the rows."""
-        total = np.zeros((self.n + len(self.anchors),) * 2)
+    def gram_about(self, reference: int, anchors: Mapping[str, Tensor | None]) -> Array:
+        """Inner products of the rows, and anchors after them, about a row, over columns here."""
+        total = np.zeros((self.n + len(anchors),) * 2)
         for columns, matrix, rows in self.pieces():
-            anchors = self._anchors(matrix, columns)
-            total += backend(matrix).gram(matrix, rows, anchors, reference)
-        return self.source.total(total)
+            beside = _columns_of(anchors, matrix, columns)
+            total += backend(matrix).gram(matrix, rows, beside, reference)
+        return total
 
-    def _anchors(self, matrix: Tensor, columns: slice) -> list[Tensor | None]:
-        return [
-            None if anchor is None else anchor.to(matrix)[columns]
-            for anchor in self.anchors.values()
-        ]
+
+def _columns_of(
+    anchors: Mapping[str, Tensor | None], matrix: Tensor, columns: slice
+) -> list[Tensor | None]:
+    found = anchors.values()
+    return [None if anchor is None else anchor.to(matrix)[columns] for anchor in found]
 
 
 class GivenPoints(Points):
@@ -193,6 +205,19 @@ class GivenPoints(Points):
         """A row of median norm is not huge, and seldom far from the honest rows."""
         norms = row_norms(self.source, self.rows) if self.norms is None else self.norms
         return int(norms.argsort(kind="stable")[(self.n - 1) // 2])
+
+    def longest(self) -> float:
+        """A number that no norm exceeds, from inner products that are needed anyway.
+
+        They are taken about the first row, whatever it is. If that turns out to be a bad reference,
+        they are taken again; mostly it is not, and one reading is saved.
+        """
+        products, n = self.gram_about(0, {"origin": None, **self.anchors}), self.n
+        gram = self.source.collected(products)
+        sizes: Array = np.sqrt(gram.diagonal())
+        kept = [k for k in range(len(gram)) if k != n or "origin" in self.anchors]
+        self._hasty = gram[kept][:, kept]
+        return float(sizes[:n].max() + sizes[n])
 
     def pieces(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
         return self.source.pieces(self.rows)

@@ -33,6 +33,10 @@ class Weighting(Rule):
 
     weights_known = "always"
 
+    @property
+    def measures(self) -> bool:
+        return True
+
     @abstractmethod
     def weights(self, geometry: Geometry) -> Array:
         """The weights: (n,), or (points,) with those of the anchors. They sum to one."""

@@ -97,7 +97,18 @@ class Source(ABC):
 
     def total(self, sums: Array) -> Array:
         """Sums over all columns, from sums over the columns that are here."""
+        return self.agreed(self.collected(sums))
+
+    def collected(self, sums: Array) -> Array:
+        """The same, but only the machine that decides need know them."""
         return sums
+
+    def presumed(self, usable: bool) -> bool:
+        """Whether all vectors are usable; only the machine that decides need know it.
+
+        The others presume it, and begin again if they hear otherwise.
+        """
+        return usable
 
     def agreed(self, decision: Array) -> Array:
         """A decision that must be the same on all machines: that of one of them."""

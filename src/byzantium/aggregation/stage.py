@@ -35,6 +35,11 @@ class Stage(Formula):
         return False
 
     @property
+    def measures(self) -> bool:
+        """Whether this step looks at distances: then one reading measures and checks vectors."""
+        return False
+
+    @property
     def bad(self) -> int | None:
         """How many vectors may be bad: its parameter f; None if it has no such parameter."""
         return getattr(self, "f", None)

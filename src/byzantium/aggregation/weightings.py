@@ -29,6 +29,10 @@ class Mean(Weighting):
 
     delta_max: ClassVar[float] = 0
 
+    @property
+    def measures(self) -> bool:
+        return False
+
     def weights(self, geometry: Geometry) -> Array:
         return geometry.uniform_over(np.arange(geometry.n))
 

@@ -128,19 +128,14 @@ class Ranks:
         self._end([work])
         return found
 
-    def agree(self, view: Mapping[str, str], number: float) -> Numbers:
-        """Raise the same sentence on all ranks unless all hold the same view of what comes next.
-
-        Returns the number that each rank brought.
-        """
+    def agree(self, view: Mapping[str, str]) -> None:
+        """Raise the same sentence on all ranks unless all hold the same view of what comes next."""
         told = "\n".join(f"{key}\t{' '.join(value.split())}" for key, value in view.items())
         content = told.encode()[:LONGEST_TOLD]
         mark = int.from_bytes(hashlib.sha256(content).digest()[:8], "big", signed=True)
-        bits = np.float64(number).view(np.int64)
-        marks, lengths, numbers = self.everyone(np.array([mark, len(content), bits])).T.copy()
+        marks, lengths = self.everyone(np.array([mark, len(content)])).T
         if not (marks == mark).all():
             raise ByzantiumError(self._disagreement(content, int(lengths.max())))
-        return numbers.view(np.float64)
 
     def _disagreement(self, content: bytes, longest: int) -> str:
         mine = np.zeros(min(max(longest, len(content)), LONGEST_TOLD), np.uint8)

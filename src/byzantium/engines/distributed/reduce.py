@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from byzantium.aggregation import Aggregator, Matrix, Report, Source, check_sizes, row_norms
 from byzantium.core import ByzantiumError, KindError, PositiveMeasure, fitted, kind_of
 from byzantium.engines.distributed.ranks import TIMEOUT, Ranks
-from byzantium.engines.distributed.shard import Shard
+from byzantium.engines.distributed.shard import DoubtedError, Shard
 from byzantium.guarantees import announce
 
 
@@ -37,8 +37,8 @@ def robust_all_reduce(
     difference to a model that all ranks have.
 
     It is for bad vectors and well-behaved ranks: bad data, broken memory, a worker that diverges.
-    By default each rank trusts the others for the columns that they combine and the norms that they
-    send, and the first rank for the decision. With `replicated` it trusts only the first rank, and
+    By default each rank trusts the others for the columns that they measure and combine, and the
+    first rank for the decision. With `replicated` it trusts only the first rank, and
     only to draw at random where the rule draws. Neither protects against a rank that tells some
     ranks one thing and others another, or that does not answer.
 
@@ -65,7 +65,7 @@ def robust_all_reduce(
         update = robust_all_reduce(gradient, Krum(f=1))
     """
     with _met(vector, rule, group, generator, replicated, timeout, out) as (source, drawn):
-        aggregate = rule(source, drawn)
+        aggregate = _certain(rule, source, drawn)
     return aggregate if out is None or aggregate is out else out.copy_(aggregate)
 
 
@@ -90,7 +90,19 @@ def explain_all_reduce(
     Returns a `byzantium.Report`, the same on all ranks.
     """
     with _met(vector, rule, group, generator, replicated, timeout) as (source, drawn):
-        return rule.explain(source, drawn)
+        return _certain(rule.explain, source, drawn)
+
+
+def _certain(rule: Callable[..., Any], source: Source, generator: torch.Generator | None) -> Any:
+    """What a rule makes of the vectors, also where some turn out to be unusable on the way."""
+    state = None if generator is None else generator.get_state()
+    try:
+        return rule(source, generator)
+    except DoubtedError:
+        source.norms = row_norms(source)
+        if generator is not None and state is not None:
+            generator.set_state(state)
+        return rule(source, generator)
 
 
 @contextmanager
@@ -111,11 +123,10 @@ def _met(
     timeout = fitted("robust_all_reduce", "timeout", timeout, PositiveMeasure)
     with Ranks(group, device, timeout) as ranks:
         usable = _is_vector(vector)
-        norm = float(row_norms(Matrix(vector.detach()[None]))[0]) if usable else 0.0
         view = _view(vector, rule, generator, replicated)
         if usable and out is not None and _kind(out) != _kind(vector):
             view["out"] = _kind(out)
-        norms = ranks.agree(view, norm)
+        ranks.agree(view)
         if not isinstance(rule, Aggregator):
             raise KindError(f"rule must be an Aggregator, got {_kind(rule)}")
         if not usable:
@@ -133,7 +144,7 @@ def _met(
         if ranks.rank == 0:
             announce(rule, ranks.n)
         if not replicated:
-            yield Shard(vector.detach(), ranks, norms, out), generator
+            yield Shard(vector.detach(), ranks, out), generator
             return
         drawn = _of_first(ranks, generator)
         yield Matrix(ranks.gathered(vector.detach().contiguous())), drawn

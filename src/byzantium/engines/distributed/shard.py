@@ -20,6 +20,9 @@ Rows = NDArray[np.int64]
 # Columns travel in chunks, so that the first are multiplied while the last are on their way.
 CHUNK = 1 << 22
 
+# What the first rank tells first: so many numbers, and before them what they are.
+SHORT, DOUBT = 255, -1
+
 # Memory that a call is done with, for the next one: new pages cost as much as half an all-reduce.
 _spare: list[Tensor] = []
 
@@ -31,6 +34,10 @@ class _DecidedError(BaseException):  # no rule that catches errors should catch 
         self.decision = decision
 
 
+class DoubtedError(BaseException):  # no rule that catches errors should catch it
+    """The first rank has found vectors that are not usable, while this one presumed all were."""
+
+
 class Shard(Source):
     """The vectors of all ranks, as the input of a rule on one rank, which holds some columns.
 
@@ -40,17 +47,13 @@ class Shard(Source):
 
     - `vector`: the vector of this rank, (d,).
     - `ranks`: the ranks of the group.
-    - `norms`: the norms of the whole vectors, each as its own rank computed it.
     - `out`: where the aggregate may be put together; it may be the vector itself.
     """
 
-    def __init__(
-        self, vector: Tensor, ranks: Ranks, norms: Array, out: Tensor | None = None
-    ) -> None:
+    def __init__(self, vector: Tensor, ranks: Ranks, out: Tensor | None = None) -> None:
         self.vector, self.ranks, self.out = vector.contiguous(), ranks, out
         self.n, self.dtype, self.device = ranks.n, vector.dtype, vector.device
         self.unreadable = {}
-        self.norms = norms
         starts = range(0, len(vector), CHUNK)
         self.chunks = [slice(start, min(start + CHUNK, len(vector))) for start in starts]
         self.widths = [_widths(chunk.stop - chunk.start, self.n) for chunk in self.chunks]
@@ -113,11 +116,18 @@ class Shard(Source):
     def result(self, vector: Tensor, rows: Rows) -> Tensor:
         return vector.to(self.dtype)
 
-    def total(self, sums: Array) -> Array:
+    def collected(self, sums: Array) -> Array:
         """The sum over all ranks, which the first rank takes, in the order of the ranks."""
         self._tell_all()
         found = self.ranks.at_first(sums)
-        return self.agreed(sums if found is None else np.add.reduce(found, axis=0))
+        return sums if found is None else np.add.reduce(found, axis=0)
+
+    def presumed(self, usable: bool) -> bool:
+        if self.ranks.rank:
+            return True
+        if not usable:
+            self._tell(np.empty(0), DOUBT)
+        return usable
 
     def agreed(self, decision: Array) -> Array:
         """What the first rank found, the same on all ranks; while it decides, it tells nothing."""
@@ -147,30 +157,40 @@ class Shard(Source):
             raise
         finally:
             self._deciding = False
-        if self._untold and self._untold[0].size < len(decision):  # it would not fit there
-            self._tell_all()
-        awaited = self._untold[0].size if self._untold else len(decision)
         self._untold.clear()
-        self._tell(decision, awaited, len(decision))
+        self._tell(decision, len(decision))
         return decision
 
     def _tell_all(self) -> None:
         for found in self._untold:
-            self._tell(found, found.size)
+            self._tell(found)
         self._untold.clear()
 
-    def _tell(self, found: Array, awaited: int, decided: int = 0) -> None:
-        """Tell the others something where they await so many numbers; of a decision, its length."""
-        message = np.zeros(1 + awaited)
-        message[0], message[1 : 1 + found.size] = decided, found.ravel()
+    def _tell(self, found: Array, kind: int = 0) -> None:
+        """Tell the others some numbers. The kind is the length of a decision, or a doubt.
+
+        Whatever the others await, the first message has the same length; the rest has its own.
+        """
+        numbers = found.ravel()
+        message = np.zeros(1 + SHORT)
+        message[0], message[1 : 1 + numbers.size] = kind, numbers[:SHORT]
         self.ranks.from_first(message)
+        if numbers.size > SHORT:
+            self.ranks.from_first(numbers[SHORT:])
 
     def _heard(self, size: int) -> Array:
         """What the first rank tells, where so many numbers are awaited."""
-        message = self.ranks.from_first(np.empty(1 + size))
-        if decided := int(message[0]):
-            raise _DecidedError(message[1 : 1 + decided])
-        return message[1:]
+        message = self.ranks.from_first(np.empty(1 + SHORT))
+        kind = int(message[0])
+        if kind == DOUBT:
+            raise DoubtedError
+        size = kind or size
+        numbers = message[1 : 1 + size]
+        if size > SHORT:
+            numbers = np.append(numbers, self.ranks.from_first(np.empty(size - SHORT)))
+        if kind:
+            raise _DecidedError(numbers)
+        return numbers
 
     def part(self, vector: Tensor) -> Tensor:
         before = [sum(widths[: self.ranks.rank]) for widths in self.widths]
