@@ -7,7 +7,7 @@ import copy
 import members
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from members import EVERYTHING, N
 from torch import Tensor
@@ -36,6 +36,7 @@ def holding(law: str) -> list[members.Rule]:
 
 @pytest.mark.parametrize("member", holding("permutation"), ids=members.name)
 @given(seed=seeds, d=dimensions)
+@example(seed=12008, d=4)  # mixing makes two vectors equal, and a filter once told them apart
 def test_the_order_of_the_workers_does_not_matter(member: members.Rule, seed: int, d: int) -> None:
     X, generator = draw(seed, d)
     assert close(run(member, X[torch.randperm(N, generator=generator)]), run(member, X))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from byzantium.aggregation.geometry import Geometry
 from byzantium.aggregation.pipeline import Mixing, withstand
-from byzantium.aggregation.points import Array
+from byzantium.aggregation.points import EQUAL, Array
 from byzantium.aggregation.stage import Stage
 from byzantium.core import Bounds, ByzantiumError, Count, Positive
 
@@ -278,7 +278,8 @@ class KrumSelection(Mixing):
         for size in range(n, 2 * self.f, -1):
             others = left[order]
             near = others & (others.cumsum(axis=1) <= max(1, size - self.f - 2))
-            scores = np.where(near, distances, 0).sum(axis=1)
-            picks.append(int(np.where(left, scores, np.inf).argmin()))
+            scores = np.where(left, np.where(near, distances, 0).sum(axis=1), np.inf)
+            # Of equal scores the first counts, however their sums are rounded.
+            picks.append(int((scores <= (1 + EQUAL) * scores.min()).argmax()))
             left[picks[-1]] = False
         return np.eye(n)[picks]

@@ -28,6 +28,8 @@ Array = NDArray[np.float64]
 ROUNDING = 8 * np.finfo(np.float64).eps
 # The relative rounding error of a squared distance above which a better reference is taken.
 REFERENCE_TRUSTED = 1e-10
+# How far, relatively, sums that should be equal may be apart, when they are taken in another order.
+EQUAL = 1e-12
 # Each better reference gains eight digits; float64 has sixteen.
 MOST_REFERENCES = 3
 

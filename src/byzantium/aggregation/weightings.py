@@ -12,7 +12,7 @@ from torch import Tensor
 
 from byzantium.aggregation.geometric_median import SumOfDistances
 from byzantium.aggregation.geometry import Geometry
-from byzantium.aggregation.points import Array
+from byzantium.aggregation.points import EQUAL, Array
 from byzantium.aggregation.rules import Weighting, central_mean
 from byzantium.aggregation.sources import Source
 from byzantium.aggregation.subset import smallest_diameter
@@ -320,5 +320,7 @@ class SpectralFilter(Weighting):
             projections = abs(centred @ (roots * vectors[:, -1])) * (c > 0)
             if not projections.max() > 0:
                 break
-            c = c * (1 - (projections / projections.max()) ** 2)
+            shares = projections / projections.max()
+            # Equal vectors lose all weight together, however their products are rounded.
+            c = np.where(shares < 1 - EQUAL, c * (1 - shares**2), 0)
         return np.append(best, np.zeros(geometry.anchors))

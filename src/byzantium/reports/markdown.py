@@ -207,6 +207,11 @@ def _legend(comparison: Comparison) -> Iterator[str]:
     if differ:
         yield "The cells that differ:"
         yield markdown_table(tables.cells(comparison, differ))
+    if any(compared.diverged for compared in differ):
+        yield (
+            "A run that diverged has no accuracy, and differs from any that was published, also "
+            "from that of guessing."
+        )
 
 
 def _ending(comparison: Comparison) -> str:
