@@ -85,20 +85,24 @@ def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], referen
     base, others, m = int(addresses[reference]), np.delete(np.arange(n), reference), n - 1
     addresses, advances = addresses[others], advances[others]
 
-    def of_few(first: int, last: int) -> Array:
-        products = _room(m, m)
-        kernels.gram_of_few(real, m)(addresses, advances, base, first, last, products)
-        return products
+    if kernels.few(m):
+        few = kernels.gram_of_few(real, m)
 
-    def of_many(first: int, last: int) -> Array:
+        def part(first: int, last: int) -> Array:
+            products = _room(m, m)
+            few(addresses, advances, base, first, last, products)
+            return products
+
+    else:
         tile = kernels.tile_of(m)
-        stride = -(-m // tile) * tile
-        block, products = _room(stride * size), _room(stride, stride)
-        given = addresses, m, advances, base, first, last, block, size, products, stride
-        kernels.gram(real, tile)(*given)
-        return products
+        many, stride = kernels.gram(real, tile), -(-m // tile) * tile
 
-    lower = _sum(_over_columns(of_few if kernels.few(m) else of_many, n, d))[:m, :m]
+        def part(first: int, last: int) -> Array:
+            block, products = _room(stride * size), _room(stride, stride)
+            many(addresses, m, advances, base, first, last, block, size, products, stride)
+            return products
+
+    lower = _sum(_over_columns(part, n, d))[:m, :m]
     whole = np.zeros((n, n))
     whole[others[:, None], others] = np.where(_triangle(m), lower, lower.T)
     return whole
