@@ -125,7 +125,7 @@ class Shards(Source):
     def block(self, columns: slice, rows: sources.Rows) -> Tensor:
         raise AssertionError("pieces are all there is")
 
-    def pieces(self, rows: sources.Rows) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    def pieces(self, rows: sources.Rows) -> Iterator[tuple[slice, Tensor, sources.Rows]]:
         start = 0
         for part in self.parts:
             for columns, matrix, which in part.pieces(rows):
@@ -319,7 +319,7 @@ def test_a_source_is_taken_as_it_is() -> None:
 class Counted(Matrix):
     readings = 0
 
-    def pieces(self, rows: sources.Rows) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    def pieces(self, rows: sources.Rows) -> Iterator[tuple[slice, Tensor, sources.Rows]]:
         self.readings += 1
         return super().pieces(rows)
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from byzantium.aggregation import kernels, machine, network, sorting
 from byzantium.aggregation import newton as newtons
 from byzantium.aggregation.emit import DOUBLE, FLOAT
+from byzantium.aggregation.plain import Rows
 from byzantium.core import spread
 
 Array = NDArray[np.float64]
@@ -40,7 +41,7 @@ FEW = 8
 MOST_STRAIGHT, MOST_PART = 80, 24
 
 
-def mixed(matrix: Tensor, rows: Tensor, mixing: Array) -> Tensor:
+def mixed(matrix: Tensor, rows: Rows, mixing: Array) -> Tensor:
     kernel, source = kernels.mix(REAL[matrix.dtype]), _Mixed(matrix, rows, mixing)
     m, d = len(mixing), matrix.shape[1]
     result = torch.empty(m, d, dtype=torch.float64)
@@ -52,7 +53,7 @@ def mixed(matrix: Tensor, rows: Tensor, mixing: Array) -> Tensor:
     return result
 
 
-def squared_norms(matrix: Tensor, rows: Tensor) -> Array:
+def squared_norms(matrix: Tensor, rows: Rows) -> Array:
     n, d, real, addresses = len(rows), matrix.shape[1], REAL[matrix.dtype], _addresses(matrix, rows)
     kernel, lanes = kernels.squared_norms(real), machine.HOST.lanes(real)
 
@@ -71,7 +72,7 @@ def squared_norms(matrix: Tensor, rows: Tensor) -> Array:
     return total if width * places == d else total + sums_of(addresses, width * places, d)
 
 
-def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], reference: int) -> Array:
+def gram(matrix: Tensor, rows: Rows, anchors: Sequence[Tensor | None], reference: int) -> Array:
     n, d, real = len(rows) + len(anchors), matrix.shape[1], REAL[matrix.dtype]
     size = kernels.gram_columns(n, d)
     vectors = [  # the origin is the same in all columns: it need not be longer
@@ -82,7 +83,7 @@ def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], referen
         addresses = np.append(addresses, [vector.data_ptr() for vector in vectors])
         advances[len(rows) :] = [anchor is not None for anchor in anchors]
     # The reference itself is at zero, and so are its products.
-    base, others, m = int(addresses[reference]), np.delete(np.arange(n), reference), n - 1
+    base, others, m = int(addresses[reference]), _others(n, reference), n - 1
     addresses, advances = addresses[others], advances[others]
 
     if kernels.few(m):
@@ -109,12 +110,17 @@ def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], referen
 
 
 @lru_cache(maxsize=64)
+def _others(n: int, one: int) -> Integers:
+    return np.delete(np.arange(n), one)
+
+
+@lru_cache(maxsize=64)
 def _triangle(n: int) -> NDArray[np.bool_]:
     return np.tri(n, dtype=bool)
 
 
 def combine(
-    matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], weights: Array, out: Tensor
+    matrix: Tensor, rows: Rows, anchors: Sequence[Tensor | None], weights: Array, out: Tensor
 ) -> None:
     addresses, shares = _addresses(matrix, rows), weights[: len(rows)]
     # The centre comes last among the anchors, and is one more row; the origin adds nothing.
@@ -133,7 +139,7 @@ def combine(
 
 def central_mean(
     matrix: Tensor,
-    rows: Tensor,
+    rows: Rows,
     mixing: Array | None,
     kept: int,
     nearest: bool,
@@ -145,32 +151,39 @@ def central_mean(
     if everything and shares is not None:
         shares += d / n
         shares = None
-    explained, straight = shares is not None, n <= MOST_STRAIGHT and n * d >= SMALL
-    if everything and not straight:
-        return _mean(matrix, rows, out)
-    source = _Rows(matrix, rows) if mixing is None else _Mixed(matrix, rows, mixing)
-    blocks = (sorting.copied if mixing is None else sorting.mixed)(real, explained, not straight)
+    explained, lanes = shares is not None, machine.HOST.lanes(real)
+    straight = n <= MOST_STRAIGHT and n * d >= SMALL and d >= lanes
     if straight:
         columns = sorting.straight(n, kept, nearest, real, explained)
         context = np.empty(0, dtype=np.int64)
+    elif everything:
+        columns, context = kernels.mean(real), np.array([n])
     else:
         most = MOST_PART if n * d >= SMALL else network.SINGLE
         columns = sorting.tabled(nearest, real, explained)
         context = _context(machine.HOST, n, kept, nearest, real, most)
-    lanes, size = machine.HOST.lanes(real), kernels.BLOCK // matrix.itemsize
-    counted = n if explained else 0
+    source = _Rows(matrix, rows) if mixing is None else _Mixed(matrix, rows, mixing)
+
+    def directly(first: int, last: int) -> float:
+        """Most are sorted as they come from the memory."""
+        peak = _registers(matrix)
+        columns(context, source.addresses, first, last, peak, out)
+        return peak.max()
+
+    if (straight or everything) and mixing is None and not explained:
+        return float(np.max(_over_columns(directly, n, d)))
+
+    blocks = (sorting.copied if mixing is None else sorting.mixed)(real, explained, not straight)
+    counted, size = n if explained else 0, kernels.BLOCK // matrix.itemsize
 
     def part(first: int, last: int) -> tuple[float, Array]:
         peak, counts = _registers(matrix), (_registers(matrix, counted), _room(counted, lanes))
         room = _room(n * size), _room(n), _room(4 * size)
         also = (sorting.supplied(real), kept, *counts) if explained else ()
         given = columns, context, *room, peak, out, *also
-        if straight and mixing is None:  # most are sorted as they come from the memory
-            start, first = first, last - (last - first) % (size if explained else lanes)
-            if explained:
-                sorting.direct(real)(*source.arguments(), start, first, *given)
-            else:
-                columns(context, source.addresses, start, first, peak, out)
+        if straight and mixing is None:
+            start, first = first, last - (last - first) % size
+            sorting.direct(real)(*source.arguments(), start, first, *given)
         if first < last:
             blocks(*source.arguments(), first, last, *given)
         return peak.max(), sum(count.sum(axis=1, dtype=np.float64) for count in counts)
@@ -181,17 +194,6 @@ def central_mean(
     return float(np.max(peaks))
 
 
-def _mean(matrix: Tensor, rows: Tensor, out: Tensor) -> float:
-    n, addresses, kernel = len(rows), _addresses(matrix, rows), kernels.mean(REAL[matrix.dtype])
-
-    def part(first: int, last: int) -> float:
-        peak = _registers(matrix)
-        kernel(addresses, n, first, last, peak, out)
-        return peak.max()
-
-    return float(np.max(_over_columns(part, n, matrix.shape[1])))
-
-
 def newton(gram: Array, n: int, near: float) -> tuple[Array, list[float]]:
     """What `newton.newton` finds: the weights of n rows; slope, determinant and corners there."""
     size, room = newtons.size_of(n), _room(newtons.room_of(n))
@@ -199,7 +201,7 @@ def newton(gram: Array, n: int, near: float) -> tuple[Array, list[float]]:
     return room[newtons.LANES :][:n], room[:3].tolist()
 
 
-def moments(matrix: Tensor, rows: Tensor, mean: Tensor, deviation: Tensor) -> None:
+def moments(matrix: Tensor, rows: Rows, mean: Tensor, deviation: Tensor) -> None:
     n, addresses, kernel = len(rows), _addresses(matrix, rows), kernels.moments(REAL[matrix.dtype])
 
     def part(first: int, last: int) -> None:
@@ -212,7 +214,7 @@ def moments(matrix: Tensor, rows: Tensor, mean: Tensor, deviation: Tensor) -> No
 
 
 class _Rows:
-    def __init__(self, matrix: Tensor, rows: Tensor) -> None:
+    def __init__(self, matrix: Tensor, rows: Rows) -> None:
         self.addresses = _addresses(matrix, rows)
 
     def arguments(self) -> tuple[Any, ...]:
@@ -222,9 +224,9 @@ class _Rows:
 class _Mixed(_Rows):
     """A matrix P as lists, and the rows that it mixes; see `kernels.Mixing`."""
 
-    def __init__(self, matrix: Tensor, rows: Tensor, mixing: Array) -> None:
+    def __init__(self, matrix: Tensor, rows: Rows, mixing: Array) -> None:
         used = mixing.any(axis=0)  # a row without a share is left out
-        super().__init__(matrix, rows[torch.from_numpy(used)])
+        super().__init__(matrix, rows[used])
         mixing, m = mixing[:, used], len(mixing)
         where, sources = mixing.nonzero()
         self.starts, self.sources = where.searchsorted(np.arange(m + 1)), sources.copy()
@@ -250,9 +252,9 @@ def _context(processor: machine.Processor, *arguments: Any) -> Integers:
     return np.array(sorting.table(*arguments), dtype=np.int64)
 
 
-def _addresses(matrix: Tensor, rows: Tensor) -> Integers:
+def _addresses(matrix: Tensor, rows: Rows) -> Integers:
     """Where each row starts, whatever lies between the rows."""
-    return rows.numpy() * (matrix.stride(0) * matrix.itemsize) + matrix.data_ptr()
+    return rows * (matrix.stride(0) * matrix.itemsize) + matrix.data_ptr()
 
 
 def _room(*shape: int) -> Array:

@@ -143,16 +143,17 @@ class Geometry:
         gram = self.basis.source.agreed(factor @ self.basis.gram @ factor.T)
         gram = (gram + gram.T) / 2
         sizes = abs(factor) @ np.sqrt(self.basis.gram.diagonal())
-        distances, rows = squared_distances(gram), which[: self.n]
-        scale = medians(distances[rows[:, None], rows]).min()
+        if len(factor) < len(which):
+            gram, sizes = gram[which][:, which], sizes[which]
+        distances, n = squared_distances(gram), self.n
+        scale = medians(distances[:n, :n]).min()
         if largest_rounding(sizes) > TRUSTED * scale:
-            errors = rounding(sizes)
+            errors = np.where(which[:, None] == which, 0, rounding(sizes))
             doubt = errors > TRUSTED * np.maximum(distances, scale)
             # Half of the others are surely near this row: a reference that f rows cannot choose.
-            reference = int(medians((distances + errors)[rows[:, None], rows]).argmin())
-            near = which[reference]
+            reference = int(medians((distances + errors)[:n, :n]).argmin())
             # Distances among rows that are all far away do not matter.
-            far = ~doubt[near] & (distances[near] > FAR * scale)
+            far = ~doubt[reference] & (distances[reference] > FAR * scale)
             doubt &= ~(far[:, None] & far)
             if doubt.any():
                 # Any attacker can bring this about, in every round, and nobody need do anything.
@@ -165,7 +166,8 @@ class Geometry:
                     self.basis = MixedPoints(self.basis, step, reference)
                 self.steps = ()
                 return self.basis.gram
-        return gram if len(factor) == len(which) else gram[which][:, which]
+        self._squared_distances = distances[:n, :n]
+        return gram
 
     @property
     def factor(self) -> Array:
@@ -249,12 +251,12 @@ class Geometry:
             raise ByzantiumError(
                 f"a mixing matrix has a column for each of {self.n} vectors, got {columns} columns"
             )
-        sums = matrix.sum(axis=1)
-        if not (abs(sums - 1) <= SUMS_TO_ONE).all():
-            row = int((~(abs(sums - 1) <= SUMS_TO_ONE)).argmax())
+        errors = abs(matrix.sum(axis=1) - 1)
+        if not errors.max(initial=0) <= SUMS_TO_ONE:
+            row = int(errors.argmax())
             raise ByzantiumError(
                 f"the rows of a mixing matrix must sum to one, but its row {row} sums to "
-                f"{sums[row]:.6g}; what is missing belongs in the column of the origin"
+                f"{matrix[row].sum():.6g}; what is missing belongs in the column of the origin"
             )
         extended = np.zeros((m + self.anchors, self.points))
         extended[:m, :columns] = matrix

@@ -133,12 +133,12 @@ def moments(real: str) -> list[Function]:
 
 @kernel
 def mean(real: str) -> list[Function]:
-    """out[c] = the mean of column c; peak: see `sorting`."""
+    """out[c] = the mean of column c, called as in `sorting`; context: the number of rows."""
     function = Function("mean")
-    rows, n = function.array("rows", ADDRESS), function.number("n")
+    context, rows = function.array("context", INTEGER), function.array("rows", ADDRESS)
     first, last = function.number("first"), function.number("last")
     peak, out = function.array("peak", BITS[real]), function.array("out", real)
-    lanes, columns = machine.HOST.lanes(real), LINE // SIZE[real]
+    n, lanes, columns = context.load(0), machine.HOST.lanes(real), LINE // SIZE[real]
     largest = function.variable(peak.load(0, lanes))
     for start, bound in function.columns(first, last, columns):
         total = [Total(function, real, lanes) for _ in range(0, columns, lanes)]

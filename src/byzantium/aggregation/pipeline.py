@@ -72,10 +72,13 @@ def admit(
     within, unknown = bound <= largest, readable.size and source.norms is None  # a bound may be NaN
     if not within and unknown and any(step.measures for step in steps):
         within = source.presumed(points.longest() <= largest)
-    norms = None if within else row_norms(source, readable)
-    usable = np.full(len(readable), True) if norms is None else norms <= largest
-    nonsense = f"not finite, or of norm above {largest:g}"
-    reasons = {**source.unreadable, **dict.fromkeys(readable[~usable].tolist(), nonsense)}
+    reasons = dict(source.unreadable)
+    if not within:
+        norms = row_norms(source, readable)
+        usable = norms <= largest
+        nonsense = f"not finite, or of norm above {largest:g}"
+        reasons |= dict.fromkeys(readable[~usable].tolist(), nonsense)
+        points = GivenPoints(source, readable[usable], norms[usable], anchors)
     if reasons:
         bounds = [stage.bad for stage in stages if stage.bad is not None]
         allowed = min(bounds, default=n // 2)
@@ -89,8 +92,6 @@ def admit(
             )
         logger.warning("rejected %d of %d vectors: %s", len(reasons), n, told)
         steps = [s for stage in stages for s in stage.with_fewer_bad(len(reasons)).expansion]
-    if norms is not None:
-        points = GivenPoints(source, readable[usable], norms[usable], anchors)
     return points, tuple(steps), reasons
 
 
@@ -103,9 +104,12 @@ def check_sizes(stages: Sequence[Stage], n: int) -> tuple[Stage, ...]:
     """
     left, steps = n, []
     for k, stage in enumerate(stages):
-        history = f" ({_named(stages[:k])} left {left} of {n})" if left != n else ""
         step = stage.settled(left, stages[k + 1 :])
-        step.check(left, history)
+        try:
+            step.check(left)
+        except ByzantiumError as error:
+            history = f" ({_named(stages[:k])} left {left} of {n})" if left != n else ""
+            raise ByzantiumError(f"{error}{history}") from None
         left = step.rows(left) if isinstance(step, Mixing) else 1
         steps.append(step)
     return tuple(steps)

@@ -17,6 +17,7 @@ from byzantium.aggregation.order import central
 from byzantium.aggregation.order import shares as shares_of
 
 Array = NDArray[np.float64]
+Rows = NDArray[np.int64]  # indices of rows
 
 # Columns are converted, mixed, multiplied and sorted in blocks of about this size.
 BLOCK_BYTES = 8 << 20
@@ -34,22 +35,23 @@ def column_blocks(rows: int, d: int, dtype: torch.dtype) -> Iterator[slice]:
 
 
 def mixed_blocks(
-    matrix: Tensor, rows: Tensor, mixing: Array | None
+    matrix: Tensor, rows: Rows, mixing: Array | None
 ) -> Iterator[tuple[slice, Tensor]]:
     """Blocks of columns, and P X in these columns; None for P is the identity."""
-    rows = rows.to(matrix.device)
+    which = torch.from_numpy(rows).to(matrix.device)
     widest = len(rows) if mixing is None else max(mixing.shape)
     for columns in column_blocks(widest, matrix.shape[1], matrix.dtype):
-        block = matrix[:, columns].index_select(0, rows)
+        block = matrix[:, columns].index_select(0, which)
         yield columns, block if mixing is None else torch.from_numpy(mixing).to(block) @ block
 
 
-def mixed(matrix: Tensor, rows: Tensor, mixing: Array) -> Tensor:
+def mixed(matrix: Tensor, rows: Rows, mixing: Array) -> Tensor:
     """P X in float64."""
-    return torch.from_numpy(mixing).to(matrix.device) @ matrix[rows.to(matrix.device)].double()
+    which = torch.from_numpy(rows).to(matrix.device)
+    return torch.from_numpy(mixing).to(matrix.device) @ matrix[which].double()
 
 
-def squared_norms(matrix: Tensor, rows: Tensor) -> Array:
+def squared_norms(matrix: Tensor, rows: Rows) -> Array:
     """The squared norm of each row, (n,)."""
     total = torch.zeros(len(rows), dtype=torch.float64, device=matrix.device)
     for _, block in mixed_blocks(matrix, rows, None):
@@ -57,16 +59,16 @@ def squared_norms(matrix: Tensor, rows: Tensor) -> Array:
     return total.cpu().numpy()
 
 
-def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], reference: int) -> Array:
+def gram(matrix: Tensor, rows: Rows, anchors: Sequence[Tensor | None], reference: int) -> Array:
     """Inner products <p_i - r, p_j - r> of rows and anchors, in float64; r is the row `reference`.
 
     An anchor is a vector; None is the origin.
     """
     points = len(rows) + len(anchors)
     total = torch.zeros(points, points, dtype=torch.float64, device=matrix.device)
-    rows = rows.to(matrix.device)
+    which = torch.from_numpy(rows).to(matrix.device)
     for columns in column_blocks(points, matrix.shape[1], torch.float64):
-        block = matrix[:, columns].index_select(0, rows).double()
+        block = matrix[:, columns].index_select(0, which).double()
         origin = block.new_zeros(block.shape[1])
         beside = [origin if a is None else a[columns].double() for a in anchors]
         block = torch.vstack([block, *beside]) - block[reference]
@@ -78,7 +80,7 @@ def gram(matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], referen
 
 
 def combine(
-    matrix: Tensor, rows: Tensor, anchors: Sequence[Tensor | None], weights: Array, out: Tensor
+    matrix: Tensor, rows: Rows, anchors: Sequence[Tensor | None], weights: Array, out: Tensor
 ) -> None:
     """Fill `out` with the weighted sum of rows and anchors."""
     shares = torch.from_numpy(weights).to(out)
@@ -91,7 +93,7 @@ def combine(
 
 def central_mean(
     matrix: Tensor,
-    rows: Tensor,
+    rows: Rows,
     mixing: Array | None,
     kept: int,
     nearest: bool,
@@ -119,7 +121,7 @@ def newton(gram: Array, n: int, near: float) -> tuple[Array, list[float]]:
     return np.zeros(n), [math.inf, 0.0, 0.0]
 
 
-def moments(matrix: Tensor, rows: Tensor, mean: Tensor, deviation: Tensor) -> None:
+def moments(matrix: Tensor, rows: Rows, mean: Tensor, deviation: Tensor) -> None:
     """Fill in the mean and the standard deviation (n - 1) of each column; of one row it is 0."""
     for columns, block in mixed_blocks(matrix, rows, None):
         wide = block.double()

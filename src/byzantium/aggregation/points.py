@@ -18,7 +18,7 @@ from torch import Tensor
 
 from byzantium.aggregation import plain
 from byzantium.aggregation.plain import column_blocks
-from byzantium.aggregation.sources import Matrix, Source
+from byzantium.aggregation.sources import Matrix, Rows, Source
 from byzantium.core import fork_safe
 
 Array = NDArray[np.float64]
@@ -37,7 +37,7 @@ MOST_REFERENCES = 3
 def squared_distances(gram: Array) -> Array:
     """Squared distances from inner products about any reference: never negative, diagonal zero."""
     squares = gram.diagonal()
-    distances = (squares[:, None] + squares - 2 * gram).clip(min=0)
+    distances = np.maximum(squares[:, None] + squares - 2 * gram, 0)
     np.fill_diagonal(distances, 0)
     return distances
 
@@ -97,7 +97,7 @@ class Points(ABC):
         return self.source.device
 
     @abstractmethod
-    def pieces(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    def pieces(self) -> Iterator[tuple[slice, Tensor, Rows]]:
         """All columns in blocks: which columns, a matrix with them, which of its rows to use."""
 
     @property
@@ -192,7 +192,7 @@ class GivenPoints(Points):
     def __init__(
         self,
         source: Source,
-        rows: NDArray[np.int64] | None = None,
+        rows: Rows | None = None,
         norms: Array | None = None,
         anchors: Mapping[str, Tensor | None] = MappingProxyType({}),
     ) -> None:
@@ -214,14 +214,14 @@ class GivenPoints(Points):
         They are taken about the first row, whatever it is. If that turns out to be a bad reference,
         they are taken again; mostly it is not, and one reading is saved.
         """
-        products, n = self.gram_about(0, {"origin": None, **self.anchors}), self.n
-        gram = self.source.collected(products)
+        anchors = {**self.anchors, "origin": None}  # last, if it is no anchor anyway
+        gram = self.source.collected(self.gram_about(0, anchors))
+        n, points = self.n, self.n + len(self.anchors)
+        self._hasty = gram[:points, :points]
         sizes: Array = np.sqrt(gram.diagonal())
-        kept = [k for k in range(len(gram)) if k != n or "origin" in self.anchors]
-        self._hasty = gram[kept][:, kept]
-        return float(sizes[:n].max() + sizes[n])
+        return float(sizes[:n].max() + sizes[n + list(anchors).index("origin")])
 
-    def pieces(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    def pieces(self) -> Iterator[tuple[slice, Tensor, Rows]]:
         return self.source.pieces(self.rows)
 
 
@@ -247,8 +247,8 @@ class MixedPoints(Points):
     def first_reference(self) -> int:
         return self.reference
 
-    def pieces(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        rows = torch.arange(self.n)
+    def pieces(self) -> Iterator[tuple[slice, Tensor, Rows]]:
+        rows = np.arange(self.n)
         for outer, matrix, given in self.basis.pieces():
             for columns in column_blocks(self.n, matrix.shape[1], self.dtype):
                 block = backend(matrix).mixed(matrix[:, columns], given, self.matrix)
@@ -269,7 +269,7 @@ def fastest() -> ModuleType:
     return passes
 
 
-def row_norms(source: Source, rows: NDArray[np.int64] | None = None) -> Array:
+def row_norms(source: Source, rows: Rows | None = None) -> Array:
     """The norms of some rows of a source, by default of all; not finite where a row is not.
 
     >>> from byzantium.aggregation import Matrix

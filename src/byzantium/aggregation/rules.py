@@ -47,7 +47,7 @@ class Weighting(Rule):
 
     def _checked(self, geometry: Geometry) -> Array:
         weights = np.asarray(self.weights(geometry), dtype=np.float64)
-        if weights.shape == (geometry.n,):  # of the rows alone: nothing lies on an anchor
+        if geometry.anchors and weights.shape == (geometry.n,):  # nothing lies on an anchor
             weights = np.append(weights, np.zeros(geometry.anchors))
         if weights.shape != (geometry.points,):
             raise ByzantiumError(

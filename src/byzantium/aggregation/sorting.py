@@ -61,12 +61,16 @@ def network(n: int, kept: int, nearest: bool, most: int = SINGLE) -> Network:
 
 @kernel
 def straight(n: int, kept: int, nearest: bool, real: str, bounds: bool) -> list[Function]:
-    """One vector of columns at a time, comparator by comparator, without a loop or a table."""
+    """One vector of columns at a time, comparator by comparator, without a loop or a table.
+
+    Where `last` does not end a vector, the last vector begins before the one before it has ended.
+    """
     comparators, wires = network(n, kept, nearest)
     function, lanes = Function("straight"), machine.HOST.lanes(real)
     given = _Columns(function, real)
     peak = function.variable(given.peak.load(0, lanes))
-    with function.loop(given.first, given.last, lanes) as c:
+    with function.loop(given.first, given.last, lanes) as start:
+        c = start if bounds else minimum(start, given.last - lanes)
         values: dict[int, Value] = {}
 
         def value(wire: int) -> Value:

@@ -79,10 +79,10 @@ class Source(ABC):
         """A source of the same vectors minus a base, which has the form of one vector."""
         return _relative(self, Vectors([base]))
 
-    def pieces(self, rows: Rows) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    def pieces(self, rows: Rows) -> Iterator[tuple[slice, Tensor, Rows]]:
         """All columns in blocks: which columns, a matrix with them, which of its rows to use."""
         for columns in column_blocks(len(rows), self.d, self.working):
-            yield columns, self.block(columns, rows), torch.arange(len(rows))
+            yield columns, self.block(columns, rows), np.arange(len(rows))
 
     # Where each of several machines holds only some columns, these are overridden.
 
@@ -155,10 +155,10 @@ class Matrix(Source):
         block = self.updates[:, columns].index_select(0, torch.from_numpy(rows).to(self.device))
         return block.to(self.working).contiguous()
 
-    def pieces(self, rows: Rows) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    def pieces(self, rows: Rows) -> Iterator[tuple[slice, Tensor, Rows]]:
         """The tensor itself as one block, unless it must be converted."""
         if self.dtype == self.working and self.updates.stride(1) == 1:
-            yield slice(0, self.d), self.updates, torch.from_numpy(rows)
+            yield slice(0, self.d), self.updates, rows
         else:
             yield from super().pieces(rows)
 
@@ -304,10 +304,10 @@ def _relative(source: Source, base: Source) -> Relative:
 
 
 def _source(updates: Any, like: Any, strict: bool) -> Source:
-    if isinstance(updates, Source):
-        return updates
     if isinstance(updates, Tensor):
         return Matrix(updates)
+    if isinstance(updates, Source):
+        return updates
     if isinstance(updates, np.ndarray):
         if updates.ndim != 2:
             raise ByzantiumError(

@@ -51,15 +51,12 @@ class Stage(Formula):
         """
         return (1, "1") if self.bad is None else (2 * self.bad + 1, "2f + 1")
 
-    def check(self, n: int, history: str = "") -> None:
-        """Raise a `ByzantiumError` unless this step is defined for n vectors.
-
-        `history` is added to the message, to say why there are n.
-        """
+    def check(self, n: int) -> None:
+        """Raise a `ByzantiumError` unless this step is defined for n vectors."""
         least, formula = self.least()
         if n < least:
             bound = formula if formula == str(least) else f"{formula} = {least}"
-            raise ByzantiumError(f"{self!r} needs at least {bound} vectors, got {n}{history}")
+            raise ByzantiumError(f"{self!r} needs at least {bound} vectors, got {n}")
 
     def settled(self, n: int, behind: Sequence[Stage]) -> Stage:
         """This step with all parameters known, given n vectors and the steps that come after it.

@@ -71,12 +71,10 @@ class Krum(Weighting):
     def least(self) -> tuple[int, str]:
         return 2 * self.f + 3, "2f + 3"
 
-    def check(self, n: int, history: str = "") -> None:
-        super().check(n, history)
+    def check(self, n: int) -> None:
+        super().check(n)
         if self.m > n - self.f:
-            raise ByzantiumError(
-                f"{self!r} needs m <= n - f = {n - self.f}, got m={self.m}{history}"
-            )
+            raise ByzantiumError(f"{self!r} needs m <= n - f = {n - self.f}, got m={self.m}")
 
     def weights(self, geometry: Geometry) -> Array:
         neighbours = geometry.n - self.f - 2

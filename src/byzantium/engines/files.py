@@ -197,7 +197,7 @@ class Files(Source):
         spread(fill, [(k, k + 1) for k in range(len(rows))], torch.get_num_threads())
         return block
 
-    def pieces(self, rows: Rows) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    def pieces(self, rows: Rows) -> Iterator[tuple[slice, Tensor, Rows]]:
         for columns, matrix, which in super().pieces(rows):
             yield columns, matrix, which
             self.watch(columns.stop)

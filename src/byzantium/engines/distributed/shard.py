@@ -79,7 +79,7 @@ class Shard(Source):
         found = [matrix[torch.from_numpy(rows)] for _, matrix, _ in self.pieces(np.arange(self.n))]
         return torch.cat(found, dim=1)[:, columns].contiguous()
 
-    def pieces(self, rows: Rows) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    def pieces(self, rows: Rows) -> Iterator[tuple[slice, Tensor, Rows]]:
         start = 0
         for matrix in self._matrices():
             for columns, piece, which in matrix.pieces(rows):
