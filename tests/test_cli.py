@@ -373,8 +373,13 @@ def test_a_foreign_file_of_a_data_set_is_not_the_original(tmp_path: Path) -> Non
 # -- as a user starts it -----------------------------------------------------------------------
 
 
-def program(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", "from byzantium.cli import main; main()", *arguments]
+def program(*arguments: str, hangup: str = "SIG_DFL") -> list[str]:
+    """The program; `hangup` is what SIGHUP does, also where the tests were started with nohup."""
+    code = (
+        f"import signal; signal.signal(signal.SIGHUP, signal.{hangup}); "
+        "from byzantium.cli import main; main()"
+    )
+    return [sys.executable, "-c", code, *arguments]
 
 
 LONG = [*SMALL, "--rounds", "100000", "--evaluate-every", "50"]
@@ -455,9 +460,8 @@ def test_a_terminal_that_is_closed_stops_a_sweep_which_saves_itself(tmp_path: Pa
 
 
 def test_what_is_started_with_nohup_survives_the_terminal(tmp_path: Path) -> None:
-    ignoring = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); "
-    command = program("run", *SMALL, "--rounds", "100", "--evaluate-every", "20")
-    command[2] = ignoring + command[2]
+    small = [*SMALL, "--rounds", "100", "--evaluate-every", "20"]
+    command = program("run", *small, hangup="SIG_IGN")
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     wait_for_metrics(process, tmp_path / "results", 1)
     os.kill(process.pid, signal.SIGHUP)

@@ -58,9 +58,8 @@ def admit(
     stages = check_sizes(stages, n)
     largest = LARGEST_NORM.get(source.dtype, LARGEST_NORM_NARROW)
     steps = [step for stage in stages for step in stage.expansion]
-    anchors: dict[str, Tensor | None] = {}
-    if any(step.needs_origin for step in steps):
-        anchors["origin"] = None
+    origin = any(step.needs_origin for step in steps)
+    anchors: dict[str, Tensor | None] = {"origin": None} if origin else {}
     if centre is not None:
         if centre.shape != (source.dimension,):
             raise ByzantiumError(
@@ -75,8 +74,7 @@ def admit(
     reasons = dict(source.unreadable)
     if not within:
         norms = row_norms(source, readable)
-        usable = norms <= largest
-        nonsense = f"not finite, or of norm above {largest:g}"
+        usable, nonsense = norms <= largest, f"not finite, or of norm above {largest:g}"
         reasons |= dict.fromkeys(readable[~usable].tolist(), nonsense)
         points = GivenPoints(source, readable[usable], norms[usable], anchors)
     if reasons:
@@ -328,10 +326,9 @@ class Aggregator(Stage, Stateful):
         """Aggregate exactly as a call does, and report how much each worker counted."""
         source = as_source(updates, base=base, strict=strict)
         aggregate, weights, points, geometry, reasons = self._run(source, generator, explain=True)
-        if weights is None:
-            weights = np.full(geometry.points, np.nan)
         n, rows = source.n, points.rows
-        original = weights @ geometry.mixing
+        known = np.full(geometry.points, np.nan) if weights is None else weights
+        original = known @ geometry.mixing
         worker_weights, mixing = np.zeros(n), np.zeros((geometry.n, n))
         worker_weights[rows] = original[: points.n]
         mixing[:, rows] = geometry.mixing[: geometry.n, : points.n]
