@@ -511,3 +511,34 @@ def test_other_processors_compute_the_same(
     assert all(map(np.array_equal, everything(), expected))
     for found, known in zip(products(), expected_products, strict=True):
         assert np.allclose(found, known, rtol=1e-12, atol=1e-9)
+
+
+@DTYPES
+@pytest.mark.parametrize("d", [1023, 1025, 8 * 1024 - 1, 8 * 1024, 8 * 1024 + 10])
+@pytest.mark.parametrize("straight", [True, False])
+def test_all_columns_are_in_one_piece_or_another(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, d: int, straight: bool
+) -> None:
+    """Whatever their number, and whether the last piece is full, or hardly begun."""
+    monkeypatch.setattr(compiled, "LEAST", 1)
+    monkeypatch.setattr(compiled, "SMALL", 1 if straight else math.inf)
+    X, rows = inputs.gaussian(9, d).to(dtype), np.arange(9)
+    mixing = np.eye(9)[:7] / 2 + np.eye(9)[2:] / 2
+    weights, out = np.linspace(0.01, 0.1, 9), [torch.empty(d, dtype=dtype) for _ in range(4)]
+    for matrix, n in ((None, 9), (mixing, 7)):
+        shares = np.zeros((2, n))
+        for passes, result, share in ((compiled, out[0], shares[0]), (plain, out[1], shares[1])):
+            passes.central_mean(X, rows, matrix, n - 2, False, result, share)
+        assert torch.allclose(out[0], out[1], rtol=1e-5, atol=1e-6)
+        assert np.allclose(shares[0], shares[1])
+        compiled.central_mean(X, rows, matrix, n - 2, False, out[2])
+        assert torch.equal(out[0], out[2])
+    assert np.allclose(compiled.gram(X, rows, [None], 2), plain.gram(X, rows, [None], 2))
+    assert np.allclose(compiled.squared_norms(X, rows), plain.squared_norms(X, rows))
+    assert torch.allclose(compiled.mixed(X, rows, mixing), plain.mixed(X, rows, mixing))
+    compiled.combine(X, rows, [], weights, out[0])
+    assert torch.allclose(out[0].double(), torch.from_numpy(weights) @ X.double(), atol=1e-6)
+    compiled.moments(X, rows, out[0], out[1])
+    plain.moments(X, rows, out[2], out[3])
+    assert torch.allclose(out[0], out[2], atol=1e-6)
+    assert torch.allclose(out[1], out[3], atol=1e-6)

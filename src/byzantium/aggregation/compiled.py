@@ -1,14 +1,14 @@
 """The passes over the vectors on the CPU, by compiled kernels; `plain` defines what they compute.
 
-Kernels release the GIL and are spread over as many threads as torch uses, its own if possible.
+Kernels release the GIL and are shared by as many threads as torch uses, its own if possible.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -19,11 +19,10 @@ from byzantium.aggregation import kernels, machine, network, sorting
 from byzantium.aggregation import newton as newtons
 from byzantium.aggregation.emit import DOUBLE, FLOAT
 from byzantium.aggregation.plain import Rows
-from byzantium.core import spread
+from byzantium.core import share
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
-Result = TypeVar("Result")
 
 REAL = {torch.float32: FLOAT, torch.float64: DOUBLE}
 # For fewer values it does not pay to compile a sorting network of their own.
@@ -42,34 +41,30 @@ MOST_STRAIGHT, MOST_PART = 80, 24
 
 
 def mixed(matrix: Tensor, rows: Rows, mixing: Array) -> Tensor:
-    kernel, source = kernels.mix(REAL[matrix.dtype]), _Mixed(matrix, rows, mixing)
-    m, d = len(mixing), matrix.shape[1]
+    source, (m, d) = _Mixed(matrix, rows, mixing), (len(mixing), matrix.shape[1])
     result = torch.empty(m, d, dtype=torch.float64)
-
-    def part(first: int, last: int) -> None:
-        kernel(*source.arguments(), first, last, result, d)
-
-    _over_columns(part, len(source.shares), d)
+    pieces = _Pieces(len(source.shares), d)
+    pieces.call(kernels.mix(REAL[matrix.dtype]), *source.arguments(pieces), result, d)
     return result
 
 
 def squared_norms(matrix: Tensor, rows: Rows) -> Array:
     n, d, real, addresses = len(rows), matrix.shape[1], REAL[matrix.dtype], _addresses(matrix, rows)
     kernel, lanes = kernels.squared_norms(real), machine.HOST.lanes(real)
-
-    def sums_of(addresses: Integers, first: int, last: int) -> Array:
-        sums = _room(len(addresses), lanes)
-        kernel(addresses, len(addresses), first, last, sums)
-        return sums.sum(axis=1)
-
     # Of few rows, several places are read at a time.
     places = max(1, FEW // max(n, 1))
     width = d // places
     starts = matrix.itemsize * width * np.arange(places)
     spread_out = (addresses[:, None] + starts).ravel()
-    found = _sum(_over_columns(partial(sums_of, spread_out), len(spread_out), width))
-    total: Array = found.reshape(n, places).sum(axis=1)
-    return total if width * places == d else total + sums_of(addresses, width * places, d)
+    pieces = _Pieces(len(spread_out), width)
+    sums = pieces.each(len(spread_out), lanes)
+    pieces.call(kernel, spread_out, len(spread_out), sums)
+    total: Array = sums.numbers.sum(axis=2).sum(axis=0).reshape(n, places).sum(axis=1)
+    if width * places < d:
+        rest = _room(n, lanes)
+        kernel(addresses, n, width * places, d, rest)
+        total += rest.sum(axis=1)
+    return total
 
 
 def gram(matrix: Tensor, rows: Rows, anchors: Sequence[Tensor | None], reference: int) -> Array:
@@ -85,25 +80,18 @@ def gram(matrix: Tensor, rows: Rows, anchors: Sequence[Tensor | None], reference
     # The reference itself is at zero, and so are its products.
     base, others, m = int(addresses[reference]), _others(n, reference), n - 1
     addresses, advances = addresses[others], advances[others]
-
+    # So many values that the products of a piece take a thirty-second of their memory.
+    pieces = _Pieces(n, d, most=max(MOST, 64 * n * n))
     if kernels.few(m):
-        few = kernels.gram_of_few(real, m)
-
-        def part(first: int, last: int) -> Array:
-            products = _room(m, m)
-            few(addresses, advances, base, first, last, products)
-            return products
-
+        products = pieces.each(m, m)
+        pieces.call(kernels.gram_of_few(real, m), addresses, advances, base, products)
     else:
         tile = kernels.tile_of(m)
-        many, stride = kernels.gram(real, tile), -(-m // tile) * tile
-
-        def part(first: int, last: int) -> Array:
-            block, products = _room(stride * size), _room(stride, stride)
-            many(addresses, m, advances, base, first, last, block, size, products, stride)
-            return products
-
-    lower = _sum(_over_columns(part, n, d))[:m, :m]
+        stride = -(-m // tile) * tile
+        products, block = pieces.each(stride, stride), pieces.own(stride * size)
+        given = addresses, m, advances, base, block, size, products, stride
+        pieces.call(kernels.gram(real, tile), *given)
+    lower = products.numbers.sum(axis=0)[:m, :m]
     whole = np.zeros((n, n))
     whole[others[:, None], others] = np.where(_triangle(m), lower, lower.T)
     return whole
@@ -129,12 +117,9 @@ def combine(
         addresses, shares = np.append(addresses, centre.data_ptr()), np.append(shares, weights[-1])
     counting = shares != 0
     addresses, shares = addresses[counting], shares[counting]
-    n, excess, kernel = len(shares), _excess(weights), kernels.weighted_sum(REAL[matrix.dtype])
-
-    def part(first: int, last: int) -> None:
-        kernel(addresses, n, shares, excess, first, last, out)
-
-    _over_columns(part, max(n, 1), matrix.shape[1])
+    kernel = kernels.weighted_sum(REAL[matrix.dtype])
+    pieces = _Pieces(max(len(shares), 1), matrix.shape[1])
+    pieces.call(kernel, addresses, len(shares), shares, _excess(weights), out)
 
 
 def central_mean(
@@ -163,35 +148,29 @@ def central_mean(
         columns = sorting.tabled(nearest, real, explained)
         context = _context(machine.HOST, n, kept, nearest, real, most)
     source = _Rows(matrix, rows) if mixing is None else _Mixed(matrix, rows, mixing)
-
-    def directly(first: int, last: int) -> float:
-        """Most are sorted as they come from the memory."""
-        peak = _registers(matrix)
-        columns(context, source.addresses, first, last, peak, out)
-        return peak.max()
-
+    pieces, numbers = _Pieces(n, d), np.float32 if matrix.dtype == torch.float32 else np.float64
+    peaks = pieces.own(lanes, kind=numbers)
     if (straight or everything) and mixing is None and not explained:
-        return float(np.max(_over_columns(directly, n, d)))
+        pieces.call(columns, context, source.addresses, peaks, out)  # as they come from the memory
+        return float(peaks.numbers.max())
 
+    size = kernels.BLOCK // matrix.itemsize
+    room = pieces.own(n * size, kind=numbers), pieces.own(n), pieces.own(4 * size, kind=numbers)
+    given: tuple[Any, ...] = *source.arguments(pieces), columns, context, *room, peaks, out
+    if explained:
+        within, changes = pieces.each(n, lanes, kind=numbers), pieces.each(n, lanes)
+        given = *given, sorting.supplied(real), kept, within, changes
     blocks = (sorting.copied if mixing is None else sorting.mixed)(real, explained, not straight)
-    counted, size = n if explained else 0, kernels.BLOCK // matrix.itemsize
-
-    def part(first: int, last: int) -> tuple[float, Array]:
-        peak, counts = _registers(matrix), (_registers(matrix, counted), _room(counted, lanes))
-        room = _room(n * size), _room(n), _room(4 * size)
-        also = (sorting.supplied(real), kept, *counts) if explained else ()
-        given = columns, context, *room, peak, out, *also
-        if straight and mixing is None:
-            start, first = first, last - (last - first) % size
-            sorting.direct(real)(*source.arguments(), start, first, *given)
-        if first < last:
-            blocks(*source.arguments(), first, last, *given)
-        return peak.max(), sum(count.sum(axis=1, dtype=np.float64) for count in counts)
-
-    peaks, supplied = zip(*_over_columns(part, n, d), strict=True)
+    if straight and mixing is None:  # as they come from the memory, but for the last ones
+        whole = d - d % size
+        pieces.call(sorting.direct(real), *given, end=whole)
+        blocks(*_placed(blocks, whole, d, given))
+    else:
+        pieces.call(blocks, *given)
     if shares is not None:
-        shares += _sum(supplied) / kept
-    return float(np.max(peaks))
+        counts = within.numbers.sum(axis=(0, 2), dtype=np.float64)
+        shares += (counts + changes.numbers.sum(axis=(0, 2))) / kept
+    return float(peaks.numbers.max())
 
 
 def newton(gram: Array, n: int, near: float) -> tuple[Array, list[float]]:
@@ -203,11 +182,85 @@ def newton(gram: Array, n: int, near: float) -> tuple[Array, list[float]]:
 
 def moments(matrix: Tensor, rows: Rows, mean: Tensor, deviation: Tensor) -> None:
     n, addresses, kernel = len(rows), _addresses(matrix, rows), kernels.moments(REAL[matrix.dtype])
+    _Pieces(n, matrix.shape[1]).call(kernel, addresses, n, mean, deviation, n, max(n - 1, 1))
 
-    def part(first: int, last: int) -> None:
-        kernel(addresses, n, first, last, mean, deviation, n, max(n - 1, 1))
 
-    _over_columns(part, n, matrix.shape[1])
+# -- pieces ------------------------------------------------------------------------------------
+
+
+class _Each(NamedTuple):
+    """Room for what a kernel adds up: a row for each piece, so that sums are the same each time."""
+
+    numbers: NDArray[Any]
+
+
+class _Own(NamedTuple):
+    """Room to work in: a row for each thread."""
+
+    numbers: NDArray[Any]
+
+
+Argument: TypeAlias = machine.Argument | _Each | _Own
+
+
+class _Pieces:
+    """d columns of n rows, divided into `count` pieces of `step` columns.
+
+    - `most`: how many values a piece has at the most.
+    """
+
+    def __init__(self, n: int, d: int, most: int = MOST) -> None:
+        values = min(max(n * d // PIECES, LEAST), most)
+        self.d, self.step = d, GRAIN * -(-values // (GRAIN * n))
+        self.count = max(1, -(-d // self.step))
+        self.threads = min(torch.get_num_threads(), self.count)
+
+    def each(self, *shape: int, kind: type = np.float64) -> _Each:
+        return _Each(_room(self.count, *shape, kind=kind))
+
+    def own(self, *shape: int, kind: type = np.float64) -> _Own:
+        return _Own(_room(self.threads, *shape, kind=kind))
+
+    def call(self, kernel: machine.Kernel, *arguments: Argument, end: int | None = None) -> None:
+        """Call a kernel for all columns, or those before `end`.
+
+        The arguments are all but `first` and `last`.
+        """
+        end = self.d if end is None else end
+        if self.count == 1:
+            kernel(*_placed(kernel, 0, end, arguments))
+            return
+        driver = kernels.in_pieces(kernel.before, kernel.after)
+        given = [0, 0, self.count, self.step, end, kernel.address]
+        for argument, kind in zip(arguments, kernel.before + kernel.after, strict=True):
+            given += _bits(argument, kind)
+        data = np.array(given)
+        here = partial(_held, driver, data, arguments)
+        share(driver.address, data.__array_interface__["data"][0], here, self.threads)
+
+
+def _held(driver: machine.Kernel, data: Integers, arguments: Sequence[Argument]) -> None:
+    """Take part; whoever does so holds on to what all work with."""
+    driver(data)
+
+
+def _placed(
+    kernel: machine.Kernel, first: int, last: int, arguments: Sequence[Argument]
+) -> list[machine.Argument]:
+    """All arguments of a kernel; of rooms the first row."""
+    place = len(kernel.before)
+    given = [a.numbers if isinstance(a, _Each | _Own) else a for a in arguments]
+    return [*given[:place], first, last, *given[place:]]
+
+
+def _bits(argument: Argument, kind: str) -> tuple[int, int, int]:
+    """An argument as a whole number, and what is added for each piece, and for each thread."""
+    if isinstance(argument, _Each):
+        return int(machine.number(argument.numbers)), argument.numbers.strides[0], 0
+    if isinstance(argument, _Own):
+        return int(machine.number(argument.numbers)), 0, argument.numbers.strides[0]
+    number = machine.number(argument)
+    return int(np.float64(number).view(np.int64)) if kind == DOUBLE else int(number), 0, 0
 
 
 # -- what kernels are given --------------------------------------------------------------------
@@ -217,7 +270,7 @@ class _Rows:
     def __init__(self, matrix: Tensor, rows: Rows) -> None:
         self.addresses = _addresses(matrix, rows)
 
-    def arguments(self) -> tuple[Any, ...]:
+    def arguments(self, pieces: _Pieces) -> tuple[Any, ...]:
         return self.addresses, len(self.addresses)
 
 
@@ -235,9 +288,9 @@ class _Mixed(_Rows):
             self.excess[:] = [_excess(shares) for shares in mixing]
         self.columns = kernels.BLOCK // matrix.itemsize
 
-    def arguments(self) -> tuple[Any, ...]:
+    def arguments(self, pieces: _Pieces) -> tuple[Any, ...]:
         lists = self.starts, len(self.excess), self.sources, self.shares, self.excess
-        return *super().arguments(), *lists, _room(len(self.addresses) * self.columns)
+        return *super().arguments(pieces), *lists, pieces.own(len(self.addresses), self.columns)
 
 
 def _excess(shares: Array) -> float:
@@ -257,30 +310,9 @@ def _addresses(matrix: Tensor, rows: Rows) -> Integers:
     return rows * (matrix.stride(0) * matrix.itemsize) + matrix.data_ptr()
 
 
-def _room(*shape: int) -> Array:
+def _room(*shape: int, kind: type = np.float64) -> NDArray[Any]:
     """Zeros for a kernel to work with, from where a line of the cache begins."""
-    size, line = math.prod(shape), kernels.LINE // 8
-    room = np.zeros(size + line)
-    start = -(room.__array_interface__["data"][0] // 8) % line
-    return room[start : start + size].reshape(shape)
-
-
-def _registers(matrix: Tensor, *shape: int) -> NDArray[Any]:
-    """Room for vectors of numbers such as those of the matrix."""
-    numbers = np.float32 if matrix.dtype == torch.float32 else np.float64
-    return _room(*shape, machine.HOST.vector // 8).view(numbers)
-
-
-def _sum(parts: Sequence[Array]) -> Array:
-    """In order."""
-    return parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
-
-
-def _over_columns(kernel: Callable[[int, int], Result], n: int, d: int) -> list[Result]:
-    """kernel(first, last) for pieces that together cover the d columns of n rows."""
-    values = min(max(n * d // PIECES, LEAST), MOST)
-    step = GRAIN * -(-values // (GRAIN * n))
-    if d <= step:
-        return [kernel(0, d)]
-    pieces = [(first, min(first + step, d)) for first in range(0, d, step)]
-    return spread(kernel, pieces, torch.get_num_threads())
+    size = math.prod(shape) * np.dtype(kind).itemsize
+    room = np.zeros(size + kernels.LINE, dtype=np.uint8)
+    start = -room.__array_interface__["data"][0] % kernels.LINE
+    return room[start : start + size].view(kind).reshape(shape)

@@ -87,6 +87,14 @@ class Value:
         step = "sitofp" if self.kind == INTEGER else "fpext" if kind == DOUBLE else "fptrunc"
         return self._computed(f"{step} {self} to {_type(kind, self.lanes)}", kind)
 
+    def read_as(self, kind: str) -> Value:
+        """The bits of a whole number, as an address or as DOUBLE."""
+        if kind == self.kind:
+            return self
+        return self._computed(
+            f"{'inttoptr' if kind == ADDRESS else 'bitcast'} {self} to {kind}", kind
+        )
+
     def on(self, lanes: int) -> Value:
         """The one number in many lanes."""
         if lanes == self.lanes:
@@ -184,6 +192,11 @@ class Array:
             name = f"llvm.masked.store.{_suffix(value)}.p0"
             function.perform(name, value, place, self._alignment, mask)
 
+    def taken(self, index: Operand) -> Value:
+        """The whole number that is there; one more is left, at once, whichever threads come."""
+        place = self.at(index).address
+        return self.function.value(self.kind, 1, f"atomicrmw add {place}, {self.kind} 1 monotonic")
+
     def prefetch(self, index: Operand) -> None:
         """Have what is there brought into the cache. It need not lie within the array."""
         details = [Value(self.function, "i32", 1, text) for text in ("0", "3", "1")]
@@ -226,9 +239,9 @@ class Function:
         self._numbers = count()
 
     @property
-    def kinds(self) -> list[str]:
-        """Of what it is given."""
-        return [value.kind for value in self._given]
+    def given(self) -> dict[str, str]:
+        """The names of what it is given, and their kinds."""
+        return {value.text.removeprefix("%"): value.kind for value in self._given}
 
     def __str__(self) -> str:
         given = (f"ptr noalias {v.text}" if v.kind == ADDRESS else str(v) for v in self._given)
@@ -308,10 +321,7 @@ class Function:
 
     def call(self, other: Function | Value, *arguments: Value | Array) -> None:
         """Another function, or the one at an address, which is a number."""
-        if isinstance(other, Value):
-            name = self.value(ADDRESS, 1, f"inttoptr {other} to ptr").text
-        else:
-            name = f"@{other.name}"
+        name = other.read_as(ADDRESS).text if isinstance(other, Value) else f"@{other.name}"
         given = (str(a.address if isinstance(a, Array) else a) for a in arguments)
         self.write(f"call void {name}({', '.join(given)})")
 

@@ -7,9 +7,9 @@ function of C: while it runs, so may other threads, and a forked child has it, t
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, wraps
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -53,17 +53,24 @@ class Kernel:
     """A compiled function of numbers, arrays and other kernels; `address` is where it is.
 
     Arrays are given by the addresses of what they hold, which must lie without gaps.
+
+    - `before`, `after`: the kinds of what it takes before and after `first` and `last`.
     """
 
-    def __init__(self, address: int, kinds: Sequence[str]) -> None:
-        self.address = address
+    def __init__(self, address: int, given: Mapping[str, str]) -> None:
+        kinds, place = tuple(given.values()), [*given, "first"].index("first")
+        self.address, self.before, self.after = address, kinds[:place], kinds[place + 2 :]
         self._call = ctypes.CFUNCTYPE(None, *(C_TYPES[kind] for kind in kinds))(address)
 
-    def __call__(self, *arguments: float | NDArray[Any] | Tensor | Kernel) -> None:
-        self._call(*map(_number, arguments))
+    def __call__(self, *arguments: Argument) -> None:
+        self._call(*map(number, arguments))
 
 
-def _number(argument: float | NDArray[Any] | Tensor | Kernel) -> float:
+Argument: TypeAlias = float | NDArray[Any] | Tensor | Kernel
+
+
+def number(argument: Argument) -> float:
+    """What a kernel is really given."""
     if isinstance(argument, int):
         return argument
     if isinstance(argument, np.ndarray):
@@ -107,4 +114,4 @@ def _compiled(functions: Sequence[Function], processor: Processor) -> Kernel:
     engine.finalize_object()
     address = engine.get_function_address(functions[-1].name)
     engine.detach()  # never freed: a thread may still be in there while the interpreter goes down
-    return Kernel(address, functions[-1].kinds)
+    return Kernel(address, functions[-1].given)

@@ -32,4 +32,5 @@ from .members import Plugin as Plugin
 from .members import offered as offered
 from .members import offered_as as offered_as
 from .processor import processor as processor
+from .threads import share as share
 from .threads import spread as spread

@@ -61,7 +61,7 @@ def spread(
     )
     try:
         if openmp := _of_torch():
-            _together(todo, threads, openmp)
+            openmp.together(_TAKES_PART, id(todo), threads, partial(_work, todo))
         else:
             _helpers(os.getpid()).call(threads - 1, todo)
             _work(todo)
@@ -72,6 +72,21 @@ def spread(
         if piece.error is not None:
             raise piece.error
     return [piece.result for piece in done]
+
+
+def share(code: int, given: int, here: Callable[[], None], threads: int) -> None:
+    """Call machine code on this thread and on up to `threads` - 1 helpers at once.
+
+    - `code`: the address of a function of C. Whoever calls it first does all the work, and those
+      who call it meanwhile do some of it.
+    - `given`: the one address that it takes.
+    - `here`: the same call, from Python. It must hold on to all that the function works with.
+    - `threads`: how many threads work at once, this one included.
+    """
+    if threads > 1 and (openmp := _of_torch()):
+        openmp.together(code, given, threads, here)
+    else:
+        spread(lambda *_: here(), [(0, 0)] * threads, threads)
 
 
 def _work(todo: deque[_Piece]) -> None:
@@ -94,8 +109,8 @@ def _work(todo: deque[_Piece]) -> None:
 # -- the threads of torch -----------------------------------------------------------------------
 
 # What OpenMP calls in each of its threads, with what it was given.
-_Callback = ctypes.CFUNCTYPE(None, ctypes.py_object)
-_TAKES_PART = _Callback(_work)
+_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.py_object)(_work)
+_TAKES_PART = ctypes.cast(_CALLBACK, ctypes.c_void_p).value or 0
 # What Linux says of a process that was forked and has begun no program since.
 FORKED = 0x40  # PF_FORKNOEXEC
 
@@ -106,6 +121,17 @@ class _OpenMP(NamedTuple):
     start: Any
     end: Any
     inside: Any
+
+    def together(self, code: int, given: int, threads: int, here: Callable[[], None]) -> None:
+        """Call a function of C on torch's threads, and another one here, which does the same.
+
+        Python handles signals after `start`, and never before it.
+        """
+        try:
+            self.start(code, given, threads)
+            here()
+        finally:
+            self.end()
 
 
 @lru_cache(maxsize=1)
@@ -125,7 +151,7 @@ def _openmp(process: int) -> _OpenMP | None:
     if int(state.rpartition(")")[2].split()[6]) & FORKED:
         return None
     threading.Thread(target=int).start()
-    found.start.argtypes = [_Callback, ctypes.py_object, ctypes.c_uint]
+    found.start.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint]
     found.start.restype = found.end.restype = None
     return found
 
@@ -143,16 +169,6 @@ def _of_torch() -> _OpenMP | None:
     except RuntimeError:
         return None
     return None if openmp is None or openmp.inside() else openmp
-
-
-def _together(todo: deque[_Piece], threads: int, openmp: _OpenMP) -> None:
-    """Work on torch's threads. Python handles signals after `start`, and never before it."""
-    start, end, _ = openmp
-    try:
-        start(_TAKES_PART, todo, threads)
-        _work(todo)
-    finally:
-        end()
 
 
 # -- threads of our own -------------------------------------------------------------------------
