@@ -86,7 +86,7 @@ def plan(chosen: argparse.Namespace) -> dict[str, tuple[Measure, int]]:
     """Each section to run and the number of its steps on the progress bar."""
     mine, repeats = len(entries(chosen.n, chosen.only)), chosen.repeats
     by_coordinate = [
-        e for n in sections.FEW_AND_MANY for e in sections.by_coordinate(n, chosen.only)
+        e for n, _ in sections.COORDINATES for e in sections.by_coordinate(n, chosen.only)
     ]
     known: dict[str, tuple[Measure, int]] = {
         "rules": (sections.rules, mine * repeats),

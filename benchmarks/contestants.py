@@ -171,12 +171,13 @@ def entries(n: int, only: str = "") -> list[Entry]:
     return [entry for entry in every if entry.matches(only)]
 
 
-def floor_of(kind: str, x: Tensor) -> Callable[[], Tensor]:
+def floor_of(kind: str, n: int) -> Callable[[Tensor], Tensor]:
+    """For matrices of n rows."""
     if kind == "mean":
-        return lambda: x.mean(0)
-    weights = torch.full((len(x),), 1 / len(x))
+        return lambda x: x.mean(0)
+    weights = torch.full((n,), 1 / n)
 
-    def gram_and_sum() -> Tensor:
+    def gram_and_sum(x: Tensor) -> Tensor:
         x @ x.T
         return weights @ x
 

@@ -14,6 +14,12 @@ from model import Figure, Goal, Result, Section
 HEAD, INTEL = (Path(__file__).with_name(f"measured-{name}.md") for name in ("head", "intel"))
 NOTES = {
     "rules": "![Time over the floor: ours, straightforward torch and byzfl](bench.png)",
+    "coordinates": (
+        "Here each call gets another matrix, as in training, and reads it from memory. *Always the "
+        "same*: one of 13 rows, 62 MB, is read again and again. If it fits into a cache of the "
+        "machine, the mean is as fast as that cache, and sorting takes the time of its "
+        "instructions: then the ratios are larger, and move from run to run."
+    ),
     "after": (
         "Directly after an operation of torch its threads wait in a loop for more work, for some "
         "milliseconds. Our kernels run on these threads, so that it costs nothing."

@@ -65,9 +65,9 @@ def peak(entry: Entry, x: torch.Tensor, small: torch.Tensor) -> dict[str, object
 def memory(n: int, d: int, only: str, weightings: bool) -> None:
     torch.manual_seed(0)
     x, small = torch.randn(n, d), torch.randn(n, min(d, WARM_UP_COLUMNS))
-    floor = floor_of("gram", x)
+    floor = floor_of("gram", n)
     start = perf_counter()
-    floor()
+    floor(x)
     print(json.dumps({"name": "floor", "seconds": perf_counter() - start}), flush=True)
     x.mean(0)
     for entry in entries(n, only):

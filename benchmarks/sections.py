@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter
@@ -20,7 +21,9 @@ from timing import Contestant, interleave
 from torch import Tensor
 
 SIZES = (25, 50, 100, 300)
-FEW_AND_MANY = (13, 51)
+# Rows, and whether each call gets another matrix.
+COORDINATES = ((13, True), (13, False), (51, True))
+NO_CACHE = 1 << 29  # bytes that stay in none
 FIRST_CALLS = 3
 OFFSET_NORM, SPREAD = 63.0, 1e-3
 PROBE = Path(__file__).with_name("probe.py")
@@ -101,16 +104,15 @@ def rival_goals(entry: Entry) -> tuple[str | None, str | None]:
     return to_plain.get(entry.rule), to_byzfl.get(entry.rule)
 
 
-def ours_and_floor(entry: Entry, x: Tensor) -> dict[str, Contestant]:
-    floor, rule = floor_of(entry.floor, x), entry.ours()
+def ours_and_floor(entry: Entry, given: Callable[[], Tensor]) -> dict[str, Contestant]:
     return {
-        "floor": Contestant(lambda _: floor(), lambda: None),
-        "ours": Contestant(rule, lambda: x),
+        "floor": Contestant(floor_of(entry.floor, entry.n), given),
+        "ours": Contestant(entry.ours(), given),
     }
 
 
 def with_rivals(run: Run, entry: Entry, x: Tensor) -> dict[str, Contestant]:
-    group = ours_and_floor(entry, x)
+    group = ours_and_floor(entry, lambda: x)
     if run.late or not entry.has_rivals:
         run.say(f"{entry.name} is measured without rivals, which would take too long.")
         return group
@@ -147,15 +149,19 @@ def distance(first: dict[str, Any]) -> float:
 
 
 def coordinates(run: Run) -> Section:
+    """Mostly each call gets another matrix: few rows, always the same, may stay in the cache."""
     results = []
-    for n in FEW_AND_MANY:
+    for n, anew in COORDINATES:
         x = run.normal(n)
+        matrices = cycle([x, *(x.clone() for _ in range(NO_CACHE // x.nbytes))] if anew else [x])
+        where = f"n = {n}" if anew else f"n = {n}, always the same"
         for entry in by_coordinate(n, run.only):
-            seconds, _ = run.race(f"n = {n}, {entry.name}", ours_and_floor(entry, x))
-            ratio = seconds["ours"] / seconds["floor"]
-            figure = Figure("ours / floor", ratio, goal=floor_goal(entry))
-            results.append(Result(f"{entry.name}, n = {n}", seconds, [figure]))
-    sizes = " and ".join(map(str, FEW_AND_MANY))
+            group = ours_and_floor(entry, partial(next, matrices))
+            seconds, _ = run.race(f"{where}, {entry.name}", group)
+            ratio, goal = seconds["ours"] / seconds["floor"], floor_goal(entry) if anew else None
+            figure = Figure("ours / floor", ratio, goal=goal)
+            results.append(Result(f"{entry.name}, {where}", seconds, [figure]))
+    sizes = " and ".join(dict.fromkeys(str(n) for n, _ in COORDINATES))
     return Section("coordinates", f"Rules by coordinate at n = {sizes}, d = {run.d}", results)
 
 
@@ -270,7 +276,8 @@ def offset(run: Run) -> Section:
             entry = Entry(rule, None, run.n)
             if not entry.matches(run.only):
                 continue
-            seconds, _ = run.race(f"offset, {entry.name}", ours_and_floor(entry, x))
+            group = ours_and_floor(entry, partial(next, cycle([x])))
+            seconds, _ = run.race(f"offset, {entry.name}", group)
             figure = Figure("ours / floor", seconds["ours"] / seconds["floor"], goal="offset")
             results.append(Result(f"{entry.name}, {name}", seconds, [figure]))
     return Section("offset", f"Rows with a common offset of norm {OFFSET_NORM:g}", results)

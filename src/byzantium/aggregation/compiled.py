@@ -33,11 +33,14 @@ SMALL = 1 << 18
 PIECES, LEAST, MOST = 8, 1 << 19, 1 << 22
 # Columns are divided at multiples of this.
 GRAIN = 1024
+# Bytes between what different threads write: what one asks for, or the processor by itself, must
+# not be what another writes.
+APART = 4096
 # With fewer rows, a sum over a row would wait for its last addition.
 FEW = 8
 # Up to MOST_STRAIGHT rows a sorting network is code without a loop; for more it would take long to
 # compile, and fit in no cache. Larger networks consist of parts with at most MOST_PART wires.
-MOST_STRAIGHT, MOST_PART = 80, 24
+MOST_STRAIGHT, MOST_PART = 128, 24
 
 
 def mixed(matrix: Tensor, rows: Rows, mixing: Array) -> Tensor:
@@ -216,10 +219,10 @@ class _Pieces:
         self.threads = min(torch.get_num_threads(), self.count)
 
     def each(self, *shape: int, kind: type = np.float64) -> _Each:
-        return _Each(_room(self.count, *shape, kind=kind))
+        return _Each(_apart(self.count, *shape, kind=kind))
 
     def own(self, *shape: int, kind: type = np.float64) -> _Own:
-        return _Own(_room(self.threads, *shape, kind=kind))
+        return _Own(_apart(self.threads, *shape, kind=kind))
 
     def call(self, kernel: machine.Kernel, *arguments: Argument, end: int | None = None) -> None:
         """Call a kernel for all columns, or those before `end`.
@@ -249,16 +252,16 @@ def _placed(
 ) -> list[machine.Argument]:
     """All arguments of a kernel; of rooms the first row."""
     place = len(kernel.before)
-    given = [a.numbers if isinstance(a, _Each | _Own) else a for a in arguments]
+    given = [a.numbers[0] if isinstance(a, _Each | _Own) else a for a in arguments]
     return [*given[:place], first, last, *given[place:]]
 
 
 def _bits(argument: Argument, kind: str) -> tuple[int, int, int]:
     """An argument as a whole number, and what is added for each piece, and for each thread."""
     if isinstance(argument, _Each):
-        return int(machine.number(argument.numbers)), argument.numbers.strides[0], 0
+        return int(machine.number(argument.numbers[0])), argument.numbers.strides[0], 0
     if isinstance(argument, _Own):
-        return int(machine.number(argument.numbers)), 0, argument.numbers.strides[0]
+        return int(machine.number(argument.numbers[0])), 0, argument.numbers.strides[0]
     number = machine.number(argument)
     return int(np.float64(number).view(np.int64)) if kind == DOUBLE else int(number), 0, 0
 
@@ -316,3 +319,10 @@ def _room(*shape: int, kind: type = np.float64) -> NDArray[Any]:
     room = np.zeros(size + kernels.LINE, dtype=np.uint8)
     start = -room.__array_interface__["data"][0] % kernels.LINE
     return room[start : start + size].view(kind).reshape(shape)
+
+
+def _apart(count: int, *shape: int, kind: type) -> NDArray[Any]:
+    """So many rooms, far from each other."""
+    size = math.prod(shape) * np.dtype(kind).itemsize
+    rooms = _room(count, APART + -(-size // kernels.LINE) * kernels.LINE, kind=np.uint8)
+    return rooms[:, :size].view(kind).reshape(count, *shape)
