@@ -18,7 +18,8 @@ NOTES = {
         "Here each call gets another matrix, as in training, and reads it from memory. *Always the "
         "same*: one of 13 rows, 62 MB, is read again and again. If it fits into a cache of the "
         "machine, the mean is as fast as that cache, and sorting takes the time of its "
-        "instructions: then the ratios are larger, and move from run to run."
+        "instructions. Then the ratios are larger: in another run of the same command 1.35 x "
+        "(median), 1.94 x (trimmed mean) and 2.82 x (MeaMed), where the mean took 0.76 ms."
     ),
     "after": (
         "Directly after an operation of torch its threads wait in a loop for more work, for some "
