@@ -233,25 +233,25 @@ class _Pieces:
         if self.count == 1:
             kernel(*_placed(kernel, 0, end, arguments))
             return
-        driver = kernels.in_pieces(kernel.before, kernel.after)
-        given = [0, 0, self.count, self.step, end, kernel.address]
-        for argument, kind in zip(arguments, kernel.before + kernel.after, strict=True):
-            given += _bits(argument, kind)
-        data = np.array(given)
-        here = partial(_held, driver, data, arguments)
-        share(driver.address, data.__array_interface__["data"][0], here, self.threads)
+        numbers, place = [0, 0, self.count, self.step, end], kernel.place
+        kinds = kernel.kinds[:place] + kernel.kinds[place + 2 :]
+        for argument, kind in zip(arguments, kinds, strict=True):
+            numbers += _bits(argument, kind)
+        given = np.array(numbers)
+        here = partial(_take_part, kernel, given, arguments)
+        share(kernel.in_pieces, int(machine.number(given)), here, self.threads)
 
 
-def _held(driver: machine.Kernel, data: Integers, arguments: Sequence[Argument]) -> None:
-    """Take part; whoever does so holds on to what all work with."""
-    driver(data)
+def _take_part(kernel: machine.Kernel, given: Integers, arguments: Sequence[Argument]) -> None:
+    """Work; whoever does so holds on to all arguments."""
+    kernel.work(given)
 
 
 def _placed(
     kernel: machine.Kernel, first: int, last: int, arguments: Sequence[Argument]
 ) -> list[machine.Argument]:
     """All arguments of a kernel; of rooms the first row."""
-    place = len(kernel.before)
+    place = kernel.place
     given = [a.numbers[0] if isinstance(a, _Each | _Own) else a for a in arguments]
     return [*given[:place], first, last, *given[place:]]
 

@@ -87,39 +87,6 @@ def prefetch(row: Array, index: Value, columns: int) -> None:
         row.prefetch(index + c // SIZE[row.kind])
 
 
-# -- pieces ------------------------------------------------------------------------------------
-
-
-@kernel
-def in_pieces(before: tuple[str, ...], after: tuple[str, ...]) -> list[Function]:
-    """Call a kernel for pieces of the columns, until none is left that nobody has begun.
-
-    Several threads may do so at once. before, after: the kinds of what the kernel takes before and
-    after `first` and `last`. given: how many pieces and how many threads have begun; how many
-    pieces there are, of how many columns each, before which column; the address of the kernel; and
-    for each argument its bits, and what is added to them for each piece, and for each thread.
-    """
-    function = Function("in_pieces")
-    given = function.array("given", INTEGER)
-    thread = given.taken(1)
-    count, step, end, code = (given.load(k) for k in range(2, 6))
-    with function.loop(0, count):
-        piece = given.taken(0)
-        with function.when(piece < count):
-            arguments = []
-            for j, kind in enumerate(before + after):
-                bits, for_piece, for_thread = (given.load(6 + 3 * j + k) for k in range(3))
-                number = bits + for_piece * piece + for_thread * thread
-                arguments.append(number.read_as(kind))
-            first = piece * step
-            last, place = minimum(first + step, end), len(before)
-            function.call(code, *arguments[:place], first, last, *arguments[place:])
-    return [function]
-
-
-# -- sums of rows and columns ------------------------------------------------------------------
-
-
 @kernel
 def squared_norms(real: str) -> list[Function]:
     """sums[i, :].sum() += ||row i||^2; as many sums for each row as a register has numbers."""

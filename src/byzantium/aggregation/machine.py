@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byzantium.aggregation.emit import ADDRESS, DOUBLE, INTEGER, SIZE, Function
+from byzantium.aggregation.emit import ADDRESS, DOUBLE, INTEGER, SIZE, Function, minimum
 from byzantium.core import held_during_forks
 
 C_TYPES = {ADDRESS: ctypes.c_void_p, DOUBLE: ctypes.c_double, INTEGER: ctypes.c_int64}
@@ -54,16 +54,23 @@ class Kernel:
 
     Arrays are given by the addresses of what they hold, which must lie without gaps.
 
-    - `before`, `after`: the kinds of what it takes before and after `first` and `last`.
+    - `kinds`: of what it takes.
+    - `place`: where `first` and `last` are among that, the columns to work on; else its end.
+    - `in_pieces`: where the same is, for pieces of the columns; see `_in_pieces`.
     """
 
-    def __init__(self, address: int, given: Mapping[str, str]) -> None:
-        kinds, place = tuple(given.values()), [*given, "first"].index("first")
-        self.address, self.before, self.after = address, kinds[:place], kinds[place + 2 :]
-        self._call = ctypes.CFUNCTYPE(None, *(C_TYPES[kind] for kind in kinds))(address)
+    def __init__(self, given: Mapping[str, str], address: int, in_pieces: int = 0) -> None:
+        self.kinds, self.place = tuple(given.values()), _place_of_columns(given)
+        self.address, self.in_pieces = address, in_pieces
+        self._call = ctypes.CFUNCTYPE(None, *(C_TYPES[kind] for kind in self.kinds))(address)
+        self._work = ctypes.CFUNCTYPE(None, C_TYPES[ADDRESS])(in_pieces)
 
     def __call__(self, *arguments: Argument) -> None:
         self._call(*map(number, arguments))
+
+    def work(self, given: NDArray[np.int64]) -> None:
+        """Take part in what is done in pieces."""
+        self._work(number(given))
 
 
 Argument: TypeAlias = float | NDArray[Any] | Tensor | Kernel
@@ -82,6 +89,34 @@ def number(argument: Argument) -> float:
     return argument.address if isinstance(argument, Kernel) else argument
 
 
+def _place_of_columns(given: Mapping[str, str]) -> int:
+    return [*given, "first"].index("first")
+
+
+def _in_pieces(kernel: Function, place: int) -> Function:
+    """Call a kernel for pieces of the columns, until none is left that nobody has begun.
+
+    Several threads may do so at once. given: how many pieces and how many threads have begun; how
+    many pieces there are, of how many columns each, before which column; and for each argument but
+    `first` and `last` its bits, and what is added to them for each piece, and for each thread.
+    """
+    function, kinds = Function("in_pieces"), list(kernel.given.values())
+    given = function.array("given", INTEGER)
+    thread = given.taken(1)
+    count, step, end = (given.load(k) for k in range(2, 5))
+    with function.loop(0, count):
+        piece = given.taken(0)
+        with function.when(piece < count):
+            arguments = []
+            for j, kind in enumerate(kinds[:place] + kinds[place + 2 :]):
+                bits, for_piece, for_thread = (given.load(5 + 3 * j + k) for k in range(3))
+                arguments.append((bits + for_piece * piece + for_thread * thread).read_as(kind))
+            first = piece * step
+            arguments[place:place] = first, minimum(first + step, end)
+            function.call(kernel, *arguments)
+    return function
+
+
 def kernel(write: Callable[..., list[Function]]) -> Callable[..., Kernel]:
     """Decorates what writes functions. The last of them is the kernel, compiled on first use."""
 
@@ -98,6 +133,10 @@ def kernel(write: Callable[..., list[Function]]) -> Callable[..., Kernel]:
 
 
 def _compiled(functions: Sequence[Function], processor: Processor) -> Kernel:
+    given, names = functions[-1].given, [functions[-1].name]
+    if (place := _place_of_columns(given)) < len(given):
+        functions = [*functions, _in_pieces(functions[-1], place)]
+        names.append(functions[-1].name)
     declarations = dict.fromkeys(line for function in functions for line in function.declarations)
     module = llvm.parse_assembly("\n".join([*declarations, *map(str, functions)]))
     target = llvm.Target.from_default_triple().create_target_machine(
@@ -112,6 +151,6 @@ def _compiled(functions: Sequence[Function], processor: Processor) -> Kernel:
             passes.run(function, builder)
     engine = llvm.create_mcjit_compiler(module, target)
     engine.finalize_object()
-    address = engine.get_function_address(functions[-1].name)
+    addresses = [engine.get_function_address(name) for name in names]
     engine.detach()  # never freed: a thread may still be in there while the interpreter goes down
-    return Kernel(address, functions[-1].given)
+    return Kernel(given, *addresses)

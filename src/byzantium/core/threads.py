@@ -82,6 +82,13 @@ def share(code: int, given: int, here: Callable[[], None], threads: int) -> None
     - `given`: the one address that it takes.
     - `here`: the same call, from Python. It must hold on to all that the function works with.
     - `threads`: how many threads work at once, this one included.
+
+    >>> seen = []
+    >>> function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(seen.append)
+    >>> code = ctypes.cast(function, ctypes.c_void_p).value
+    >>> share(code, 7, lambda: function(7), threads=2)
+    >>> seen
+    [7, 7]
     """
     if threads > 1 and (openmp := _of_torch()):
         openmp.together(code, given, threads, here)
