@@ -193,7 +193,7 @@ class Array:
             function.perform(name, value, place, self._alignment, mask)
 
     def taken(self, index: Operand) -> Value:
-        """The whole number that is there; one more is left, at once, whichever threads come."""
+        """The whole number that is there, which then grows by one: no two threads take the same."""
         place = self.at(index).address
         return self.function.value(self.kind, 1, f"atomicrmw add {place}, {self.kind} 1 monotonic")
 
