@@ -7,6 +7,7 @@ Bucketing, ICLR 2022.
 from __future__ import annotations
 
 import csv
+import math
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -72,7 +73,9 @@ def _losses() -> dict[tuple[Any, ...], dict[int, dict[int, float]]]:
     losses: dict[tuple[Any, ...], dict[int, dict[int, float]]] = {}
     for row in _rows("released_losses.csv"):
         seeds = losses.setdefault(_key(row["artifact"], dict(row)), {})
-        seeds.setdefault(int(row["seed"]), {})[int(row["round"])] = float(row["training_loss"])
+        # Where a run had diverged, the loss is empty.
+        loss = float(row["training_loss"] or math.nan)
+        seeds.setdefault(int(row["seed"]), {})[int(row["round"])] = loss
     return losses
 
 
@@ -105,7 +108,8 @@ def curves(artifact: str, labels: dict[str, Any]) -> list[list[tuple[int, float,
 def losses(artifact: str, labels: dict[str, Any], seed: int) -> dict[int, float]:
     """The logged training losses of a released run, by round: those of its first four blocks.
 
-    They are means over the batches of all workers, attackers included; empty if there are none.
+    They are means over the batches of all workers, attackers included, and NaN from the round in
+    which a run diverged; empty if there are none.
 
     >>> cell = dict(aggregator="krum", attack="alie", momentum=0, s=1, split="noniid")
     >>> losses("figure-main", cell, seed=0)[1]

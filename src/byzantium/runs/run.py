@@ -237,7 +237,7 @@ class Run(Job):
         self._prepare()
         folder = os.environ.get("BYZANTIUM_DATA")
         data = runs.parts.dataset(self.data, self.long_tail, folder, self.plugin)
-        return runs.released.tested(data) if self.randomness == "released" else data
+        return runs.released.whole_batches(data) if self.randomness == "released" else data
 
     def built(self, data: Dataset) -> nn.Module:
         """Its model for a data set, before the first round."""
