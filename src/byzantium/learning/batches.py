@@ -14,6 +14,15 @@ class Batches:
 
     A worker whose remaining samples do not fill a batch begins again, in a new order; one that has
     fewer samples than a batch repeats them.
+
+    - `parts`: which samples each worker holds.
+    - `size`: how many samples a batch has.
+    - `generator`: what the orders are drawn from.
+
+    >>> batches = Batches([torch.arange(4), torch.arange(4, 8)], 2, torch.Generator())
+    >>> drawn = torch.cat([batches.draw([1]), batches.draw([1])])
+    >>> sorted(drawn.flatten().tolist())
+    [4, 5, 6, 7]
     """
 
     def __init__(
@@ -64,6 +73,7 @@ class Batches:
         )
 
     def state_dict(self) -> dict[str, Any]:
+        """Where every worker is, for `load_state_dict`."""
         assert self.generator is not None
         return {
             "orders": list(self.orders),
@@ -72,6 +82,7 @@ class Batches:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` gave, and go on from there."""
         assert self.generator is not None
         self.orders = list(state["orders"])
         self.positions = list(state["positions"])
@@ -81,9 +92,15 @@ class Batches:
 class GivenBatches(Batches):
     """Batches in orders that are given: nothing is drawn.
 
-    order: a function of a worker and of the number of its pass over its samples, 0 at first: the
-           samples of that pass, in their order.
-    parts: which samples each worker holds; None means those of its first pass.
+    - `order`: a function of a worker and of the number of its pass over its samples, 0 at first: it
+      gives the samples of that pass, in their order.
+    - `workers`: how many workers there are.
+    - `size`: how many samples a batch has.
+    - `parts`: which samples each worker holds; by default those of its first pass.
+
+    >>> batches = GivenBatches(lambda worker, number: torch.arange(4) + 10 * number, 1, size=2)
+    >>> [batches.draw([0]).tolist() for _ in range(3)]
+    [[[0, 1]], [[2, 3]], [[10, 11]]]
     """
 
     def __init__(

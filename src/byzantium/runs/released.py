@@ -112,7 +112,8 @@ class Shuffles(Permutations):
         words = new_state.numpy()
         if words.min() < 0 or words[:-1].max() >= 2**32 or words[-1] > 624:
             raise ByzantiumError("this is not the state of such permutations")
-        self.random.set_state(("MT19937", words[:-1].astype(np.uint32), int(words[-1])))
+        state = words[:-1].astype(np.uint32), int(words[-1])
+        self.random.set_state(("MT19937", *state, 0, 0.0))
         return self
 
 
