@@ -8,6 +8,7 @@ from .mixing import AdaptiveClipping as AdaptiveClipping
 from .mixing import Bucketing as Bucketing
 from .mixing import Clipping as Clipping
 from .mixing import NearestNeighborMixing as NearestNeighborMixing
+from .mixing import Permutations as Permutations
 from .mixing import Resampling as Resampling
 from .notation import members as members
 from .notation import parse as parse

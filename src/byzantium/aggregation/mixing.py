@@ -6,7 +6,7 @@ import secrets
 from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
@@ -19,10 +19,35 @@ from byzantium.aggregation.stage import Stage
 from byzantium.core import Bounds, ByzantiumError, Count, Positive
 
 
+class Permutations(torch.Generator):
+    """A generator whose permutations come from elsewhere: random mixings take them from it.
+
+    Derive from it and define `permutation`; define `get_state` and `set_state`, too, where a
+    simulation that saves itself draws from it.
+
+    >>> class Reversed(Permutations):
+    ...     def permutation(self, n):
+    ...         return np.arange(n)[::-1]
+    >>> Bucketing(s=2)(torch.tensor([[1.0], [2.0], [3.0]]), Reversed())
+    tensor([[2.5000],
+            [1.0000]])
+    """
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        # torch would take an argument of `__init__` for a device.
+        return super().__new__(cls)
+
+    def permutation(self, n: int) -> NDArray[np.int64]:
+        """The numbers from 0 to n - 1, in the order of the next permutation."""
+        raise NotImplementedError
+
+
 def _permutation(n: int, generator: torch.Generator | None) -> NDArray[np.int64]:
     if generator is None:
         # Buckets that an attacker can predict can be gamed: nothing seeded by the program.
         generator = torch.Generator().manual_seed(secrets.randbits(63))
+    if isinstance(generator, Permutations):
+        return generator.permutation(n)
     return torch.randperm(n, generator=generator, device=generator.device).cpu().numpy()
 
 

@@ -145,6 +145,13 @@ def _engine(kind: str, address: str | None, jobs: int | None) -> Engine:
     return Processes(jobs or 1)
 
 
+until_option = click.option(
+    "--until",
+    type=click.IntRange(min=1),
+    help="Stop each run after this round for now; the same command without it goes on from there.",
+)
+
+
 def version_options(command: Command) -> Command:
     """The flags of a cheaper version of an artifact."""
     for option in reversed(
@@ -170,7 +177,20 @@ def version_options(command: Command) -> Command:
             ),
             click.option(
                 "--only",
-                help="Make only the cells that have all of these words, such as 'krum mimic s=2'.",
+                help="Make only the cells that have all of these words, such as 'krum mimic s=2'. "
+                "A word is a value (krum, noniid, 0.9) or a label with its value (momentum=0.9).",
+            ),
+            click.option(
+                "--dropout",
+                type=click.Choice(["fresh", "shared"]),
+                help="Whether each worker draws its dropout anew in each round, or all have the "
+                "same in all rounds.  [default: fresh; with --released shared]",
+            ),
+            click.option(
+                "--released",
+                is_flag=True,
+                help="Repeat the runs that the authors released, with their random numbers: tables "
+                "1 to 4 and figure-main, seeds 0 to 2.",
             ),
         ]
     ):
@@ -271,16 +291,26 @@ def check(jobs: Sequence[Job], store: Store) -> None:
     check_ready(result.job for result in store.results(dict.fromkeys(jobs)) if not result.done)
 
 
-def carry_out(jobs: Sequence[Job], store: Store, engine: Engine) -> list[Result]:
-    """Carry out what is not done; exits with 1 where something failed, 130 where it was stopped."""
-    jobs = list(dict.fromkeys(jobs))
+def carry_out(
+    jobs: Sequence[Job], store: Store, engine: Engine, until: int | None = None
+) -> list[Result]:
+    """Carry out what is not done; exits with 1 where something failed, 130 where it was stopped.
+
+    until: the round after which runs stop for now; None carries them out to their end.
+    """
+    jobs = [job.until(until) if isinstance(job, Run) else job for job in dict.fromkeys(jobs)]
     done = sum(result.done for result in store.results(jobs))
     with interruptible() as stopped, Board(len(jobs), done, err) as board:
         results = execute(jobs, store, engine, board.show, stopped.is_set)
     if stopped.is_set():
         err.print(f"Stopped with {board.done} of {len(jobs)} done; the same command goes on.")
         raise SystemExit(INTERRUPTED)
-    undone = [result for result in results if not result.done]
+    paused = [result for result in results if until and result.status == "unfinished"]
+    if paused:
+        err.print(
+            f"{len(paused)} of {len(jobs)} stop at round {until}; without --until they go on."
+        )
+    undone = [result for result in results if not result.done and result not in paused]
     for result in undone:
         err.print(f"{result.status}: {described(result.job)}: {result.reason}")
     if undone:

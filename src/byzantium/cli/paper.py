@@ -24,6 +24,7 @@ from byzantium.cli.options import (
     out,
     plugin_option,
     results_option,
+    until_option,
     version_options,
 )
 from byzantium.cli.tables import PLAIN, Shape, shape, show, table_options, tabulated, write_tables
@@ -119,8 +120,11 @@ def _header(made: Artifact) -> None:
 @version_options
 @results_option
 @engine_options
+@until_option
 @data_option
-def reproduce(names: tuple[str, ...], results: Path, engine: Engine, **version: Any) -> None:
+def reproduce(
+    names: tuple[str, ...], results: Path, engine: Engine, until: int | None, **version: Any
+) -> None:
     """Make tables and figures of the paper, beside its numbers.
 
     An artifact is one of these tables or figures: `byzantium list artifacts`. Fewer seeds, fewer
@@ -129,6 +133,7 @@ def reproduce(names: tuple[str, ...], results: Path, engine: Engine, **version: 
     \b
     byzantium reproduce table2 table4 --seeds 1
     byzantium reproduce figure-main --model mlp --seeds 1 --jobs 2
+    byzantium reproduce figure-main --released --only "krum alie 0.0 1" --seeds 1
     """  # noqa: D301
     from byzantium.reports import terminal
 
@@ -139,7 +144,7 @@ def reproduce(names: tuple[str, ...], results: Path, engine: Engine, **version: 
     check(todo, store)
     for one in made:
         Requests(store).add(one.name, one.version)
-    carry_out(todo, store, engine)
+    carry_out(todo, store, engine, until)
     for one in made:
         _header(one)
         out.print(terminal(compare(one, store)))

@@ -86,10 +86,12 @@ def shape(
     return Shape(names, (columns or "").strip(), worst_case, files)
 
 
-def tabulated(jobs: Sequence[Job], store: Store, engine: Engine, wanted: Shape) -> list[Comparison]:
+def tabulated(
+    jobs: Sequence[Job], store: Store, engine: Engine, wanted: Shape, until: int | None = None
+) -> list[Comparison]:
     """Carry out jobs and print their tables; where some failed, those of the others."""
     try:
-        carry_out(jobs, store, engine)
+        carry_out(jobs, store, engine, until)
     except SystemExit as end:
         if end.code == FAILED:
             show(wanted.tables(store.results(jobs)))

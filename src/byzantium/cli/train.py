@@ -24,6 +24,7 @@ from byzantium.cli.options import (
     plugin_option,
     results_option,
     run_options,
+    until_option,
 )
 from byzantium.cli.paper import check_libraries, tell, written
 from byzantium.cli.tables import shape, table_options, tabulated, write_tables
@@ -43,9 +44,10 @@ LISTED = ["artifacts", "rules", "attacks", "data", "partitions", "models", "loss
     "command line override it.",
 )
 @results_option
+@until_option
 @data_option
 @run_options
-def run(config: Path | None, results: Path, **options: Any) -> None:
+def run(config: Path | None, results: Path, until: int | None, **options: Any) -> None:
     """Train one model, once.
 
     The same command again goes on where it was stopped or, if it is done, shows the result.
@@ -62,7 +64,7 @@ def run(config: Path | None, results: Path, **options: Any) -> None:
     job, store = Run.of({**values, **given}), Store(results)
     already = store.results([job])[0].done
     check([job], store)
-    (result,) = carry_out([job], store, Processes(1))
+    (result,) = carry_out([job], store, Processes(1), until)
     said = f"done before: {result.ending}" if already else result.ending
     if result.accuracy is not None:
         said += f", accuracy {result.accuracy:.2f} % (mean of the last five evaluations)"
@@ -76,10 +78,11 @@ def run(config: Path | None, results: Path, **options: Any) -> None:
 @click.argument("file", type=Place(exists=True, dir_okay=False))
 @results_option
 @engine_options
+@until_option
 @data_option
 @plugin_option
 @table_options
-def sweep(file: Path, results: Path, engine: Engine, **options: Any) -> None:
+def sweep(file: Path, results: Path, engine: Engine, until: int | None, **options: Any) -> None:
     """Train all combinations of settings that a file lists.
 
     The file is TOML: what all runs share is under [fixed]; what differs is under [varies], where
@@ -102,7 +105,7 @@ def sweep(file: Path, results: Path, engine: Engine, **options: Any) -> None:
     store, runs, wanted = Store(results), load(file), shape(**options)
     wanted.tables(store.results(runs))  # a sentence, before anything is begun
     check(runs, store)
-    write_tables(tabulated(runs, store, engine, wanted), wanted.files)
+    write_tables(tabulated(runs, store, engine, wanted, until), wanted.files)
     tell(written(store, wanted))
 
 

@@ -161,8 +161,9 @@ def fitted(owner: str, name: str, value: Any, hint: Any) -> Any:
         if value is None and types.NoneType in options:
             return None
         words = [option for option in options if typing.get_origin(option) is Literal]
-        hint = next(option for option in options if option not in (types.NoneType, *words))
         instead = [word for option in words for word in typing.get_args(option)]
+        others = [option for option in options if option not in (types.NoneType, *words)]
+        hint = others[0] if others else Literal[tuple(instead)]
         if isinstance(value, str) and value in instead:  # such as "auto"
             return value
         also = "".join(f" or {word!r}" for word in instead)

@@ -5,6 +5,8 @@ from . import metrics as metrics
 from . import models as models
 from . import own as own
 from . import partition as partition
+from .batches import Batches as Batches
+from .batches import GivenBatches as GivenBatches
 from .data import load as load
 from .dataset import Dataset as Dataset
 from .evaluation import spread as spread
@@ -22,6 +24,7 @@ from .partition import dirichlet as dirichlet
 from .partition import iid as iid
 from .partition import long_tail as long_tail
 from .partition import mixed as mixed
+from .randomness import Randomness as Randomness
 from .saving import checkpointed as checkpointed
 from .saving import resume as resume
 from .server import Server as Server

@@ -79,6 +79,16 @@ class WorkerGradients:
             return self._all_at_once(matrix, x[:, 0], y[:, 0], share)
         return self._one_by_one(matrix, x, y, rate, share, seeds)
 
+    @torch.no_grad()
+    def losses(self, x: Tensor, y: Tensor, seeds: Sequence[int]) -> Tensor:
+        """(n,), the same losses as those of a call, without the gradients."""
+        found = torch.empty(len(x), dtype=self.like.dtype, device=x.device)
+        with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+            for i, seed in enumerate(seeds):
+                torch.manual_seed(seed)
+                found[i] = self.loss(self.model(x[i, 0]), y[i, 0])
+        return found
+
     def _all_at_once(self, matrix: Tensor, x: Tensor, y: Tensor, share: float) -> Tensor:
         n, b = x.shape[:2]
         passed: list[tuple[nn.Linear, Tensor, Tensor]] = []

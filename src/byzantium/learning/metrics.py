@@ -35,6 +35,8 @@ class Round:
     - `loss`: the mean loss of the honest workers on their batches.
     - `aggregate`: the result of the rule, (d,).
     - `report`: what the rule's `explain` says; None unless a metric needs it.
+    - `losses`: the losses of the workers on their batches, in the order of `workers`; those of
+      attackers are among them only where they were computed.
     """
 
     n: int
@@ -44,6 +46,7 @@ class Round:
     loss: float
     aggregate: Tensor
     report: Report | None = None
+    losses: Tensor | None = None
 
     @property
     def explained(self) -> Report:
@@ -100,11 +103,13 @@ class Metric:
     - `record`: the word of `Settings.record` that asks for it, by default its name; None measures
       it always.
     - `key`: what it is called in the record of a round, by default its name.
-    - `kind`: what its value is: "number"; "shares", a number for each of the n workers; or
-      "workers", a list of some of them (in metrics.jsonl, in how many rounds each was named).
+    - `kind`: what its value is: "number"; "rounds", a number of which metrics.jsonl holds that of
+      each round; "shares", a number for each of the n workers; or "workers", a list of some of them
+      (in metrics.jsonl, in how many rounds each was named).
     - `needs`: what it needs beside the aggregate: nothing, the rule's "report", or "weights", which
       are part of it. Coordinate-wise rules take longer for weights than for the result, so with
-      them such a metric is measured only in rounds with an evaluation. One that needs "classes" is
+      them such a metric is measured only in rounds with an evaluation. One that needs "own" looks
+      at the losses of attackers, who then compute them in each round. One that needs "classes" is
       left out for regression.
     """
 
@@ -115,8 +120,8 @@ class Metric:
     scale: Literal["linear", "log", "percent"] = "linear"
     record: str | None = ""
     key: str = ""
-    kind: Literal["number", "shares", "workers"] = "number"
-    needs: Literal["", "report", "weights", "classes"] = ""
+    kind: Literal["number", "rounds", "shares", "workers"] = "number"
+    needs: Literal["", "report", "weights", "own", "classes"] = ""
 
     def __post_init__(self) -> None:
         if self.record == "":
@@ -126,7 +131,7 @@ class Metric:
     def measure(self, scene: Round | Evaluation) -> Any:
         """Its value; a plain float where it is a number."""
         value = self.compute(scene)
-        return float(value) if self.kind == "number" else value
+        return float(value) if self.kind in ("number", "rounds") else value
 
 
 # -- formulas -----------------------------------------------------------------------------------
@@ -140,6 +145,12 @@ def _weights(scene: Round) -> list[float]:
     return weights
 
 
+def _mean_of_all(scene: Round) -> float:
+    """The mean loss of all workers, attackers included."""
+    assert scene.losses is not None, "a metric that reads these losses says so: needs='own'"
+    return float(scene.losses.double().mean())
+
+
 # -- reductions ---------------------------------------------------------------------------------
 
 
@@ -151,6 +162,11 @@ def mean(values: list[float]) -> float:
 def mean_of_each(values: list[list[float]]) -> list[float]:
     """The mean of each worker's numbers, with six decimals."""
     return [round(sum(column) / len(values), 6) for column in zip(*values, strict=True)]
+
+
+def each(values: list[float]) -> list[float]:
+    """The number of each round, with nine digits."""
+    return [float(f"{value:.9g}") for value in values]
 
 
 def times(values: list[list[int]]) -> dict[str, int]:
@@ -216,6 +232,15 @@ SHIPPED = (
         needs="report",
     ),
     Metric(
+        "losses",
+        "training loss of each round, that of attackers' own batches included",
+        _mean_of_all,
+        each,
+        "log",
+        kind="rounds",
+        needs="own",
+    ),
+    Metric(
         "zeta2",
         "ζ², spread of full gradients",
         lambda at: at.heterogeneity["zeta2"],
@@ -245,6 +270,11 @@ def of_rounds(record: Collection[str], rule: Aggregator, evaluated: bool) -> lis
         for metric in _asked_for(record)
         if metric.reduce is not None and (metric.needs != "weights" or weights)
     ]
+
+
+def need_own(record: Collection[str]) -> bool:
+    """Whether a metric for these words looks at the losses of attackers."""
+    return any(metric.needs == "own" for metric in _asked_for(record))
 
 
 def of_evaluations(record: Collection[str], classes: int) -> list[Metric]:

@@ -53,6 +53,53 @@ def cnn(scale: Positive = 1, classes: Positive = 10) -> nn.Sequential:
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
+class FixedDropout(nn.Module):
+    """Dropout that drops the same in every pass: its random numbers are given.
+
+    - `p`: how large a share is dropped.
+    - `numbers`: a function of a count: so many random numbers from 0 to 1, of float32. What has a
+      number below 1 - p stays, and is divided by 1 - p.
+    - `channels`: whether whole channels are dropped, instead of single numbers.
+
+    >>> FixedDropout(0.5, lambda count: torch.linspace(0, 1, count))(torch.ones(1, 4))
+    tensor([[2., 2., 0., 0.]])
+    """
+
+    def __init__(self, p: float, numbers: Callable[[int], Tensor], channels: bool = False) -> None:
+        super().__init__()
+        self.p, self.numbers, self.channels = p, numbers, channels
+        self._masks: dict[tuple[int, ...], Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        shape = tuple(x.shape)
+        if self.channels:
+            shape = (*shape[:2], *(1 for _ in shape[2:]))
+        if shape not in self._masks:
+            stays = self.numbers(math.prod(shape)).view(shape) < 1 - self.p
+            self._masks[shape] = stays / (1 - self.p)
+        return x * self._masks[shape].to(x)
+
+
+def without_dropout(
+    model: nn.Module, instead: Callable[[int, float, bool], nn.Module]
+) -> nn.Module:
+    """A model with other layers in the place of those that drop at random.
+
+    - `model`: the model, which is changed.
+    - `instead`: a function that makes such a layer: of its number (0 for the first one), the share
+      that it drops, and whether it drops whole channels.
+    """
+    count = itertools.count()
+    for parent in list(model.modules()):
+        for name, layer in list(parent.named_children()):
+            if isinstance(layer, (nn.Dropout, nn.Dropout2d)):
+                channels = isinstance(layer, nn.Dropout2d)
+                setattr(parent, name, instead(next(count), layer.p, channels))
+    return model
+
+
 class _Pooling(nn.MaxPool2d):
     """Max pooling whose gradient has its channels last, as its input has.
 

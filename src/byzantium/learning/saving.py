@@ -40,6 +40,7 @@ def checkpointed(
     `resume` has an example.
     """
     saved, evaluated = time.monotonic(), len(training.history.evaluations)
+    stopped = False
     for record in training:
         if training.history.status == "running":
             stopped = stop()
@@ -47,12 +48,12 @@ def checkpointed(
             if stopped or due or time.monotonic() - saved >= seconds:
                 checkpoint.save(folder, record["round"], training.state_dict())
                 saved, evaluated = time.monotonic(), len(training.history.evaluations)
-            if stopped:
-                return
         else:
             checkpoint.write(folder / FINISHED, training.result())
             checkpoint.remove(folder)
         yield record
+        if stopped:
+            return
 
 
 def resume(training: Simulation, folder: Path) -> None:

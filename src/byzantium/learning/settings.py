@@ -49,6 +49,8 @@ class Settings:
       "huber(delta)" for regression.
     - `device`: the torch device that computes, such as "cpu" or "cuda:0".
     - `dtype`: the number format of the model, the data and the gradients: "float32" or "float64".
+    - `dropout`: whether each worker draws its dropout anew in each round ("fresh"), or all workers
+      have the same in all rounds ("shared", one seed, as in the published runs).
 
     >>> Settings(n=25, q=5, rounds=300, momentum=0.9).learning_rate
     0.01
@@ -75,6 +77,7 @@ class Settings:
     loss: str = field(default="cross_entropy", repr=False)
     device: str = field(default="cpu", repr=False)
     dtype: Literal["float32", "float64"] = field(default="float32", repr=False)
+    dropout: Literal["fresh", "shared"] = field(default="fresh", repr=False)
 
     def __post_init__(self) -> None:
         check_fields(self, "a simulation")

@@ -8,10 +8,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,12 +18,12 @@ from byzantium.aggregation import Aggregator
 from byzantium.core import TooManyRejected
 from byzantium.guarantees import announce
 from byzantium.learning import checkpoint, evaluation, losses, metrics
-from byzantium.learning.batches import Batches
 from byzantium.learning.dataset import Dataset
 from byzantium.learning.history import History
 from byzantium.learning.losses import Loss
 from byzantium.learning.models import check_device, check_fit
 from byzantium.learning.partition import Partition, iid
+from byzantium.learning.randomness import Randomness
 from byzantium.learning.server import MakeOptimiser, Server
 from byzantium.learning.settings import Settings
 from byzantium.learning.state import check, check_result
@@ -32,8 +31,6 @@ from byzantium.learning.worker import Momentum, Workers
 from byzantium.threats import Attack, NoAttack
 
 logger = logging.getLogger("byzantium")
-
-STREAMS = ("partition", "batches", "own batches", "server", "attack", "participants", "dropout")
 
 
 class Simulation:
@@ -56,6 +53,8 @@ class Simulation:
       p: torch.optim.Adam(p)`; by default plain SGD with the learning rate of the settings.
     - `loss`: a function of the outputs and the targets of a batch, instead of the loss that the
       settings name.
+    - `randomness`: what makes the source of everything random of the settings; by default
+      independent streams that follow from the seed.
 
     >>> from byzantium import Bucketing, GeometricMedian, Mimic
     >>> from byzantium.learning import Settings, Simulation, by_label, load, mlp
@@ -76,6 +75,7 @@ class Simulation:
         partition: Partition | None = None,
         optimiser: MakeOptimiser | None = None,
         loss: Loss | None = None,
+        randomness: Callable[[Settings], Randomness] = Randomness,
     ) -> None:
         """Make ready for the first round."""
         self.settings = settings
@@ -106,18 +106,10 @@ class Simulation:
         announce(rule, settings.participants or settings.n, settings.q or None)
         self.history = History()
 
-        # Independent streams of random numbers: what one part draws never shifts another.
-        seeds = np.random.SeedSequence(settings.seed).generate_state(len(STREAMS), np.uint64)
-        self.seeds = {name: int(seed) >> 1 for name, seed in zip(STREAMS, seeds, strict=True)}
-        generators = {name: torch.Generator().manual_seed(s) for name, s in self.seeds.items()}
-        honest = settings.n - settings.q
-        parts = self.partition(data.train_y, honest, generators["partition"], users=data.train_user)
-        self.batches = Batches(parts, settings.batch, generators["batches"])
-        # Attackers draw from the whole set, dealt out among as many as there are honest workers.
-        everybody = iid()(data.train_y, honest, generators["partition"])
-        own = [everybody[j % honest] for j in range(settings.q)]
-        self.own_batches = Batches(own, settings.batch, generators["own batches"])
-        self.generators = {name: generators[name] for name in ("server", "attack", "participants")}
+        self.randomness = randomness(settings)
+        self.batches = self.randomness.batches(data, self.partition)
+        self.own_batches = self.randomness.own_batches(data)
+        self.generators = self.randomness.generators
 
     # -- training --------------------------------------------------------------------------------
 
@@ -150,10 +142,15 @@ class Simulation:
         sent = self.sent if whole else self.sent[workers]
 
         losses = self._compute(sent[:h], workers[:h], t)
-        own = None
-        if self.attack.needs_own and h < len(workers):
-            self._compute(sent[h:], workers[h:], t)
-            own = sent[h:]
+        own, theirs = None, losses[:0]
+        if h < len(workers):
+            if self.attack.needs_own:
+                theirs = self._compute(sent[h:], workers[h:], t)
+                own = sent[h:]
+            elif metrics.need_own(settings.record):
+                theirs = self.gradients.losses(
+                    *self._drawn(workers[h:]), self._seeds(workers[h:], t)
+                )
         record: dict[str, Any] = {"round": t + 1, "loss": float(losses.mean())}
         if not losses.isfinite().all():
             return self._diverged(record)
@@ -169,7 +166,8 @@ class Simulation:
                 )
             if not whole:
                 self.sent[workers] = sent
-            aggregate = self._aggregate(sent, h, workers, record)
+            both = torch.cat([losses, theirs])
+            aggregate = self._aggregate(sent, h, workers, record, both)
         except TooManyRejected as error:
             # Without an unusable vector of an honest worker, nothing diverged: there are more
             # attackers than the rule is declared to stand, which is for the user to know.
@@ -193,28 +191,42 @@ class Simulation:
 
     def _compute(self, rows: Tensor, workers: list[int], t: int) -> Tensor:
         """Bring the rows of some workers, all honest or all attackers, up to date."""
-        settings, honest = self.settings, self.settings.n - self.settings.q
         if not workers:
             return torch.zeros(1)
-        bad = workers[0] >= honest
+        bad = self._attacks(workers)
+        x, y = self._drawn(workers)
+        return self.workers.compute(
+            rows,
+            workers,
+            x,
+            y,
+            self.momentum if not bad or self.attack.own_momentum else Momentum(beta=0.0),
+            rate=self.settings.local_rate,
+            seeds=self._seeds(workers, t),
+        )
+
+    def _attacks(self, workers: list[int]) -> bool:
+        """Whether these workers, all honest or all attackers, are attackers."""
+        return workers[0] >= self.settings.n - self.settings.q
+
+    def _drawn(self, workers: list[int]) -> tuple[Tensor, Tensor]:
+        """The next batches of these workers and their labels, (k, steps, batch, ...)."""
+        settings, honest = self.settings, self.settings.n - self.settings.q
+        bad = self._attacks(workers)
         source = self.own_batches if bad else self.batches
         places = [worker - honest for worker in workers] if bad else workers
         indices = torch.stack([source.draw(places) for _ in range(settings.local_steps)], dim=1)
         y = self.data.train_y[indices]
         if bad:
             y = self.attack.labels(y, self.data.classes)
-        return self.workers.compute(
-            rows,
-            workers,
-            self.data.train_x[indices],
-            y,
-            self.momentum if not bad or self.attack.own_momentum else Momentum(beta=0.0),
-            rate=settings.local_rate,
-            seeds=[self.seeds["dropout"] + t * settings.n + worker for worker in workers],
-        )
+        return self.data.train_x[indices], y
+
+    def _seeds(self, workers: list[int], t: int) -> list[int]:
+        """The seeds of these workers' dropout in round t."""
+        return [self.randomness.dropout(t, worker) for worker in workers]
 
     def _aggregate(
-        self, sent: Tensor, h: int, workers: list[int], record: dict[str, Any]
+        self, sent: Tensor, h: int, workers: list[int], record: dict[str, Any], losses: Tensor
     ) -> Tensor:
         """What the rule makes of the rows; what is measured of the round goes into the record."""
         generator, evaluated = self.generators["server"], self.evaluated(record["round"] - 1)
@@ -225,7 +237,7 @@ class Simulation:
         else:
             report, aggregate = None, self.rule(sent, generator)
         scene = metrics.Round(
-            self.settings.n, workers, sent, sent[:h], record["loss"], aggregate, report
+            self.settings.n, workers, sent, sent[:h], record["loss"], aggregate, report, losses
         )
         record |= {metric.key: metric.measure(scene) for metric in wanted}
         return aggregate
@@ -263,8 +275,10 @@ class Simulation:
     def fingerprint(self) -> str:
         """A text of all settings; a checkpoint fits only a simulation with the same one."""
         shapes = [tuple(p.shape) for p in self.gradients.parameters.values()]
-        later = {"loss": self.settings.loss, "dtype": self.settings.dtype}
+        names = ("loss", "dtype", "dropout")
+        later = {name: getattr(self.settings, name) for name in names}
         first = {field.name: field.default for field in dataclasses.fields(self.settings)}
+        later["randomness"], first["randomness"] = self.randomness.name, Randomness.name
         said = "".join(f" {name}={value}" for name, value in later.items() if value != first[name])
         return (
             f"{self.settings!r} {self.rule!r} {self.attack!r} {self.partition!r} "

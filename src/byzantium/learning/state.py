@@ -37,8 +37,8 @@ def check(training: Simulation, state: State) -> History:
     }
     for name, template in wanted.items():
         like(state.get(name), template, name)
-    for generator in state["generators"].values():
-        _check_generator(generator)
+    for name, generator in training.generators.items():
+        _check_generator(generator, state["generators"][name])
     for name, batches in (("batches", training.batches), ("own batches", training.own_batches)):
         _check_batches(batches, state[name], name)
     _try_rule_and_attack(training, state)
@@ -141,7 +141,12 @@ def _check_history(training: Simulation, state: State) -> History:
 
 def _recorded(metric: Metric, n: int) -> Any:
     """The form of a metric in the record of a round."""
-    forms: dict[str, Any] = {"number": float, "shares": [float] * n, "workers": list}
+    forms: dict[str, Any] = {
+        "number": float,
+        "rounds": float,
+        "shares": [float] * n,
+        "workers": list,
+    }
     return forms[metric.kind]
 
 
@@ -151,19 +156,24 @@ def _check_workers(workers: list[Any], n: int) -> None:
         raise CheckpointError(f"its history names workers that are not among the {n}")
 
 
-def _check_generator(state: Tensor) -> None:
+def _check_generator(generator: torch.Generator, state: Tensor) -> None:
+    """Only it knows what its state must be: it takes this one over, and then its own again."""
+    before = generator.get_state()
     with _refusing("generators"):
-        torch.Generator().set_state(state)
+        try:
+            generator.set_state(state)
+        finally:
+            generator.set_state(before)
 
 
 def _check_batches(batches: Batches, state: State, name: str) -> None:
     """Every worker holds its own samples, and is somewhere among them."""
-    _check_generator(state["generator"])
-    pieces = zip(batches.parts, batches.lengths, state["orders"], state["positions"], strict=True)
-    for part, length, order, position in pieces:
-        own = part.repeat(length // len(part))
-        if not torch.equal(order.sort().values, own.sort().values) or not 0 <= position <= length:
-            raise CheckpointError(f"its {name} hold samples of other workers")
+    if batches.generator is not None:
+        _check_generator(batches.generator, state["generator"])
+    with _refusing(name):
+        fits = batches.fits(state)
+    if not fits:
+        raise CheckpointError(f"its {name} hold samples of other workers")
 
 
 def _try_rule_and_attack(training: Simulation, state: State) -> None:

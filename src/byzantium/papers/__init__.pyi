@@ -14,4 +14,6 @@ from .comparison import Comparison as Comparison
 from .comparison import compare as compare
 from .comparison import published_cells as published_cells
 from .comparison import worst as worst
+from .released import RELEASED as RELEASED
+from .released import released as released
 from .requests import Requests as Requests

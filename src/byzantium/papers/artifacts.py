@@ -6,10 +6,11 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from byzantium.core import Bounds, ByzantiumError, check_fields
 from byzantium.learning import metrics
+from byzantium.papers.released import RELEASED, released
 from byzantium.runs import Job, Run, check_names
 
 # As many as were published, and as can be asked for.
@@ -71,14 +72,17 @@ class Cell:
         )
 
     def chosen(self, only: str | None) -> bool:
-        """Whether all words of a choice, such as "krum s=2", are among those of its name."""
+        """Whether all words of a choice are its own: its values, with their labels or without.
+
+        "krum s=2" and "krum 2" choose the same cells, unless another label has the value 2, too.
+        """
         words = re.split(r"[\s,]+", only.strip()) if only else []
-        return set(words) <= set(self.name.split())
+        return set(words) <= {*self.name.split(), *map(str, self.labels.values())}
 
     def seeded(self, seeds: Iterable[int], version: Version) -> Cell:
         """The cell with a job for each of these seeds, in a version of the artifact."""
-        changed = version.applied(self.jobs[0])
-        return replace(self, jobs=tuple(changed.varied(seed=seed) for seed in seeds))
+        changed = (version.applied(self.jobs[0].varied(seed=seed)) for seed in seeds)
+        return replace(self, jobs=tuple(changed))
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,11 @@ class Version:
     - `rounds`: how many rounds each run has.
     - `model`: the model to train.
     - `data`: the data set to train on.
-    - `only`: words; only cells that have all of them in their name are made.
+    - `only`: words; only cells that have all of them are made. A word is a value of a label, such
+      as krum, or a label with its value, such as s=2.
+    - `dropout`: "shared" gives all workers and rounds the same dropout, as the published runs had.
+    - `released`: whether to repeat the released runs, with their random numbers and the same
+      dropout for all workers and rounds unless `dropout` says otherwise; seed by seed.
 
     >>> Version(seeds=1, model="mlp").words()
     ('1 seed instead of 3', 'model mlp')
@@ -100,9 +108,15 @@ class Version:
     model: str | None = None
     data: str | None = None
     only: str | None = None
+    dropout: Literal["fresh", "shared"] | None = None
+    released: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self, "a version")
+        if self.released and (self.seeds or 0) > SEEDS:
+            raise ByzantiumError(
+                f"a version of released runs needs seeds <= {SEEDS}, got seeds={self.seeds}"
+            )
         if len(" ".join(self.flags())) > LONGEST:
             raise ByzantiumError(
                 f"the options of a version must have at most {LONGEST} characters in all"
@@ -129,13 +143,17 @@ class Version:
             yield f"data set {self.data}"
         if self.only is not None:
             yield f"only {self.only}"
+        if self.dropout is not None:
+            yield f"{self.dropout} dropout"
+        if self.released:
+            yield "the released random numbers"
 
     def flags(self) -> list[str]:
         """The options of `byzantium reproduce` that ask for it."""
         return [
-            f"--{name} {shlex.quote(str(value))}"
+            f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}"
             for name, value in asdict(self).items()
-            if value is not None
+            if value not in (None, False)
         ]
 
     def covers(self, other: Version) -> bool:
@@ -147,11 +165,13 @@ class Version:
         return replace(self, only=cell.name)
 
     def applied(self, job: Job) -> Job:
-        """A job with the rounds, the model and the data set of this version."""
+        """A job as it is in this version."""
         if not isinstance(job, Run):
             return job
-        changes = {"rounds": self.rounds, "model": self.model, "data": self.data}
-        return job.varied(**{name: value for name, value in changes.items() if value is not None})
+        names = ("rounds", "model", "data", "dropout")
+        changes = {name: getattr(self, name) for name in names}
+        given = {name: value for name, value in changes.items() if value is not None}
+        return (released(job) if self.released else job).varied(**given)
 
 
 @dataclass(frozen=True)
@@ -217,6 +237,10 @@ class Artifact:
     def in_version(self, version: Version | None = None) -> Artifact:
         """The artifact in a version; by default the paper's, with all its seeds."""
         version = version or Version()
+        if version.released and self.name not in RELEASED:
+            raise ByzantiumError(
+                f"no runs of {self.name} can be repeated; those of {', '.join(RELEASED)} can"
+            )
         if not self.trains:
             version = Version(seeds=version.seeds, only=version.only)
         if version.model is not None and self.varies_the_model:

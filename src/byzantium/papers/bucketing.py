@@ -49,6 +49,20 @@ PUBLISHED_SETTINGS: dict[str, Any] = {
     "reshuffle_every": 30,
     "evaluate_every": 30,
 }
+# With the long tail a worker has 511 samples, which fill 15 batches: the 150 blocks of the released
+# runs have 15 rounds each, and the 4500 rounds of the text count 30.
+LONG_TAIL: dict[str, Any] = {
+    "n": 24,
+    "f": 0,
+    "long_tail": 512.0,
+    "rounds": 2250,
+    "reshuffle_every": 15,
+    "evaluate_every": 15,
+}
+LONG_TAIL_NOTES = (
+    "The text of the paper says 4500 rounds; the released logs have 150 blocks of 15 rounds, "
+    "because the 511 samples of a worker fill 15 batches."
+)
 
 
 def bucketed(s: int, rule: str, mixing: str = "Bucketing") -> str:
@@ -81,9 +95,7 @@ def _labels(aggregator: str, attack: str, momentum: float, s: int, split: str) -
 
 def _table(name: str, s: int, attack: str) -> Artifact:
     long_tail = attack == "none"
-    setting: dict[str, Any] = (
-        {"n": 24, "f": 0, "long_tail": 512.0, "rounds": 4500} if long_tail else {}
-    )
+    setting: dict[str, Any] = LONG_TAIL if long_tail else {}
     cells = tuple(
         _cell(
             _labels(aggregator, attack, 0.0, s, split),
@@ -99,10 +111,11 @@ def _table(name: str, s: int, attack: str) -> Artifact:
     return Artifact(
         name,
         f"Table {name[-1]}: {under}, {'bucketing s = 2' if s > 1 else 'without bucketing'}",
-        f"{'n = 24, q = 0, 4500' if long_tail else 'n = 25, q = 5, 600'} rounds, no momentum",
+        f"{'n = 24, q = 0, 2250' if long_tail else 'n = 25, q = 5, 600'} rounds, no momentum",
         "rule, iid or sorted by label",
         Picture("table", "aggregator", "split"),
         cells,
+        notes=LONG_TAIL_NOTES if long_tail else "",
     )
 
 

@@ -7,6 +7,7 @@ Bucketing, ICLR 2022.
 from __future__ import annotations
 
 import csv
+import math
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -67,6 +68,17 @@ def _curves() -> dict[tuple[Any, ...], dict[int, list[tuple[int, float, float]]]
     return curves
 
 
+@cache
+def _losses() -> dict[tuple[Any, ...], dict[int, dict[int, float]]]:
+    losses: dict[tuple[Any, ...], dict[int, dict[int, float]]] = {}
+    for row in _rows("released_losses.csv"):
+        seeds = losses.setdefault(_key(row["artifact"], dict(row)), {})
+        # Where a run had diverged, the loss is empty.
+        loss = float(row["training_loss"] or math.nan)
+        seeds.setdefault(int(row["seed"]), {})[int(row["round"])] = loss
+    return losses
+
+
 def artifacts() -> set[str]:
     """The names of the artifacts for which there are published numbers."""
     return {key[0] for key in _cells()}
@@ -84,9 +96,24 @@ def cell(artifact: str, labels: dict[str, Any]) -> Published | None:
 def curves(artifact: str, labels: dict[str, Any]) -> list[list[tuple[int, float, float]]]:
     """The published curves of a cell: for each seed a list of (iteration, accuracy, loss).
 
-    They are from the logs that the authors released; empty if there is none of this cell.
+    They are from the logs that the authors released, with the seeds 0, 1, ...; empty if there is
+    none of this cell.
     """
     if not set(KEYS) <= set(labels):
         return []
     seeds = _curves().get(_key(artifact, labels), {})
     return [sorted(seeds[seed]) for seed in sorted(seeds)]
+
+
+def losses(artifact: str, labels: dict[str, Any], seed: int) -> dict[int, float]:
+    """The logged training losses of a released run, by round: those of its first four blocks.
+
+    They are means over the batches of all workers, attackers included, and NaN from the round in
+    which a run diverged; empty if there are none.
+
+    >>> cell = dict(aggregator="krum", attack="alie", momentum=0, s=1, split="noniid")
+    >>> losses("figure-main", cell, seed=0)[1]
+    2.30219251
+    """
+    known = set(KEYS) <= set(labels)
+    return _losses().get(_key(artifact, labels), {}).get(seed, {}) if known else {}

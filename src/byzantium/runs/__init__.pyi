@@ -2,6 +2,7 @@ from . import job as job
 from . import parts as parts
 from . import plugins as plugins
 from . import records as records
+from . import released as released
 from .certification import Certification as Certification
 from .certification import certificates as certificates
 from .certification import pipelines as pipelines

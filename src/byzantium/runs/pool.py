@@ -32,8 +32,8 @@ class Event:
     """Something that happened to a job while jobs are carried out.
 
     - `job`: the job.
-    - `kind`: "begun", "progress", "done", "stopped", "busy" (another process works on it) or
-      "failed".
+    - `kind`: "begun", "progress", "done", "stopped", "paused" (it is at the round that it was to
+      reach for now), "busy" (another process works on it) or "failed".
     - `done`: for "progress", how many rounds are done.
     - `total`: for "progress", how many rounds there are.
     - `note`: what there is to say: for "progress" the last accuracy, for "done" how it ended, for
@@ -109,8 +109,10 @@ def attempt(job: Job, root: Path, listen: Listen, stop: Stop) -> None:
     except Exception as error:
         listen(Event(job, "failed", note=records.reason(error)))
     else:
-        note = "" if result is None else str(result["status"])
-        listen(Event(job, "stopped" if result is None else "done", note=note))
+        if result is not None:
+            listen(Event(job, "done", note=str(result["status"])))
+        else:
+            listen(Event(job, "stopped" if stop() else "paused"))
 
 
 # -- many workers ---------------------------------------------------------------------------------

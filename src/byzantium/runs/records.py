@@ -255,13 +255,15 @@ def _are_digests(value: Any) -> bool:
 
 
 def _is_measured(name: str, value: Any, workers: int | None) -> bool:
-    """A number, which need not be finite; a number for each worker; how often some were named.
+    """A number, which need not be finite; one for each round or worker; how often some were named.
 
     A metric that is not in the table, of a plugin that is not loaded, may be any of these.
     """
     kind = measured.TABLE[name].kind if name in measured.TABLE else _kind_of(value)
     if kind == "shares":
         return isinstance(value, list) and len(value) == workers and all(map(_is_number, value))
+    if kind == "rounds":
+        return isinstance(value, list) and all(map(_is_number, value))
     if kind == "workers":
         return isinstance(value, dict) and all(map(_is_whole, value.values()))
     return _is_number(value) or (isinstance(value, float) and not math.isfinite(value))

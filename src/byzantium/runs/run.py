@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import math
@@ -146,6 +147,18 @@ class Run(Job):
         "float32", "The number format of the model, the data and the gradients.", later=True
     )
     plugin: tuple[str, ...] = option((), PLUGIN_HELP, later=True)
+    dropout: Literal["fresh", "shared"] = option(
+        "fresh",
+        "Whether each worker draws its dropout anew in each round (fresh), or all workers have the "
+        "same in all rounds (shared), as in the published runs.",
+        later=True,
+    )
+    randomness: Literal["fresh", "released"] = option(
+        "fresh",
+        "Where the random numbers come from: independent streams (fresh), or those of the runs "
+        "that the authors of the bucketing paper released (released).",
+        later=True,
+    )
 
     def check(self) -> None:
         if plugins.unread(self, (*plugins.tables(), "optimiser")):
@@ -170,6 +183,8 @@ class Run(Job):
         }
         for name, text in normal.items():
             object.__setattr__(self, name, text)
+        if self.randomness == "released":
+            runs.released.check(self.seed, self.partition)
         plugins.settle(self, plugins.tables())
         object.__setattr__(self, "_data", learning.own.place(self.data))
 
@@ -221,7 +236,8 @@ class Run(Job):
         """Its data set; the last two that runs of this process used are kept in memory."""
         self._prepare()
         folder = os.environ.get("BYZANTIUM_DATA")
-        return runs.parts.dataset(self.data, self.long_tail, folder, self.plugin)
+        data = runs.parts.dataset(self.data, self.long_tail, folder, self.plugin)
+        return runs.released.whole_batches(data) if self.randomness == "released" else data
 
     def built(self, data: Dataset) -> nn.Module:
         """Its model for a data set, before the first round."""
@@ -235,6 +251,8 @@ class Run(Job):
         if not isinstance(model, torch.nn.Module):
             kind = kind_of(model)
             raise ByzantiumError(f"the model {self.model} must be an nn.Module, got {kind}")
+        if self.randomness == "released" and self.dropout == "shared":
+            return runs.released.masked(model, self.seed)
         return model
 
     def check_parts(self, data: Dataset) -> None:
@@ -266,7 +284,24 @@ class Run(Job):
             threats.parse_attack(self.attack),
             learning.partition.read(self.partition),
             lambda parameters: optimiser(parameters, self.learning_rate),
+            randomness=(
+                runs.released.Released if self.randomness == "released" else learning.Randomness
+            ),
         )
+
+    def until(self, last: int | None) -> Self:
+        """The same run, which stops after a round for now; None carries it out to its end.
+
+        It saves itself there. Its identity is that of the whole run, which goes on from there.
+
+        - `last`: the number of that round.
+
+        >>> Run(rounds=600).until(90) == Run(rounds=600)
+        True
+        """
+        run = copy.copy(self)
+        object.__setattr__(run, "_until", last)
+        return run
 
     # -- work ------------------------------------------------------------------------------------
 
@@ -277,8 +312,14 @@ class Run(Job):
         history, path = training.history, folder / METRICS
         blocks = _blocks(history.evaluations, history.rounds)
         files.write(path, "".join(json.dumps(block) + "\n" for block in blocks))
-        written = len(blocks)
-        for record in learning.checkpointed(training, folder, stop=stop):
+        written, last = len(blocks), getattr(self, "_until", None) or self.rounds
+        if history.status == "running" and len(history.rounds) >= last:
+            return None
+
+        def stopped() -> bool:
+            return stop() or len(history.rounds) >= last
+
+        for record in learning.checkpointed(training, folder, stop=stopped):
             if len(history.evaluations) > written:
                 append(path, _blocks(history.evaluations, history.rounds, written)[0])
                 written += 1

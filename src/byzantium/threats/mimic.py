@@ -27,10 +27,16 @@ class Mimic(Attack):
     :math:`i_\star`; after it they keep to the last one. The attack has a state: z and what else the
     warm-up found.
 
+    Where the warm-up takes more than one round, the code that the authors released differs: it
+    scales the sum to length one before it is added, so that the first rounds count more. (The text
+    of the paper has both.) With a warm-up of one round, as in the published runs, there is no
+    difference.
+
     - `warmup`: how many rounds the warm-up takes, at least 1; None means one epoch. The published
       runs used 1.
     - `retarget`: whether to choose :math:`i_\star` anew in each round after the warm-up, too.
-    - `target`: the index of the worker to copy from the beginning; then there is no warm-up.
+    - `target`: the index of the worker to copy from the beginning; then there is no warm-up. To
+      repeat a run whose warm-up found a worker in its first round, name that worker.
 
     Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, 2022.
 

@@ -1,0 +1,66 @@
+"""Where a simulation draws from: the order of batches, permutations, and the seeds of dropout."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from byzantium.learning.batches import Batches
+from byzantium.learning.dataset import Dataset
+from byzantium.learning.partition import Partition, iid
+from byzantium.learning.settings import Settings
+
+STREAMS = ("partition", "batches", "own batches", "server", "attack", "participants", "dropout")
+
+
+class Randomness:
+    """What a simulation draws from: independent streams of random numbers that follow from a seed.
+
+    What one part draws never shifts another. To draw from elsewhere, for example to repeat runs of
+    another program, derive from this class and replace what a method or `generators` gives.
+
+    - `settings`: those of the simulation; their seed is the seed of everything.
+
+    `name` is what checkpoints call it. `generators` are those that a simulation draws from round by
+    round: "server" (random mixings, which take permutations from it), "attack", "participants".
+
+    >>> source = Randomness(Settings(n=4, rounds=9, seed=1))
+    >>> source.dropout(t=0, worker=2) == source.dropout(t=1, worker=2)
+    False
+    """
+
+    name: ClassVar[str] = "fresh"
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        seeds = np.random.SeedSequence(settings.seed).generate_state(len(STREAMS), np.uint64)
+        self.seeds = {name: int(seed) >> 1 for name, seed in zip(STREAMS, seeds, strict=True)}
+        self.streams = {name: torch.Generator().manual_seed(s) for name, s in self.seeds.items()}
+        self.generators = {name: self.streams[name] for name in STREAMS[3:6]}
+
+    @property
+    def honest(self) -> int:
+        """How many workers are honest."""
+        return self.settings.n - self.settings.q
+
+    def batches(self, data: Dataset, partition: Partition) -> Batches:
+        """The batches of the honest workers; called once, before `own_batches`."""
+        stream = self.streams["partition"]
+        parts = partition(data.train_y, self.honest, stream, users=data.train_user)
+        return Batches(parts, self.settings.batch, self.streams["batches"])
+
+    def own_batches(self, data: Dataset) -> Batches:
+        """The batches of the attackers.
+
+        They draw from the whole set, dealt out among as many as there are honest workers.
+        """
+        everybody = iid()(data.train_y, self.honest, self.streams["partition"])
+        own = [everybody[j % self.honest] for j in range(self.settings.q)]
+        return Batches(own, self.settings.batch, self.streams["own batches"])
+
+    def dropout(self, t: int, worker: int) -> int:
+        """The seed of a worker's dropout in round t."""
+        shared = self.settings.dropout == "shared"
+        return self.seeds["dropout"] + (0 if shared else t * self.settings.n + worker)
