@@ -69,7 +69,9 @@ def test_every_published_cell_is_one_of_ours() -> None:
         ]
         assert len(fits) == 1, row
         found = published.cell(row["artifact"], fits[0].labels)
-        assert found == Published(float(row["mean_accuracy"]), float(row["std_accuracy"]), 3)
+        assert found is not None
+        said = (found.mean, found.deviation, found.seeds)
+        assert said == (float(row["mean_accuracy"]), float(row["std_accuracy"]), 3)
         (run,) = {job.varied(seed=0) for job in fits[0].jobs}
         assert isinstance(run, Run)
         assert (run.n, run.q) == (int(row["n"]), int(row["q"]))
@@ -90,13 +92,26 @@ def test_published_curves_are_as_long_as_they_are() -> None:
 
 
 def test_the_published_mean_is_that_of_the_last_five_evaluations() -> None:
-    for name in ("table2", "table4"):
+    """Of runs that met NaN, whose curves end there, the later evaluations are those of class 0."""
+    for name in ("table2", "table4", "figure-main"):
         for cell in artifact(name).cells:
-            curves = published.curves(name, cell.labels)
-            means = [sum(point[1] for point in curve[-5:]) / 5 for curve in curves]
+            curves = [[p[1] for p in curve] for curve in published.curves(name, cell.labels)]
+            whole = [[*curve, *[9.82] * (20 - len(curve))] for curve in curves]
+            means = [sum(curve[-5:]) / 5 for curve in whole]
             expected = published.cell(name, cell.labels)
             assert expected is not None
-            assert sum(means) / len(means) == pytest.approx(expected.mean, abs=0.01)
+            assert sum(means) / len(means) == pytest.approx(expected.mean, abs=0.011), cell.name
+            assert expected.collapsed == sum(mean <= 12 for mean in means)
+            squares = [
+                (sum(curve[end - 5 : end]) / 5 - expected.mean) ** 2
+                for curve in whole
+                for end in (15, 16, 17, 18, 19, 20)
+            ]
+            assert expected.spread == pytest.approx((sum(squares) / len(squares)) ** 0.5)
+            for seeds in (1, 2, 3):
+                some = published.of_seeds(name, cell.labels, seeds)
+                assert some is not None
+                assert some.mean == pytest.approx(sum(means[:seeds]) / seeds)
 
 
 def test_a_cheaper_version_says_so() -> None:
@@ -124,7 +139,13 @@ def test_both_overparameterization_figures_share_their_runs() -> None:
     assert artifact("figure-b2").jobs == artifact("figure-overparameterization").jobs
 
 
-def compared(mean: float, deviation: float, *values: float | None) -> Compared:
+def compared(
+    mean: float,
+    deviation: float,
+    *values: float | None,
+    spread: float = 0.0,
+    collapsed: int = 0,
+) -> Compared:
     cell = artifact("table2").cells[0]
     results = tuple(
         Result(
@@ -136,7 +157,7 @@ def compared(mean: float, deviation: float, *values: float | None) -> Compared:
         )
         for job, value in zip(cell.jobs, values, strict=False)
     )
-    return Compared(cell, Published(mean, deviation, 3), results)
+    return Compared(cell, Published(mean, deviation, 3, spread, collapsed), results)
 
 
 def test_verdicts_at_their_edges() -> None:
@@ -144,8 +165,15 @@ def test_verdicts_at_their_edges() -> None:
     assert compared(90, 0.1, 91.51).verdict == "differs"
     assert compared(90, 2.0, 86.0).verdict == "agrees"
     assert compared(90, 2.0, 85.9).verdict == "differs"
-    assert compared(90, 2.0, None).verdict == "diverged"
-    assert compared(90, 2.0, 90.0, None).verdict == "diverged"
+    assert compared(90, 2.0, 80.0, spread=5.0).verdict == "agrees"
+    assert compared(90, 2.0, 79.9, spread=5.0).verdict == "differs"
+    assert compared(90, 2.0, None).verdict == "collapsed"
+    assert compared(90, 2.0, 90.0, None).verdict == "collapsed"
+    assert compared(90, 2.0, 12.0).verdict == "collapsed"
+    assert compared(90, 2.0, 12.1).verdict == "differs"
+    assert compared(90, 2.0, 12.0, collapsed=1).verdict == "agrees"
+    assert compared(9.9, 0.2, None, collapsed=3).verdict == "agrees"
+    assert compared(9.9, 0.2, 30.0, collapsed=3).verdict == "differs"
     assert compared(90, 2.0, 80.0, 100.0).value == 90
     assert compared(90, 2.0, 80.0, 100.0).deviation == pytest.approx(200**0.5)
 

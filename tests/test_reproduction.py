@@ -19,6 +19,7 @@ from rich.console import Console
 
 from byzantium.cli.paper import report, reproduce
 from byzantium.experiments import MAKERS, Comparison, Store, Version
+from byzantium.papers import published
 from byzantium.papers.requests import Requests
 from byzantium.reports import own_runs, pivots
 from byzantium.reports.markdown import markdown, terminal
@@ -41,6 +42,13 @@ def rows(text: str, head: str) -> list[list[str]]:
 def number(row: dict[str, str], seed: int) -> float:
     """An accuracy to write for a published row: off by what depends on the row and the seed."""
     return float(row["mean_accuracy"]) - 3 + len(row["aggregator"]) + 0.25 * seed
+
+
+def spread(row: dict[str, str]) -> float:
+    """That of the published means of five evaluations; `test_paper.py` has its formula."""
+    found = published.cell(row["artifact"], row)
+    assert found is not None
+    return found.spread
 
 
 def filled(
@@ -69,7 +77,7 @@ def test_a_table_holds_published_ours_difference_and_verdict(tmp_path: Path) -> 
         ours = [number(row, seed) for seed in range(3)]
         mean, deviation = float(row["mean_accuracy"]), float(row["std_accuracy"])
         gap = fmean(ours) - mean
-        within = abs(gap) <= 1.5 or abs(gap) <= 2 * deviation
+        within = abs(gap) <= max(1.5, 2 * deviation, 2 * spread(row))
         assert [
             short("aggregator", row["aggregator"]),
             row["split"],
@@ -96,7 +104,7 @@ def test_the_main_figure_is_a_table_of_sixteen_rows(tmp_path: Path) -> None:
         ours = [number(row, seed) for seed in range(2)]
         mean, deviation = float(row["mean_accuracy"]), float(row["std_accuracy"])
         entry = f"{fmean(ours):.1f} ± {stdev(ours):.1f} ({mean:.1f})"
-        off = abs(fmean(ours) - mean) > max(1.5, 2 * deviation)
+        off = abs(fmean(ours) - mean) > max(1.5, 2 * deviation, 2 * spread(row))
         differ += off
         found = shown[short("aggregator", aggregator), momentum, s][1 + attacks.index(attack)]
         assert found == (f"**{entry}**" if off else entry)
@@ -244,7 +252,7 @@ def test_what_is_missing_unfinished_or_diverged_is_said(tmp_path: Path) -> None:
     shown = {(row[0], row[1]): row[3:] for row in rows(text, "aggregator")}
     assert shown["Krum", "iid"] == ["missing", "—", "missing"]
     assert shown["RFA", "iid"] == ["unfinished", "—", "missing"]
-    assert shown["CClip", "iid"] == ["diverged", "—", "**diverged**"]
+    assert shown["CClip", "iid"] == ["diverged", "—", "**collapsed**"]
     assert shown["Mean", "iid"][0] == "90.00 (1 seed, 1 diverged)"
     assert "2 of 10 cells missing" in text
     for compared_cell in compared.cells:

@@ -16,4 +16,6 @@ from .comparison import published_cells as published_cells
 from .comparison import worst as worst
 from .released import RELEASED as RELEASED
 from .released import released as released
+from .replay import Replay as Replay
+from .replay import replays as replays
 from .requests import Requests as Requests

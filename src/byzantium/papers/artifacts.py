@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from byzantium.core import Bounds, ByzantiumError, check_fields
 from byzantium.learning import metrics
+from byzantium.papers import published
 from byzantium.papers.released import RELEASED, released
 from byzantium.runs import Job, Run, check_names
 
@@ -145,8 +146,6 @@ class Version:
             yield f"only {self.only}"
         if self.dropout is not None:
             yield f"{self.dropout} dropout"
-        if self.released:
-            yield "the released random numbers"
 
     def flags(self) -> list[str]:
         """The options of `byzantium reproduce` that ask for it."""
@@ -255,4 +254,13 @@ class Artifact:
             )
         seeds = SEEDS if version.seeds is None else version.seeds
         seeded = (cell.seeded(range(seeds), version) for cell in cells)
-        return replace(self, cells=tuple(seeded), version=version)
+        made = replace(self, cells=tuple(seeded), version=version)
+        return made._repeated() if version.released else made
+
+    def _repeated(self) -> Artifact:
+        """The artifact as repeated runs: drawn as curves, where curves were released."""
+        picture, (first, *_) = self.picture, self.cells
+        if picture.kind == "table" and published.curves(self.name, first.labels):
+            picture = Picture("curves", "split", "aggregator", ("s",))
+        title = f"{self.title}, with the released random numbers"
+        return replace(self, picture=picture, title=title, notes="")

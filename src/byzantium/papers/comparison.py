@@ -12,15 +12,15 @@ from statistics import fmean, stdev, variance
 from byzantium.papers import published
 from byzantium.papers.artifacts import Artifact, Cell
 from byzantium.papers.bucketing import MAKERS, artifact
-from byzantium.papers.published import Published
+from byzantium.papers.published import COLLAPSED, Published
 from byzantium.runs import Result, Store
 
 #: A cell agrees with the paper within two published standard deviations, or so many points.
 POINTS = 1.5
 #: The same in words.
 CRITERION = (
-    "within two published standard deviations of the published mean, "
-    f"or within {POINTS} points of it, whichever is more"
+    "within two published standard deviations of the published mean (over seeds, or over seeds and "
+    f"the last ten evaluations), or within {POINTS} points of it, whichever is most"
 )
 # Student's t by degrees of freedom, 1 to 10: a larger one is beyond chance, with 95 % (two-sided).
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
@@ -83,6 +83,11 @@ class Compared:
         return sum(result.status == "diverged" for result in self.results)
 
     @property
+    def collapsed(self) -> int:
+        """How many of its jobs diverged, or ended at the accuracy of guessing."""
+        return self.diverged + sum(value <= COLLAPSED for value in self.values)
+
+    @property
     def failed(self) -> int:
         """How many of its jobs were tried and failed."""
         return sum(result.status == "failed" for result in self.results)
@@ -97,7 +102,9 @@ class Compared:
     @property
     def tolerance(self) -> float:
         """How far our value may be from the published one to agree with it."""
-        return max(POINTS, 2 * self.published.deviation) if self.published else math.nan
+        if self.published is None:
+            return math.nan
+        return max(POINTS, 2 * self.published.deviation, 2 * self.published.spread)
 
     def differs(self, other: Compared) -> bool:
         """Whether two cells differ by more than chance, by Welch's t test with 95 %.
@@ -116,18 +123,23 @@ class Compared:
 
     @property
     def verdict(self) -> str:
-        """How it compares: "agrees", "differs", "diverged" or "missing".
+        """How it compares: "agrees", "differs", "collapsed" or "missing".
 
-        Empty where nothing was published.
+        "collapsed" are runs of ours that diverged or guess where no published one does. Where runs
+        collapse on both sides they agree: when it happens is chance. Where nothing was published,
+        it is "diverged" or empty.
         """
         if self.missing == len(self.results):
             return "missing"
-        if self.diverged:
-            return "diverged"
-        if self.difference is None:
-            return ""
+        if self.published is None:
+            return "diverged" if self.diverged else ""
         # The sum of two means is rounded: exactly the tolerance is within it.
-        return "agrees" if abs(self.difference) <= self.tolerance + 1e-9 else "differs"
+        near = self.difference is not None and abs(self.difference) <= self.tolerance + 1e-9
+        if near and not self.diverged:
+            return "agrees"
+        if self.collapsed:
+            return "agrees" if self.published.collapsed else "collapsed"
+        return "differs"
 
 
 @dataclass(frozen=True)
@@ -176,8 +188,8 @@ class Comparison:
     def order(self) -> tuple[int, int]:
         """How many pairs of rules are in the published order, and how many pairs there are.
 
-        These are the pairs in one setting whose published numbers differ by more than the
-        tolerance.
+        These are the pairs in one setting whose published numbers differ by more than `POINTS`
+        and by more than two standard deviations over seeds.
         """
         same = pairs = 0
         for a, b in itertools.combinations(self.cells, 2):
@@ -186,7 +198,7 @@ class Comparison:
             if a.value is None or b.value is None:
                 continue
             gap = a.published.mean - b.published.mean
-            if abs(gap) > max(a.tolerance, b.tolerance):
+            if abs(gap) > max(POINTS, 2 * a.published.deviation, 2 * b.published.deviation):
                 pairs += 1
                 same += gap * (a.value - b.value) > 0
         return same, pairs
@@ -233,15 +245,18 @@ def compare(made: Artifact, store: Store) -> Comparison:
 
     >>> from byzantium.papers import Version, artifact
     >>> krum = artifact("table2", Version(only="krum noniid"))
-    >>> compare(krum, Store("nowhere")).cells[0].published
-    Published(mean=37.33, deviation=6.78, seeds=3)
+    >>> compare(krum, Store("nowhere")).cells[0].published.mean
+    37.33
     """
     cells = tuple(
-        Compared(
-            cell,
-            published.cell(made.name, cell.labels),
-            tuple(store.results(cell.jobs)),
-        )
+        Compared(cell, _published(made, cell), tuple(store.results(cell.jobs)))
         for cell in made.cells
     )
     return Comparison(made, cells)
+
+
+def _published(made: Artifact, cell: Cell) -> Published | None:
+    """A repeated run is compared with the released runs of its own seeds."""
+    if made.version.released:
+        return published.of_seeds(made.name, cell.labels, len(cell.jobs))
+    return published.cell(made.name, cell.labels)

@@ -8,10 +8,22 @@ from __future__ import annotations
 
 import csv
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
+from statistics import fmean
 from typing import Any
+
+from byzantium.runs import LAST
+
+#: A model of at most this test accuracy, in percent of ten classes, has collapsed: it guesses. One
+#: that always predicts the same class of MNIST has up to 11.35.
+COLLAPSED = 12.0
+# After NaN the released runs went on and predicted class 0; the logs of curves end there.
+AFTER_NAN = 9.82
+# How many evaluations a released run of 600 rounds has, and how many of the last are compared.
+EVALUATIONS, LATE = 20, 10
 
 # What tells the cells of an artifact apart in the published data.
 KEYS = ("aggregator", "attack", "momentum", "s", "split")
@@ -24,11 +36,16 @@ class Published:
     - `mean`: the mean test accuracy over seeds, in percent.
     - `deviation`: its standard deviation over seeds.
     - `seeds`: how many seeds there were.
+    - `spread`: the standard deviation, about the mean, of the means of five evaluations in a row,
+      over seeds and over the last ten evaluations; 0 where no curves were released.
+    - `collapsed`: how many seeds ended at the accuracy of guessing.
     """
 
     mean: float
     deviation: float
     seeds: int
+    spread: float = 0.0
+    collapsed: int = 0
 
 
 @cache
@@ -51,11 +68,36 @@ def _key(artifact: str, labels: dict[str, Any]) -> tuple[Any, ...]:
 @cache
 def _cells() -> dict[tuple[Any, ...], Published]:
     return {
-        _key(row["artifact"], dict(row)): Published(
-            float(row["mean_accuracy"]), float(row["std_accuracy"]), int(row["seeds"])
+        key: Published(
+            mean := float(row["mean_accuracy"]),
+            float(row["std_accuracy"]),
+            int(row["seeds"]),
+            _spread(mean, accuracies := _accuracies(key)),
+            sum(final(curve) <= COLLAPSED for curve in accuracies),
         )
         for row in _rows("published_results.csv")
+        for key in [_key(row["artifact"], dict(row))]
     }
+
+
+def _accuracies(key: tuple[Any, ...]) -> list[list[float]]:
+    """The accuracies of each seed at all evaluations; those after NaN are class 0's."""
+    curves = [[point[1] for point in sorted(seed)] for seed in _curves().get(key, {}).values()]
+    return [[*curve, *[AFTER_NAN] * (EVALUATIONS - len(curve))] for curve in curves]
+
+
+def final(accuracies: Sequence[float]) -> float:
+    """The mean of the last five of the accuracies of a run."""
+    return fmean(accuracies[-LAST:])
+
+
+def _spread(mean: float, seeds: Sequence[Sequence[float]]) -> float:
+    means = [
+        final(curve[:end])
+        for curve in seeds
+        for end in range(EVALUATIONS - LATE + LAST, EVALUATIONS + 1)
+    ]
+    return math.sqrt(fmean((each - mean) ** 2 for each in means)) if means else 0.0
 
 
 @cache
@@ -84,13 +126,37 @@ def artifacts() -> set[str]:
     return {key[0] for key in _cells()}
 
 
+def keys() -> list[tuple[Any, ...]]:
+    """The artifact and labels of each published cell."""
+    return list(_cells())
+
+
 def cell(artifact: str, labels: dict[str, Any]) -> Published | None:
     """What was published for a cell with these labels; None if nothing was.
 
-    >>> cell("table2", dict(aggregator="krum", attack="mimic", momentum=0, s=1, split="noniid"))
-    Published(mean=37.33, deviation=6.78, seeds=3)
+    >>> labels = dict(aggregator="krum", attack="mimic", momentum=0, s=1, split="noniid")
+    >>> cell("table2", labels).mean
+    37.33
     """
     return _cells().get(_key(artifact, labels)) if set(KEYS) <= set(labels) else None
+
+
+def of_seeds(artifact: str, labels: dict[str, Any], seeds: int) -> Published | None:
+    """What was published for the first so many seeds of a cell; None if nothing was.
+
+    The deviation and the spread are those of the whole cell. Where no curves were released, so is
+    the mean.
+
+    >>> labels = dict(aggregator="krum", attack="mimic", momentum=0, s=1, split="noniid")
+    >>> round(of_seeds("table2", labels, seeds=1).mean, 2)
+    30.85
+    """
+    whole = cell(artifact, labels)
+    if whole is None or not (known := _accuracies(_key(artifact, labels))[:seeds]):
+        return whole
+    finals = [final(curve) for curve in known]
+    collapsed = sum(each <= COLLAPSED for each in finals)
+    return replace(whole, mean=fmean(finals), seeds=len(finals), collapsed=collapsed)
 
 
 def curves(artifact: str, labels: dict[str, Any]) -> list[list[tuple[int, float, float]]]:

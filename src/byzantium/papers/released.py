@@ -15,6 +15,8 @@ RELEASED = ("table1", "table2", "table3", "table4", "figure-main")
 # GPU; from other directions the choice is nearly a lottery.
 COPIED = {"by_label()": (14, 17, 1), "iid()": (2, 4, 12)}
 FOUND = "Mimic(warmup=1)"
+#: Why a repeated run is not equal to the released one, by the name of its cell and its seed.
+CAUSES: dict[tuple[str, int], str] = {}
 
 
 def released(run: Run) -> Run:

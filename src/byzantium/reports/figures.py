@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 Style = dict[str, Any]
 BAND = 0.2  # how opaque the band of a standard deviation is
+BELOW: Style = {"lw": 3.5, "alpha": 0.3}  # a published curve that ours is to cover
 NEUTRAL = "#F5F5F5"  # of cells without a number, or with one that has no scale
 
 
@@ -171,10 +172,12 @@ def _keys(comparison: Comparison, shown: Looks) -> list[Artist]:
     keys: list[Artist] = [
         Line2D([], [], label=name(values), lw=1.8, **_style(look)) for values, look in shown.items()
     ]
+    released = comparison.artifact.version.released
     if any(measured.published_curves(comparison, compared) for compared in comparison.cells):
         label = "published, each seed" if comparison.comparable else "published, paper's setting"
-        keys.append(Line2D([], [], color=GREY, lw=0.8, alpha=0.7, label=label))
-    if any(len(compared.results) > 1 for compared in comparison.cells):
+        look: Style = BELOW if released else {"lw": 0.8, "alpha": 0.7}
+        keys.append(Line2D([], [], color=GREY, label=label, **look))
+    if not released and any(len(compared.results) > 1 for compared in comparison.cells):
         keys.append(Patch(facecolor=GREY, alpha=BAND, lw=0, label="± std over seeds"))
     return keys
 
@@ -190,9 +193,14 @@ def _panel(axis: Axes, comparison: Comparison, cells: Sequence[Compared], shown:
     for compared in cells:
         values, look = line_of(shown, compared)
         style = _style(look)
+        released = comparison.artifact.version.released
+        theirs: Style = BELOW if released else {"lw": 0.6, "alpha": 0.45}
         for seed in measured.published_curves(comparison, compared):
-            axis.plot(*zip(*seed, strict=True), lw=0.6, alpha=0.45, zorder=2, **style)
-        drawn |= _line(axis, measured.curves(comparison, compared), style)
+            axis.plot(*zip(*seed, strict=True), zorder=2, **theirs, **style)
+        seeds = measured.curves(comparison, compared)
+        # Of repeated runs each is compared with its own seed's, so there is no mean.
+        for curves in [[seed] for seed in seeds] if released else [seeds]:
+            drawn |= _line(axis, curves, style)
         if what := _remark(compared):
             remarks.setdefault(what, []).append(name(values))
     if not drawn:

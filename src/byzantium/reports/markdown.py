@@ -8,8 +8,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from byzantium.papers import CRITERION, MAKERS, Artifact, Comparison, artifact, published_cells
-from byzantium.reports import tables
+from byzantium.papers import (
+    CRITERION,
+    MAKERS,
+    POINTS,
+    Artifact,
+    Comparison,
+    artifact,
+    published_cells,
+)
+from byzantium.papers.published import COLLAPSED
+from byzantium.reports import repeated, tables
 from byzantium.reports.formats import how_many, markdown_table, section, surroundings
 from byzantium.reports.palette import TERMS
 from byzantium.reports.tables import Entry, Table
@@ -32,8 +41,11 @@ NAMES = ", ".join(f"{t.short} is `{t.kind}`" for t in TERMS if t.kind not in (""
 RULE = f"""\
 An accuracy is the mean of the last five evaluations of a run, in percent, on the test set. A cell
 **agrees** if our mean over seeds is {CRITERION}.
-The order of two rules is compared where their published numbers, in the same setting, differ by
-more than that. Names are the paper's: {NAMES}.
+A run has **collapsed** if it diverged or is at most {COLLAPSED:g} % accurate, which is guessing. A
+cell of ours that collapsed agrees if a published run of it collapsed, too: when that happens is
+chance. The order of two rules is compared where their published numbers, in the same setting,
+differ by more than {POINTS} points and two standard deviations over seeds.
+Names are the paper's: {NAMES}.
 """
 OWN = """\
 # Results
@@ -46,6 +58,12 @@ The accuracies of a cheaper version are not comparable with the published ones, 
 verdict; only the order of the rules can be compared.
 """
 OTHERS = "Runs that belong to none of the tables and figures above."
+# What the text of the paper says of Tables 1 and 3.
+SAID = {"rounds": 4500, "long_tail": 512.0}
+AS_SAID = """\
+Those of 4500 rounds with a long tail are Tables 1 and 3 as the text of the paper describes them;
+the published runs had 2250 rounds.
+"""
 AS_PUBLISHED = """\
 The commands make these as in the paper; with `--seeds`, `--rounds`, `--model` or `--data` they make
 cheaper versions.
@@ -74,12 +92,15 @@ def markdown(
     shown = [comparison for comparison in comparisons if comparison.begun]
     shown.sort(key=lambda comparison: names.index(comparison.artifact.name))
     shown_names = {comparison.artifact.name for comparison in shown}
-    parts = [INTRODUCTION, _fenced([_command(store)]), RULE, surroundings(tables.results(shown))]
-    parts += _overview(shown, store)
+    parts = [INTRODUCTION, *repeated.opening(shown), _fenced([_command(store)]), RULE]
+    parts += [surroundings(tables.results(shown)), *_overview(shown, store)]
     for comparison in shown:
         parts += _section(comparison, (pictures or {}).get(comparison.artifact.stem))
     if own:
-        parts += ["## Other runs", OTHERS, *_own(own, pictures)]
+        parts += ["## Other runs", OTHERS]
+        if any(vars(result.job).items() >= SAID.items() for result in tables.results(own)):
+            parts.append(AS_SAID)
+        parts += _own(own, pictures)
     parts += _not_run([name for name in names if name not in shown_names], store)
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
@@ -97,7 +118,8 @@ def terminal(comparison: Comparison) -> rich.table.Table:
     from rich.table import Table as Drawn
     from rich.text import Text
 
-    shown = tables.table(comparison, per_cell=True)
+    released = comparison.artifact.version.released
+    shown = repeated.table(comparison) if released else tables.table(comparison, per_cell=True)
     title = comparison.artifact.title
     if comparison.artifact.cheaper:
         title += f"\ncheaper version: {', '.join(comparison.artifact.cheaper)}"
@@ -105,7 +127,9 @@ def terminal(comparison: Comparison) -> rich.table.Table:
     if not comparison.artifact.maker:  # of one's own
         caption = " ".join(filter(None, [comparison.artifact.notes, tables.meaning(comparison)]))
         title += f"\n{comparison.artifact.fixed}"
-    if comparison.is_published and not comparison.comparable:
+    if released:
+        caption = " ".join(repeated.LEGEND.split())
+    elif comparison.is_published and not comparison.comparable:
         caption += " No verdicts: the accuracies of a cheaper version are not comparable."
     elif comparison.is_published:
         caption += f" A cell agrees if it is {CRITERION}."
@@ -138,7 +162,12 @@ def _overview(shown: Sequence[Comparison], store: Store) -> Iterator[str]:
         f"{len(run)} of them were run here as in the paper, with its model, data and rounds: "
         f"{agree} agree.**\n"
     )
-    yield "".join(f"- {_titled(each)}: {_lowered(tables.outcome(each))}\n" for each in shown)
+    yield "".join(
+        f"- {_titled(each)}: {_lowered(tables.outcome(each))}\n"
+        for each in shown
+        if not each.artifact.version.released
+    )
+    yield from repeated.masks(store)
 
 
 def _titled(comparison: Comparison) -> str:
@@ -159,6 +188,10 @@ def _section(comparison: Comparison, picture: str | None) -> Iterator[str]:
     yield _fenced([comparison.command()])
     if picture is not None:
         yield f"![{made.title}]({picture})"
+    if made.version.released:
+        yield from repeated.section(comparison)
+        yield from _missing(comparison)
+        return
     if not comparison.is_published:
         yield f"Nothing was published in numbers; these are ours alone: {_meaning(comparison)}."
     elif not comparison.comparable:
@@ -203,15 +236,10 @@ def _legend(comparison: Comparison) -> Iterator[str]:
         yield f"In each cell: ours (published); {seeds}."
         return
     yield f"In each cell: ours (published); {seeds}. Cells that differ are bold."
-    differ = [c for c in comparison.cells if c.verdict in ("differs", "diverged")]
+    differ = [c for c in comparison.cells if c.verdict in ("differs", "collapsed")]
     if differ:
         yield "The cells that differ:"
         yield markdown_table(tables.cells(comparison, differ))
-    if any(compared.diverged for compared in differ):
-        yield (
-            "A run that diverged has no accuracy, and differs from any that was published, also "
-            "from that of guessing."
-        )
 
 
 def _ending(comparison: Comparison) -> str:

@@ -48,6 +48,8 @@ def published_curves(comparison: Comparison, compared: Compared) -> list[list[tu
     if place is None:
         return []
     seeds = published.curves(comparison.artifact.name, compared.cell.labels)
+    if comparison.artifact.version.released:  # beside each run the one that it repeats
+        seeds = seeds[: len(compared.results)]
     return [[(point[0], point[place]) for point in seed] for seed in seeds]
 
 

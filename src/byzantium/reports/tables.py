@@ -96,7 +96,7 @@ def grid(comparison: Comparison) -> Table:
         pairs = zip(shown[0], rows.values(), strict=True)
         shown[0] = [_worst_entry(entry, list(row.values()), len(heads)) for entry, row in pairs]
     listed = tuple(
-        (*(Entry(_label(called, name, v)) for name, v in zip(names, labels, strict=True)), *entries)
+        (*(Entry(label(called, name, v)) for name, v in zip(names, labels, strict=True)), *entries)
         for labels, entries in zip(rows, zip(*shown, strict=True), strict=True)
     )
     return Table((*names, *titles), listed, len(names))
@@ -128,7 +128,7 @@ def namer(comparison: Comparison) -> Callable[[str, Any], str]:
     return lambda name, value: names.get(name, {}).get(value) or palette.short(name, value)
 
 
-def _label(called: Callable[[str, Any], str], name: str, value: Any) -> str:
+def label(called: Callable[[str, Any], str], name: str, value: Any) -> str:
     """In a row, under its name."""
     return called(name, value) if isinstance(value, str) else str(value)
 
@@ -200,7 +200,7 @@ def shares(comparison: Comparison) -> Table:
 
 def _labels(comparison: Comparison, compared: Compared, names: Sequence[str]) -> list[Entry]:
     called, labels = namer(comparison), compared.cell.labels
-    return [Entry(_label(called, name, labels[name])) for name in names]
+    return [Entry(label(called, name, labels[name])) for name in names]
 
 
 def varying(comparison: Comparison) -> list[str]:
@@ -269,7 +269,7 @@ def _brief(comparison: Comparison, compared: Compared) -> Entry:
     values = measured.numbers(comparison, compared)
     published = f" ({_number(compared.published.mean)})" if compared.published else ""
     if not values:
-        tone = "bad" if published and compared.verdict == "diverged" else "faint"
+        tone = "bad" if published and compared.verdict == "collapsed" else "faint"
         return Entry((state(compared) or NONE) + published, tone)
     text = _number(fmean(values), y)
     if len(values) > 1:

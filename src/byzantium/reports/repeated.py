@@ -1,0 +1,190 @@
+"""Released runs that were repeated, in Markdown: each run beside the one that it repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from byzantium.papers import Comparison, Replay, Version, artifact, compare, published, replays
+from byzantium.papers.released import CAUSES
+from byzantium.reports import tables
+from byzantium.reports.formats import markdown_table
+from byzantium.reports.tables import NONE, Entry, Table
+from byzantium.runs import Store
+
+# The training losses of a repeated run are as logged within this, relatively.
+LOGGED = 1e-5
+WHY = """\
+Each was computed on a CPU; the released ones were on a GPU, which rounds sums in another order. A
+training amplifies such differences, most of all under attack, so from some round on no repetition
+on another device can be equal to the digit.
+"""
+#: How the table of repeated runs is read.
+LEGEND = """\
+Equal: at how many evaluations in a row, from the first, the test accuracy (of 9,984 images) is the
+published one to the digit. Losses: the largest relative difference of the logged training losses
+before that ends. Published, ours: the mean accuracy of the last five evaluations, with this seed.
+"""
+MASKS = """\
+## Shared and fresh dropout
+
+In the released runs one set of dropout masks serves all workers and all rounds, because the random
+generator was restored around every worker. In ours each worker draws its masks anew in each round,
+as dropout is usually defined. The runs below, of seed 0, end differently with these two; in all
+other cells of the main figure that were run with both the final accuracies agree. The order of the
+rules in the paper's conclusions does not depend on it, but these numbers do:
+"""
+
+
+def opening(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """How many released runs were repeated, how far they are equal, and why they are not further.
+
+    - `comparisons`: all artifacts; those in their released version count.
+    """
+    found = [r for c in comparisons if c.artifact.version.released for r in replays(c)]
+    if not found:
+        return
+    cells = {id(replay.compared) for replay in found}
+    total = len(published.keys())
+    yield (
+        f"**{len(cells)} of the {total} published cells were repeated with the random numbers of "
+        f"the released runs ({len(found)} runs).** {_losses(found)} {_accuracies(found)} "
+        f"{_finals(found)}\n"
+    )
+    yield WHY
+    yield from _exceptions(found)
+
+
+def _losses(found: Sequence[Replay]) -> str:
+    logged = [replay for replay in found if replay.loss_differences]
+    good = sum(_first_losses(replay) <= LOGGED for replay in logged)
+    return (
+        f"The training losses of the first three logged rounds are the logged ones to {LOGGED:g} "
+        f"in {good} of {len(logged)} runs."
+    )
+
+
+def _first_losses(replay: Replay) -> float:
+    """The largest relative difference at the first three logged rounds."""
+    return max([gap for _, gap in sorted(replay.loss_differences.items())][:3])
+
+
+def _accuracies(found: Sequence[Replay]) -> str:
+    with_curve = [replay for replay in found if replay.differences]
+    if not with_curve:
+        return ""
+    first = sum(replay.equal > 0 for replay in with_curve)
+    said = (
+        f"The test accuracy is equal to the digit at the first evaluation in {first} of "
+        f"{len(with_curve)}"
+    )
+    whole = [replay.equal for replay in with_curve if replay.final is not None]
+    if whole:
+        said += (
+            f"; in the {len(whole)} that were run to their end, at {median(whole):g} evaluations "
+            f"in a row in the median, at {max(whole)} of {published.EVALUATIONS} in the longest"
+        )
+    return f"{said}."
+
+
+def _finals(found: Sequence[Replay]) -> str:
+    whole = [replay for replay in found if replay.agrees is not None]
+    if not whole:
+        return ""
+    agree = sum(bool(replay.agrees) for replay in whole)
+    return f"Of these, {agree} final accuracies agree."
+
+
+def _exceptions(found: Sequence[Replay]) -> Iterator[str]:
+    """A line for each run that is not equal at first, or does not end alike, with its cause."""
+    lines = []
+    for replay in found:
+        what = []
+        if replay.loss_differences and (gap := _first_losses(replay)) > LOGGED:
+            what.append(f"the losses differ by {gap:.1e}")
+        if replay.differences and not replay.equal:
+            what.append("the first accuracy differs by " + _signed(replay))
+        if replay.agrees is False and replay.final is not None:
+            theirs, ours = replay.final
+            what.append(f"it ends at {ours:.2f}, published {theirs:.2f}")
+        if what:
+            cell = replay.compared.cell.name
+            cause = CAUSES.get((cell, replay.seed), "not known")
+            lines.append(f"- {cell}, seed {replay.seed}: {'; '.join(what)}. Cause: {cause}.\n")
+    if lines:
+        yield "The exceptions:\n"
+        yield "".join(lines)
+
+
+def _signed(replay: Replay) -> str:
+    return f"{next(iter(replay.differences.values())):+.3f} points"
+
+
+def section(comparison: Comparison) -> Iterator[str]:
+    """The repeated runs of an artifact in Markdown.
+
+    - `comparison`: the artifact, in its released version.
+    """
+    yield LEGEND
+    yield markdown_table(table(comparison))
+
+
+def table(comparison: Comparison) -> Table:
+    """The repeated runs of an artifact, a row for each that evaluated at least once.
+
+    - `comparison`: the artifact, in its released version.
+    """
+    names = tables.varying(comparison)
+    called = tables.namer(comparison)
+    rows = []
+    for replay in replays(comparison):
+        labels = replay.compared.cell.labels
+        rows.append(
+            (
+                *(Entry(tables.label(called, name, labels[name])) for name in names),
+                Entry(str(replay.seed)),
+                Entry(f"{replay.equal} of {len(replay.differences)}" if replay.curve else NONE),
+                Entry(NONE if (gap := replay.loss_difference) is None else f"{gap:.0e}"),
+                *_ends(replay),
+            )
+        )
+    head = (*names, "seed", "equal", "losses", "published", "ours", "difference", "verdict")
+    return Table(head, tuple(rows), len(names))
+
+
+def _ends(replay: Replay) -> tuple[Entry, Entry, Entry, Entry]:
+    if replay.final is None:
+        cell = replay.compared.published
+        last = max((line["round"] for line in replay.result.metrics), default=0)
+        value = replay.result.accuracy
+        ours = f"at round {last}" if value is None else f"{value:.2f}"
+        theirs = f"{cell.mean:.2f}" if cell else NONE
+        return Entry(theirs), Entry(ours, "" if value else "faint"), Entry(NONE), Entry(NONE)
+    theirs, ours = replay.final
+    verdict = Entry("agrees", "good") if replay.agrees else Entry("differs", "bad")
+    text = f"{ours:.2f}" if replay.result.accuracy is not None else "diverged"
+    return Entry(f"{theirs:.2f}"), Entry(text), Entry(f"{ours - theirs:+.2f}"), verdict
+
+
+def masks(store: Store) -> Iterator[str]:
+    """What dropout does to the main figure: the cells that end differently with fresh masks."""
+    fresh = compare(artifact("figure-main", Version(seeds=1)), store)
+    shared = compare(artifact("figure-main", Version(seeds=1, released=True)), store)
+    rows = []
+    names = tables.varying(shared)
+    called = tables.namer(shared)
+    for ours, theirs in zip(fresh.cells, shared.cells, strict=True):
+        if not (ours.results[0].done and theirs.results[0].done):
+            continue
+        a, b = ours.value, theirs.value
+        apart = a is not None and b is not None and abs(a - b) > ours.tolerance
+        if not apart and (a is None) == (b is None):
+            continue
+        assert theirs.published is not None
+        labels = (Entry(tables.label(called, n, theirs.cell.labels[n])) for n in names)
+        numbers = (Entry("diverged" if x is None else f"{x:.2f}") for x in (b, a))
+        rows.append((*labels, Entry(f"{theirs.published.mean:.2f}"), *numbers))
+    if rows:
+        head = (*names, "published (seed 0)", "ours, shared masks", "ours, fresh masks")
+        yield MASKS
+        yield markdown_table(Table(head, tuple(rows), len(names)))
