@@ -24,6 +24,7 @@ from byzantium.cli.options import (
     out,
     plugin_option,
     results_option,
+    tell_gaps,
     version_options,
 )
 from byzantium.cli.tables import PLAIN, Shape, shape, show, table_options, tabulated, write_tables
@@ -144,6 +145,7 @@ def reproduce(names: tuple[str, ...], results: Path, engine: Engine, **version: 
         _header(one)
         out.print(terminal(compare(one, store)))
     out.print(f"the page: {written(store).page}", soft_wrap=True)
+    tell_gaps(todo)
 
 
 @main.command(name="benchmark")
@@ -193,6 +195,7 @@ def benchmark_(results: Path, engine: Engine, **options: Any) -> None:
     tables = tabulated(made.jobs, store, engine, wanted)
     write_tables(tables, wanted.files, compare(made, store))
     out.print(f"the page: {written(store, drawn=False).page}", soft_wrap=True)
+    tell_gaps(made.jobs)
 
 
 @main.command()

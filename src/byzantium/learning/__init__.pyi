@@ -5,6 +5,7 @@ from . import metrics as metrics
 from . import models as models
 from . import own as own
 from . import partition as partition
+from . import settings as settings
 from .data import load as load
 from .dataset import Dataset as Dataset
 from .evaluation import spread as spread
