@@ -26,8 +26,8 @@ ALL = 1000
 BESIDE = Path(sys.executable).parent
 
 
-# A run waits before an evaluation until that many are allowed, or its worker was told to stop. So no
-# run is done, or far from where it is expected, when something happens to it, on any machine.
+# A run waits before an evaluation until that many are allowed, or its worker was asked to stop. So
+# no run is done, or elsewhere than expected, when something happens to it, on any machine.
 GATE = """
 import gc, time
 from pathlib import Path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -19,7 +20,7 @@ NEEDED = {"Krum": "f=2", "CenteredClipping": "radius=10", "dirichlet": "alpha=0.
 SHOWN = [term for term in palette.TERMS if term.kind]
 
 
-def table_of(kind: str) -> Members[object]:
+def table_of(kind: str) -> Members[Any]:
     tables = [plugins.tables()[part] for part in ("rule", "attack", "partition")]
     return next(table for table in tables if kind in table)
 
@@ -30,9 +31,7 @@ def test_what_we_show_is_accepted_and_is_the_class_with_these_arguments(
 ) -> None:
     arguments = NEEDED.get(term.kind, "")
     table = table_of(term.kind)
-    shown, ours = (
-        notation.read(f"{name}({arguments})", table) for name in (term.short, term.kind)
-    )
+    shown, ours = (notation.read(f"{name}({arguments})", table) for name in (term.short, term.kind))
     assert repr(shown) == repr(ours)
     assert type(shown) is type(ours)
     assert term.short in (term.kind, *table.aliases)
@@ -61,9 +60,7 @@ def test_an_alias_stands_for_the_class_and_never_for_published_settings() -> Non
 
 
 def test_aliases_are_written_out_in_whatever_is_stored() -> None:
-    ours = Run(
-        rule="Bucketing(s=2) >> GeometricMedian()", attack="BitFlip()", partition="by_label"
-    )
+    ours = Run(rule="Bucketing(s=2) >> GeometricMedian()", attack="BitFlip()", partition="by_label")
     theirs = Run(rule="Bucketing(s=2) >> RFA()", attack="BF", partition="noniid()")
     assert theirs == ours
     assert (theirs.identity, theirs.toml()) == (ours.identity, ours.toml())

@@ -42,7 +42,8 @@ def test_a_run_says_before_and_after_in_one_line_that_nothing_is_promised() -> N
     """The program, as a user starts it."""
     command = program("run", "--n", "10", "--f", "4", "--attack", "BitFlip()", "--rounds", "2")
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
-    before = f"no guarantee: Bucketing(s=2) >> GeometricMedian() for 10 vectors, 4 of them bad: {GAP}"
+    rule = "Bucketing(s=2) >> GeometricMedian()"
+    before = f"no guarantee: {rule} for 10 vectors, 4 of them bad: {GAP}"
     assert done.stderr.splitlines()[0] == before
     assert [line[:9] for line in done.stderr.splitlines()[1:]] == ["1/1 done:"]
     closing = done.stdout.splitlines()[0]
@@ -121,7 +122,7 @@ def test_settings_in_which_half_may_attack_are_accepted_and_warned_of(
 def test_jobs_in_python_are_warned_of_before_they_begin_and_results_are_read_in_silence(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    runs = [Run(f=5, seed=seed, **SMALL) for seed in (0, 1)]
+    runs = [Run.of({**SMALL, "f": 5, "seed": seed}) for seed in (0, 1)]
     assert warnings(caplog) == []
     execute(runs, Store("results"), Processes(1))
     assert [run.gap() for run in runs] == [HALF, HALF]
@@ -142,7 +143,7 @@ def test_as_many_may_be_bad_as_are_declared_or_attack_and_take_part() -> None:
         ({"f": 2, "attackers": 3}, 3),
         ({"f": 3, "participants": 2}, 2),
     ):
-        run = Run(**{**SMALL, **attack, **fields})
+        run = Run.of({**SMALL, **attack, **fields})
         assert (run.vectors, run.bad) == (run.participants or 10, bad)
         assert bool(run.gap()) == (2 * bad >= run.vectors)
 

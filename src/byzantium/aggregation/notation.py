@@ -10,7 +10,6 @@ from byzantium.aggregation.pipeline import Aggregator, Mixing
 from byzantium.aggregation.stage import Stage
 from byzantium.core import ByzantiumError, Members, notation
 
-
 # The names of the bucketing paper, which tables and figures show.
 ALIASES = {"CM": "Median", "RFA": "GeometricMedian", "CClip": "CenteredClipping"}
 

@@ -243,7 +243,7 @@ def reckoned(rule: Aggregator) -> int | None:
 
 
 def gap(rule: Aggregator | None, n: int, f: int) -> str:
-    """Why a pipeline promises nothing for n vectors of which f are bad; "" if it promises something.
+    """Why a pipeline promises nothing for n vectors of which f are bad; "" if there is a promise.
 
     Unlike `guarantee` it has an answer for any numbers, and raises nothing.
 
@@ -271,9 +271,7 @@ def gap(rule: Aggregator | None, n: int, f: int) -> str:
 _SAID: set[tuple[str, int, int]] = set()
 
 
-def announce(
-    rule: Aggregator | None, n: int, f: int | None = None, *, again: bool = False
-) -> None:
+def announce(rule: Aggregator | None, n: int, f: int | None = None, *, again: bool = False) -> None:
     """Log what a pipeline promises, once in a process; as a warning if it promises nothing.
 
     - `rule`: the rule or pipeline; None if it is not known yet: then only a reason why no rule

@@ -25,8 +25,8 @@ class Settings:
 
     - `n`: how many workers there are, attackers included.
     - `rounds`: how many rounds there are; the server takes one step in each.
-    - `q`: how many of the n workers attack. They are the last q. That half of the workers of a round
-      or more may attack is allowed, and logged as a warning.
+    - `q`: how many of the n workers attack. They are the last q. Half or more of the workers of
+      a round may attack; this is logged as a warning.
     - `batch`: how many samples a worker draws for each of its gradients.
     - `momentum`: the workers' momentum :math:`\beta`, 0 (none) to below 1: a worker sends :math:`m
       \leftarrow \beta m + (1 - \beta) g` instead of its gradient g; m = g in its first round.

@@ -8,7 +8,6 @@ import inspect
 from byzantium.core import Members, notation
 from byzantium.threats.attack import Attack
 
-
 # The names of the bucketing paper, which tables and figures show.
 ALIASES = {
     "none": "NoAttack",
