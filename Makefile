@@ -19,7 +19,7 @@ test: $(READY) chromium  ## the fast tests and the doctests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal
 
 test-slow: $(READY)  ## the tests that take minutes
-	$(BIN)/python -m pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --numprocesses=auto --maxprocesses=2 --dist=worksteal
 
 lint: $(READY)  ## style, format, types
 	$(BIN)/ruff check

@@ -21,17 +21,58 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ADDRESS = "127.0.0.1:6399"
+# More evaluations than any run has.
+ALL = 1000
 BESIDE = Path(sys.executable).parent
 
 
-def sweep_file(folder: Path, evaluations: int = 30, data: str = "digits") -> Path:
-    """Two runs, long enough that something can happen to them; what is there stays."""
+# A run waits before an evaluation until that many are allowed, or its worker was asked to stop. So
+# no run is done, or elsewhere than expected, when something happens to it, on any machine.
+GATE = """
+import gc, time
+from pathlib import Path
+import byzantium as bz
+
+ALLOWED = Path(__file__).with_name("allowed")
+
+
+def told_to_stop():
+    for one in gc.get_objects():
+        if any(kind.__module__ == "byzantium.engines.ray" and kind.__name__ == "Remote"
+               for kind in type(one).__mro__) and one.stopped.is_set():
+            return True
+    return False
+
+
+def wait(scene):
+    number = len(scene.training.history.evaluations) + 1
+    while number > int(ALLOWED.read_text() or 0) and not told_to_stop():
+        time.sleep(0.05)
+    return number
+
+
+gate = bz.Metric("gate", "the number of the evaluation", wait)
+"""
+
+
+def sweep_file(folder: Path, evaluations: int = 10, data: str = "digits") -> Path:
+    """Two runs, which wait where `allow` says; what is there stays."""
     path = folder / "sweep.toml"
     if not path.exists():
+        (folder / "gate.py").write_text(GATE)
+        allow(folder, 2)
         size = f"rounds = {100 * evaluations}\nevaluate_every = 100\nn = 7\nf = 1\nbatch = 8"
-        words = f'data = "{data}"\nrule = "Median()"'
-        path.write_text(f"[fixed]\n{size}\n{words}\n[varies]\nseed = [0, 1]\n")
+        words = f'data = "{data}"\nrule = "Median()"\nrecord = ["gate"]'
+        whole = f'plugin = ["gate.py"]\n[fixed]\n{size}\n{words}\n[varies]\nseed = [0, 1]\n'
+        path.write_text(whole)
     return path
+
+
+def allow(folder: Path, evaluations: int) -> None:
+    """Let each run of the sweep in a folder be evaluated so many times, and not more."""
+    beside = folder / "allowed.new"
+    beside.write_text(str(evaluations))
+    beside.replace(folder / "allowed")
 
 
 # -- the cluster ----------------------------------------------------------------------------------
@@ -174,12 +215,13 @@ def free(lock: Path) -> bool:
 
 def worker_killed(folder: Path) -> None:
     """The data are in a folder that only the command knows."""
-    sweep_file(folder, evaluations=10, data="mnist")
+    sweep_file(folder, data="mnist")
     with cluster():
         sweep = Sweep(folder, "--data-dir", "data")
         victim, process = sweep.under_way(runs=1)[0]
         before, heard = sweep.lines()[victim], listeners()
         os.kill(process, signal.SIGKILL)
+        allow(folder, ALL)
         code, said = sweep.ended()
     tell(folder, code=code, said=said, listeners=sorted(heard), before=before)
 
@@ -197,6 +239,7 @@ def lock_kept(folder: Path) -> None:
         heir.join()
         wait_for(lambda: "the process that died is released" in sweep.log.read_text())
         os.close(lock)
+        allow(folder, ALL)
         code, said = sweep.ended()
     tell(folder, code=code, said=said)
 
@@ -208,6 +251,7 @@ def node_killed(folder: Path) -> None:
         members = family(nodes[1].pid)
         assert sum(process in members for _, process in processes) == 1
         kill(members)
+        allow(folder, ALL)
         code, said = sweep.ended()
     tell(folder, code=code, said=said)
 
@@ -215,14 +259,16 @@ def node_killed(folder: Path) -> None:
 def driver_interrupted(folder: Path) -> None:
     """Ctrl-C, `kill`, `kill -9`, and each time the same command again."""
     told = []
-    sweep_file(folder, evaluations=60)
     with cluster():
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
             sweep = Sweep(folder)
-            sweep.under_way(evaluations=1 + max(sweep.lines().values(), default=0))
+            further = 1 + max(sweep.lines().values(), default=0)
+            allow(folder, further)
+            sweep.under_way(evaluations=further)
             sweep.process.send_signal(number)
             told.append((*sweep.ended(), sum(sweep.lines().values())))
             wait_for(lambda: all(map(free, (folder / "results").glob("*/.lock"))))
+        allow(folder, ALL)
         last = Sweep(folder)
         told.append((*last.ended(), sum(last.lines().values())))
         again = Sweep(folder)

@@ -140,6 +140,36 @@ def test_a_new_member_touches_what_contributing_says_and_no_more(kind: str) -> N
     assert all(f"`{place}`" in told for place in places)
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("rule", "SpectralFilter"),
+        ("mixing", "AdaptiveClipping"),
+        ("attack", "MinSum"),
+        ("partition", "by_user"),
+        ("model", "convnet"),
+        ("loss", "huber"),
+    ],
+)
+def test_contributing_names_the_page_of_the_reference_that_lists_a_member(
+    kind: str, name: str
+) -> None:
+    root = Path(__file__).parents[1]
+    (page,) = (
+        path.name
+        for path in (root / "docs" / "reference").iterdir()
+        if re.search(rf"^\.\. auto\w+:: \S+\.{name}$", path.read_text("utf-8"), re.MULTILINE)
+    )
+    beside = ""
+    for row in (root / "CONTRIBUTING.md").read_text("utf-8").splitlines():
+        if row.count(" | ") == 2:
+            first, _, last = row.strip("| ").split(" | ")
+            beside = beside if last == "the same" else last
+            if first == kind:
+                break
+    assert f"`docs/reference/{page}`" in beside
+
+
 HEAVY = {"torch", "numpy", "llvmlite", "matplotlib", "flwr", "ray", "sklearn", "pandas"}
 HEAVY |= {"scipy", "byzfl", "plotly"}
 

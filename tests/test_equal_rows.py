@@ -20,7 +20,7 @@ MEMBERS = [member for member in EVERYTHING if no_point_beside(member)]
 
 
 def test_most_members_have_no_point_beside_the_vectors() -> None:
-    assert len(MEMBERS) == 48
+    assert len(EVERYTHING) / 2 < len(MEMBERS) < len(EVERYTHING)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -47,6 +47,7 @@ def witness(happening: str, folder: Path) -> dict[str, Any]:
 def assert_as_undisturbed(folder: Path) -> None:
     """The metrics are those of the same runs in this process."""
     runs = load(cluster.sweep_file(folder))
+    cluster.allow(folder, cluster.ALL)
     alone, there = Store(folder / "alone"), Store(folder / "results")
     execute(runs, alone)
     for run in runs:
@@ -70,7 +71,7 @@ def test_a_worker_that_is_killed_costs_what_it_did_since_its_last_checkpoint(
     assert found["code"] == 0, found["said"]
     assert "its worker process has died; another process goes on with it" in found["said"]
     assert "2/2 done" in found["said"]
-    assert 2 <= found["before"] < 10
+    assert found["before"] == 2
     assert {where.rpartition(":")[0] for where in found["listeners"]} <= {"127.0.0.1", "::1"}
     assert_as_undisturbed(tmp_path)
 
@@ -105,7 +106,7 @@ def test_a_sweep_that_is_interrupted_saves_itself_and_goes_on(tmp_path: Path) ->
         assert "Stopped with 0 of 2 done; the same command goes on." in said
     assert killed[0] == -9
     assert last[0] == again[0] == 0, last[1]
-    assert 0 < interrupted[2] < terminated[2] < killed[2] < last[2] == again[2] == 120
+    assert 0 < interrupted[2] < terminated[2] < killed[2] < last[2] == again[2] == 20
     assert_as_undisturbed(tmp_path)
 
 

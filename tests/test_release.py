@@ -41,6 +41,14 @@ def test_workflows_run_what_must_pass_here() -> None:
     assert "./.github/workflows/ci.yml" in found(r"uses: (\S+)", ".github/workflows/release.yml")
 
 
+def test_the_slow_tests_run_every_night() -> None:
+    nightly = ".github/workflows/nightly.yml"
+    assert found(r"- cron: \"\d+ \d+ (.+)\"$", nightly) == ["* * *"]
+    assert found(r"- run: .*?(make \S+)$", nightly) == ["make test-slow"]
+    (command,) = found(r"^test-slow:.*\n\t(.+)$", "Makefile")
+    assert "-m slow" in command
+
+
 def test_actions_of_others_are_pinned_to_a_commit() -> None:
     """A tag may be moved to other code; what is next to it says which version it is."""
     for path in WORKFLOWS.iterdir():

@@ -10,6 +10,9 @@ from byzantium.aggregation.pipeline import Aggregator, Mixing
 from byzantium.aggregation.stage import Stage
 from byzantium.core import ByzantiumError, Members, notation
 
+# The names of the bucketing paper, which tables and figures show.
+ALIASES = {"CM": "Median", "RFA": "GeometricMedian", "CClip": "CenteredClipping"}
+
 
 @functools.cache
 def members() -> Members[type[Stage]]:
@@ -22,21 +25,21 @@ def members() -> Members[type[Stage]]:
 
     exported = (getattr(aggregation, name) for name in aggregation.__all__)
     classes = [one for one in exported if inspect.isclass(one) and issubclass(one, Stage)]
-    return Members(
-        "rule or mixing", {one.__name__: one for one in classes if dataclasses.is_dataclass(one)}
-    )
+    found = {one.__name__: one for one in classes if dataclasses.is_dataclass(one)}
+    return Members("rule or mixing", found, ALIASES)
 
 
 def parse(text: str, **known_arguments: object) -> Aggregator | Mixing:
     """Read a rule, a mixing or a pipeline from text; the inverse of `repr`.
 
-    - `text`: what `repr` writes, such as "Bucketing(s=2) >> Krum(f=5)". Nothing in it is evaluated.
+    - `text`: what `repr` writes, such as "Bucketing(s=2) >> Krum(f=5)". The paper's names CM, RFA
+      and CClip stand for Median, GeometricMedian and CenteredClipping. Nothing is evaluated.
     - `known_arguments`: values for arguments that a step needs and the text leaves out.
 
     >>> parse("Bucketing(s=2) >> Krum(f=5)")
     Bucketing(s=2) >> Krum(f=5)
-    >>> parse("Krum()", f=5)
-    Krum(f=5)
+    >>> parse("Krum()", f=5), parse("RFA()")
+    (Krum(f=5), GeometricMedian())
     >>> parse("Krun(f=5)")
     Traceback (most recent call last):
     byzantium.ByzantiumError: 'Krun(f=5)' names 'Krun', which does not exist; did you mean 'Krum'?

@@ -316,3 +316,19 @@ def carry_out(
     if undone:
         raise SystemExit(FAILED)
     return results
+
+
+def tell_gaps(jobs: Iterable[Job]) -> None:
+    """Say in one line of which rules nothing is promised; nothing if there are none.
+
+    What was said before the runs began is far up when they are done, and a table of accuracies does
+    not show it.
+    """
+    found: dict[str, dict[str, None]] = {}  # in the order of the jobs
+    alike = {(job.rule, job.vectors, job.bad): job for job in jobs if isinstance(job, Run)}
+    for (rule, n, f), job in alike.items():
+        if job.gap():
+            found.setdefault(rule, {})[f"{f} of {n}"] = None
+    if found:
+        said = "; ".join(f"{rule} with {', '.join(shares)} bad" for rule, shares in found.items())
+        out.print(f"no guarantee: {said} (why: byzantium check)", soft_wrap=True, highlight=False)

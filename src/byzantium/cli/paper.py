@@ -24,6 +24,7 @@ from byzantium.cli.options import (
     out,
     plugin_option,
     results_option,
+    tell_gaps,
     until_option,
     version_options,
 )
@@ -149,6 +150,7 @@ def reproduce(
         _header(one)
         out.print(terminal(compare(one, store)))
     out.print(f"the page: {written(store).page}", soft_wrap=True)
+    tell_gaps(todo)
 
 
 @main.command(name="benchmark")
@@ -198,6 +200,7 @@ def benchmark_(results: Path, engine: Engine, **options: Any) -> None:
     tables = tabulated(made.jobs, store, engine, wanted)
     write_tables(tables, wanted.files, compare(made, store))
     out.print(f"the page: {written(store, drawn=False).page}", soft_wrap=True)
+    tell_gaps(made.jobs)
 
 
 @main.command()

@@ -24,6 +24,7 @@ from byzantium.cli.options import (
     plugin_option,
     results_option,
     run_options,
+    tell_gaps,
     until_option,
 )
 from byzantium.cli.paper import check_libraries, tell, written
@@ -70,6 +71,8 @@ def run(config: Path | None, results: Path, until: int | None, **options: Any) -
         said += f", accuracy {result.accuracy:.2f} % (mean of the last five evaluations)"
     elif result.measured is not None:
         said += f", test loss {result.measured:.4g} (mean of the last five evaluations)"
+    if gap := job.gap():
+        said += f"; no guarantee: {gap}"
     out.print(said, soft_wrap=True)
     out.print(f"in {result.folder}", soft_wrap=True, highlight=False)
 
@@ -107,6 +110,7 @@ def sweep(file: Path, results: Path, engine: Engine, until: int | None, **option
     check(runs, store)
     write_tables(tabulated(runs, store, engine, wanted, until), wanted.files)
     tell(written(store, wanted))
+    tell_gaps(runs)
 
 
 @main.command(name="list")
@@ -141,13 +145,17 @@ def list_(what: str | None) -> None:
 
 
 def _rows(part: str, names: list[str] | None = None) -> list[tuple[str, str]]:
-    """The members that a field of a run can name, and what each is; of a plugin's, also whose."""
+    """The members that a field of a run can name, and what each is; of a plugin's, also whose.
+
+    Beside the name of a member stand its aliases.
+    """
     table = plugins.tables()[part]
     rows = []
     for name in names or table:
+        aliases = [alias for alias, full in table.aliases.items() if full == name]
         what = _measured(table[name]) if part == "record" else _first_sentence(table[name])
         whose = f" ({table.plugins[name].name})" if name in table.plugins else ""
-        rows.append((name, what + whose))
+        rows.append((", ".join([name, *aliases]), what + whose))
     return rows
 
 
@@ -201,3 +209,4 @@ def demo(results: Path, rounds: int, jobs: int) -> None:
     for part in demonstration.conclusion(runs, store):
         out.print(part)
     out.print(f"the page: {written(store, drawn=False).page}", soft_wrap=True)
+    tell_gaps(runs.values())

@@ -37,21 +37,35 @@ class Members(dict[str, Member]):
 
     - `kind`: what error messages call a member, such as "rule or mixing".
     - `shipped`: the members that are part of Byzantium.
+    - `aliases`: other names of these members, such as the paper's. Texts may use them; what we
+      write has the name of the member.
     - `plugins`: for each member that a plugin added, which one.
 
-    >>> losses = Members("loss", {"squared": lambda x, y: (x - y) ** 2})
+    >>> losses = Members("loss", {"squared": lambda x, y: (x - y) ** 2}, {"L2": "squared"})
     >>> losses.add("absolute", lambda x, y: abs(x - y), Plugin("mine.py", "sha256:1f2e"))
-    >>> sorted(losses)
-    ['absolute', 'squared']
+    >>> sorted(losses), losses.full_name("L2")
+    (['absolute', 'squared'], 'squared')
     """
 
-    def __init__(self, kind: str, shipped: Mapping[str, Member]) -> None:
+    def __init__(
+        self, kind: str, shipped: Mapping[str, Member], aliases: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(shipped)
         self.kind = kind
+        self.aliases = dict(aliases or {})
         self.plugins: dict[str, Plugin] = {}
+
+    def full_name(self, name: str) -> str:
+        """The name of the member that an alias stands for; any other name as it is."""
+        return self.aliases.get(name, name)
 
     def check_new(self, name: str, plugin: Plugin) -> None:
         """Raise if the name is taken, by Byzantium or by another plugin."""
+        if name in self.aliases:
+            raise ByzantiumError(
+                f"{plugin.name} defines {name!r}, but this is another name of the {self.kind} "
+                f"{self.aliases[name]!r}, which is part of Byzantium; give yours another name"
+            )
         owner = self.plugins.get(name)
         if owner is not None and owner != plugin:
             raise ByzantiumError(

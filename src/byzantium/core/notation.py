@@ -6,6 +6,7 @@ import ast
 import functools
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from byzantium.core.errors import ByzantiumError, KindError, kind_of
 from byzantium.core.fields import fitted_arguments
 from byzantium.core.formula import Formula
+from byzantium.core.members import Members
 
 # Longer than any pipeline, and short enough that parsing never takes noticeable time.
 LONGEST = 2000
@@ -31,7 +33,8 @@ def read(
     """Build the object that `Name(argument=value, ...)` describes; in a pipeline several with `>>`.
 
     - `text`: the text.
-    - `known`: what can be named: classes or functions by name. Nothing else is ever called.
+    - `known`: what can be named: classes or functions by name, or by an alias of the table.
+      Nothing else is ever called.
     - `known_arguments`: values for arguments that are needed and that the text leaves out.
     - `form`: `SINGLE`, or `PIPELINE` where `>>` is allowed.
 
@@ -50,7 +53,8 @@ def read(
         raise ByzantiumError(f"{text!r} is not of the form {form!r}")
     try:
         tree = _tree(text)
-        return _build(tree, text, known, known_arguments or {})
+        makers = {written: known[full] for written, full in _full_names(known).items()}
+        return _build(tree, text, makers, known_arguments or {})
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ByzantiumError(f"{text!r} is not of the form {form!r}") from error
     except TypeError as error:  # a value of the wrong kind, or steps in the wrong order
@@ -89,6 +93,15 @@ def called(text: str) -> str:
     return f"{text.strip()}()" if text.strip().isidentifier() else text
 
 
+def written_out(text: str, known: Members[Any]) -> str:
+    """The text with the names of members in place of aliases; it need not be valid.
+
+    >>> written_out("Bucketing(s=2) >> RFA()", Members("rule", {}, {"RFA": "GeometricMedian"}))
+    'Bucketing(s=2) >> GeometricMedian()'
+    """
+    return re.sub(r"\w+(?=\s*\()", lambda found: known.full_name(found[0]), text)
+
+
 def spelled(text: str, known: Known, given: int = 0) -> tuple[str, Callable[..., Any]]:
     """The standard spelling of `name(argument=value)`, and the function with these arguments.
 
@@ -109,12 +122,18 @@ def spelled(text: str, known: Known, given: int = 0) -> tuple[str, Callable[...,
         noted.__signature__ = signature.replace(parameters=written)  # type: ignore[attr-defined]
         return noted
 
-    noting = {name: note(name, make) for name, make in known.items()}
+    noting = {written: note(full, known[full]) for written, full in _full_names(known).items()}
     name, arguments = read(called(text), noting)
     defaults = inspect.signature(known[name]).parameters
     changed = {k: v for k, v in arguments.items() if v != defaults[k].default}
     listed = ", ".join(f"{argument}={value!r}" for argument, value in changed.items())
     return f"{name}({listed})" if listed else name, functools.partial(known[name], **arguments)
+
+
+def _full_names(known: Known) -> dict[str, str]:
+    """For each name that a text may have, that of the member: the same, unless it is an alias."""
+    aliases = known.aliases if isinstance(known, Members) else {}
+    return {**{name: name for name in known}, **aliases}
 
 
 def _tree(text: str) -> ast.expr:

@@ -9,6 +9,7 @@ from .certification import breakdown as breakdown
 from .certification import certify as certify
 from .guarantee import Guarantee as Guarantee
 from .guarantee import announce as announce
+from .guarantee import gap as gap
 from .guarantee import guarantee as guarantee
 from .measure import c_of as c_of
 from .measure import lower_bound as lower_bound

@@ -242,30 +242,60 @@ def reckoned(rule: Aggregator) -> int | None:
     return max((stage.bad for stage in rule.stages if stage.bad is not None), default=None)
 
 
+def gap(rule: Aggregator | None, n: int, f: int) -> str:
+    """Why a pipeline promises nothing for n vectors of which f are bad; "" if there is a promise.
+
+    Unlike `guarantee` it has an answer for any numbers, and raises nothing.
+
+    - `rule`: the rule or pipeline; None asks whether there is a reason that holds for all of them.
+    - `n`: how many vectors there are.
+    - `f`: how many of them may be bad.
+
+    >>> from byzantium import Krum, Mean
+    >>> gap(Krum(f=5), n=25, f=5)
+    ''
+    >>> gap(Mean(), n=25, f=5)
+    'Mean() tolerates no bad vectors, but may meet 5 of 25'
+    """
+    if 0 < n <= 2 * f:
+        return f"{f} of {n} may be bad, and where half or more are, nobody can tell who is honest"
+    if rule is None:
+        return ""
+    try:
+        return guarantee(rule, n, f).gap
+    except ByzantiumError as error:
+        return str(error)
+
+
+# What was logged: rule, n and f; without the rule where the reason holds for all rules.
 _SAID: set[tuple[str, int, int]] = set()
 
 
-def announce(rule: Aggregator, n: int, f: int | None = None) -> None:
+def announce(rule: Aggregator | None, n: int, f: int | None = None, *, again: bool = False) -> None:
     """Log what a pipeline promises, once in a process; as a warning if it promises nothing.
 
-    - `rule`: the rule or pipeline.
+    - `rule`: the rule or pipeline; None if it is not known yet: then only a reason why no rule
+      promises anything is logged.
     - `n`: how many vectors it will be given.
     - `f`: how many of them may be bad; by default the largest f in the pipeline. If it has none,
       nothing is logged.
+    - `again`: log it even if it was logged before.
 
     >>> from byzantium import Krum
     >>> announce(Krum(f=5), n=25)
     """
-    f = reckoned(rule) if f is None else f
-    if f is None or (repr(rule), n, f) in _SAID:
+    f = reckoned(rule) if f is None and rule is not None else f
+    if f is None:
         return
-    _SAID.add((repr(rule), n, f))
-    try:
-        promise = guarantee(rule, n, f)
-        gap = promise.gap
-    except ByzantiumError as error:
-        gap = str(error)
-    if gap:
-        logger.warning("%r for %d vectors, %d of them bad: not covered: %s", rule, n, f, gap)
-    else:
-        logger.info("%s", promise)
+    always = gap(None, n, f)
+    said = "" if always else repr(rule), n, f
+    if said in _SAID and not again:
+        return
+    _SAID.add(said)
+    if always:
+        logger.warning("no guarantee: %s", always)
+    elif rule is not None:
+        if why := gap(rule, n, f):
+            logger.warning("no guarantee: %r for %d vectors, %d of them bad: %s", rule, n, f, why)
+        else:
+            logger.info("%s", guarantee(rule, n, f))

@@ -5,6 +5,7 @@ from . import metrics as metrics
 from . import models as models
 from . import own as own
 from . import partition as partition
+from . import settings as settings
 from .batches import Batches as Batches
 from .batches import GivenBatches as GivenBatches
 from .data import load as load

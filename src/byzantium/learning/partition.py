@@ -305,14 +305,15 @@ PARTITIONS: Members[Callable[..., Partition]] = Members(
         "dirichlet": dirichlet,
         "mixed": mixed,
     },
+    {"noniid": "by_label"},  # the paper's, which tables and figures show
 )
 
 
 def read(text: str) -> Partition:
     """The partition that a text describes, such as "dirichlet(0.1)" or "dirichlet(alpha=0.1)".
 
-    >>> read("by_label"), read("dirichlet(0.1)")
-    (by_label(), dirichlet(alpha=0.1))
+    >>> read("by_label"), read("dirichlet(0.1)"), read("noniid")  # as the paper calls by_label
+    (by_label(), dirichlet(alpha=0.1), by_label())
     >>> read("idd")
     Traceback (most recent call last):
     byzantium.ByzantiumError: 'idd()' names 'idd', which does not exist; did you mean 'iid'?

@@ -15,6 +15,7 @@ from byzantium.core import (
     Seed,
     check_fields,
 )
+from byzantium.guarantees import announce
 from byzantium.learning import metrics
 
 
@@ -24,7 +25,8 @@ class Settings:
 
     - `n`: how many workers there are, attackers included.
     - `rounds`: how many rounds there are; the server takes one step in each.
-    - `q`: how many of the n workers attack. They are the last q.
+    - `q`: how many of the n workers attack. They are the last q. Half or more of the workers of
+      a round may attack; this is logged as a warning.
     - `batch`: how many samples a worker draws for each of its gradients.
     - `momentum`: the workers' momentum :math:`\beta`, 0 (none) to below 1: a worker sends :math:`m
       \leftarrow \beta m + (1 - \beta) g` instead of its gradient g; m = g in its first round.
@@ -81,24 +83,32 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_fields(self, "a simulation")
-        if self.q >= self.n:
-            raise ByzantiumError(
-                f"a simulation needs honest workers: q < n, got {self.q} of {self.n}"
-            )
-        if self.participants is not None and self.participants > self.n:
-            raise ByzantiumError(
-                f"a simulation needs participants <= n, got {self.participants} of {self.n}"
-            )
-        _check_device(self.device)
-        object.__setattr__(self, "loss", _spelled(self.loss))
-        known = metrics.words()
-        if unknown := set(self.record) - set(known):
-            raise ByzantiumError(
-                f"a simulation can record {', '.join(known)}, got {', '.join(sorted(unknown))}"
-            )
+        check(self.n, self.q, self.participants, self.device)
+        object.__setattr__(self, "loss", spelled(self.loss))
+        check_record(self.record)
+        announce(None, self.participants or self.n, self.q)
 
 
-def _spelled(loss: str) -> str:
+def check(n: int, q: int, participants: int | None, device: str) -> None:
+    """Raise an error unless there are honest workers, enough participants and such a device."""
+    if q >= n:
+        raise ByzantiumError(f"a simulation needs honest workers: q < n, got {q} of {n}")
+    if participants is not None and participants > n:
+        raise ByzantiumError(f"a simulation needs participants <= n, got {participants} of {n}")
+    _check_device(device)
+
+
+def check_record(words: tuple[str, ...]) -> None:
+    """Raise an error unless all of these words name something that can be recorded."""
+    known = metrics.words()
+    if unknown := set(words) - set(known):
+        raise ByzantiumError(
+            f"a simulation can record {', '.join(known)}, got {', '.join(sorted(unknown))}"
+        )
+
+
+def spelled(loss: str) -> str:
+    """The usual spelling of a loss; raises an error where there is none of this name."""
     try:
         return learning.losses.spelled(loss)[0]
     except ByzantiumError as error:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from byzantium.core import ByzantiumError
+from byzantium import aggregation
+from byzantium.core import ByzantiumError, notation
 from byzantium.runs.job import Job, Stop, Watch, documented, option
 
 
@@ -38,6 +39,9 @@ class Federation(Job):
                 raise ByzantiumError(
                     f"a federation needs a {name} of 1 to 300 printable characters"
                 )
+        # The rule may be the name of a function: it is not parsed.
+        written = notation.written_out(self.rule, aggregation.members())
+        object.__setattr__(self, "rule", written)
 
     @property
     def workers(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from byzantium import aggregation, learning, runs, threats
+from byzantium import aggregation, guarantees, learning, runs, threats
 from byzantium.core import (
     Beta,
     ByzantiumError,
@@ -162,24 +162,28 @@ class Run(Job):
 
     def check(self) -> None:
         if plugins.unread(self, (*plugins.tables(), "optimiser")):
-            learning.Settings(**{**self._settings(), "record": (), "loss": "cross_entropy"})
+            learning.settings.check(self.n, self.q, self.participants, self.device)
             return
-        settings, rule = self.settings(), self.aggregator()
+        # First of all: how many workers attack depends on it.
+        attack = repr(threats.parse_attack(notation.called(self.attack)))
+        object.__setattr__(self, "attack", attack)
+        learning.settings.check(self.n, self.q, self.participants, self.device)
+        learning.settings.check_record(self.record)
+        rule = self.aggregator()
         for stage in rule.stages:
             if stage.bad not in (None, self.f):
                 raise ByzantiumError(
                     f"{stage!r} says f={stage.bad} and the run says f={self.f}; "
                     "a rule that is written without f takes that of the run"
                 )
-        aggregation.check_sizes(rule.stages, settings.participants or settings.n)
+        aggregation.check_sizes(rule.stages, self.vectors)
         normal = {
             "rule": repr(rule),
-            "attack": repr(threats.parse_attack(notation.called(self.attack))),
             "partition": repr(learning.partition.read(self.partition)),
             "model": runs.parts.model(self.model)[0],
             "optimiser": runs.parts.optimiser(self.optimiser)[0],
             "data": runs.parts.data(self.data),
-            "loss": settings.loss,
+            "loss": learning.settings.spelled(self.loss),
         }
         for name, text in normal.items():
             object.__setattr__(self, name, text)
@@ -221,16 +225,34 @@ class Run(Job):
 
     def settings(self) -> Settings:
         """How its simulation goes."""
-        return learning.Settings(**self._settings())
-
-    def _settings(self) -> dict[str, Any]:
         names = inspect.signature(learning.Settings).parameters
-        return {name: getattr(self, name) for name in names}
+        return learning.Settings(**{name: getattr(self, name) for name in names})
 
     def aggregator(self) -> Aggregator:
         """Its rule, with the mixings before it."""
         self._prepare()
         return runs.parts.rule_of(self.rule, self.f)
+
+    @property
+    def vectors(self) -> int:
+        """How many vectors the rule is given in each round."""
+        return self.participants or self.n
+
+    @property
+    def bad(self) -> int:
+        """How many of these may be bad: f, or the number of attackers where there are more."""
+        return min(max(self.f, self.q), self.vectors)
+
+    def gap(self) -> str:
+        """Why nothing is promised of its rule; "" if something is, or its plugin is not loaded."""
+        if plugins.missing(self.plugin):
+            return ""
+        return guarantees.gap(self.aggregator(), self.vectors, self.bad)
+
+    def announce(self, *, again: bool = False) -> None:
+        """Log what is promised of its rule, as a warning where nothing is."""
+        if not plugins.missing(self.plugin):
+            guarantees.announce(self.aggregator(), self.vectors, self.bad, again=again)
 
     def dataset(self) -> Dataset:
         """Its data set; the last two that runs of this process used are kept in memory."""
@@ -307,6 +329,7 @@ class Run(Job):
 
     def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:
         self._prepare()
+        self.announce(again=True)  # each run has it in its log
         training = self.simulation()
         learning.resume(training, folder)
         history, path = training.history, folder / METRICS

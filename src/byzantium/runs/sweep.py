@@ -94,6 +94,7 @@ def execute(
     """Carry out all jobs that are not finished, and return the results of all.
 
     A job that fails does not stop the others; its result has the status "failed", and the reason.
+    What cannot be promised of the rules of runs is logged before the first one begins.
 
     - `jobs`: what to carry out.
     - `store`: where the results are kept.
@@ -120,6 +121,9 @@ def execute(
         ends[event.job] = event
         listen(event)
 
+    for job in waiting:
+        if isinstance(job, Run):  # here, because a log of its own hides it from the console
+            job.announce()
     if waiting:
         engine.carry_out(waiting, store, hear, stop)
     return [_ended(result, ends.get(result.job)) for result in store.results(jobs)]

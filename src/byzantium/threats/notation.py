@@ -8,6 +8,15 @@ import inspect
 from byzantium.core import Members, notation
 from byzantium.threats.attack import Attack
 
+# The names of the bucketing paper, which tables and figures show.
+ALIASES = {
+    "none": "NoAttack",
+    "BF": "BitFlip",
+    "LF": "LabelFlip",
+    "IPM": "InnerProduct",
+    "ALIE": "ALittleIsEnough",
+}
+
 
 @functools.cache
 def members() -> Members[type[Attack]]:
@@ -20,14 +29,20 @@ def members() -> Members[type[Attack]]:
 
     exported = (getattr(threats, name) for name in threats.__all__)
     attacks = [one for one in exported if inspect.isclass(one) and issubclass(one, Attack)]
-    return Members("attack", {one.__name__: one for one in attacks if not inspect.isabstract(one)})
+    found = {one.__name__: one for one in attacks if not inspect.isabstract(one)}
+    return Members("attack", found, ALIASES)
 
 
 def parse_attack(text: str) -> Attack:
     """Read an attack from text, such as "InnerProduct(epsilon=0.5)"; the inverse of `repr`.
 
+    The paper's names BF, LF, IPM, ALIE and none stand for BitFlip, LabelFlip, InnerProduct,
+    ALittleIsEnough and NoAttack.
+
     >>> parse_attack("Tuned(InnerProduct(epsilon=0.5))")
     Tuned(attack=InnerProduct(epsilon=0.5), both=True)
+    >>> parse_attack("IPM(epsilon=0.5)")
+    InnerProduct(epsilon=0.5)
     """
     attack = notation.read(text, members())
     assert isinstance(attack, Attack)
