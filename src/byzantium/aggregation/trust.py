@@ -12,7 +12,7 @@ from typing import Any
 from byzantium.aggregation.report import Report
 from byzantium.core import ByzantiumError
 
-#: Nobody is called unheard after fewer rounds: whoever shares a bucket with a liar loses weight too.
+#: Nobody is called unheard after fewer rounds: who shares a bucket with a liar loses weight too.
 FEWEST_ROUNDS = 5
 # A worker is unheard if its mean weight is below this part of an equal share ...
 UNHEARD = 0.5

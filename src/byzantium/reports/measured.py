@@ -114,7 +114,9 @@ def weighed(result: Result) -> list[tuple[int, list[float]]]:
     """
     lines = [line for line in result.metrics if "weights" in line]
     ends = [0, *(line["round"] for line in lines)]
-    return [(line["round"] - before, line["weights"]) for before, line in zip(ends, lines, strict=False)]
+    return [
+        (line["round"] - before, line["weights"]) for before, line in zip(ends, lines, strict=False)
+    ]
 
 
 def share(weights: Sequence[float], job: Run) -> float:
