@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from byzantium.core import ByzantiumError
+from byzantium.runs import values
 from byzantium.runs.job import Job, Stop, Watch, documented, option
+from byzantium.runs.values import Kinds
 
 
 @documented
@@ -23,6 +25,11 @@ class Federation(Job):
     """
 
     called, measure = "a federation", "rounds"
+    in_summary: ClassVar[Kinds] = {
+        **Job.in_summary,
+        "rounds": values.whole,
+        "accuracy": values.absent_or(values.size),
+    }
 
     name: str = option(
         "federation", "What it is called; federations with different names are different jobs."
@@ -43,6 +50,16 @@ class Federation(Job):
     def workers(self) -> None:
         """None: nobody knows beforehand who takes part."""
         return None
+
+    @property
+    def in_metrics(self) -> Kinds:
+        """The kinds of its metrics: who took part, and what was evaluated."""
+        return {
+            **dict.fromkeys(("sampled", "used", "absent", "kept", "f"), values.whole),
+            **dict.fromkeys(("accuracy", "loss"), values.measured),
+            "weights": values.shares,
+            "rejected": values.times,
+        }
 
     def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:
         raise ByzantiumError(f"a federation is carried out by its engine, {self.engine}")
