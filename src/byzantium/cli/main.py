@@ -8,7 +8,7 @@ import click
 
 import byzantium as bz
 from byzantium.cli.options import INTERRUPTED, WRONG, err, interrupts
-from byzantium.core import BusyError, ByzantiumError
+from byzantium.core import BusyError, ByzantiumError, printable_lines
 
 CITATION = """\
 @inproceedings{karimireddy2022byzantine,
@@ -36,9 +36,9 @@ class Teaching(click.Group):
             err.print("Interrupted.")
             raise SystemExit(INTERRUPTED) from None
         except (BusyError, ImportError) as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(printable_lines(str(error))) from error
         except (ByzantiumError, OSError) as error:
-            raise WrongUsage(str(error)) from error
+            raise WrongUsage(printable_lines(str(error))) from error
 
 
 def _leave() -> None:

@@ -7,9 +7,12 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
+from byzantium.core import printable, printable_lines
 from byzantium.papers import CRITERION, MAKERS, Artifact, Comparison, artifact, published_cells
 from byzantium.reports import tables
+from byzantium.reports.escaping import as_code, in_markdown
 from byzantium.reports.formats import how_many, markdown_table, section, surroundings
 from byzantium.reports.palette import TERMS
 from byzantium.reports.tables import Entry, Table
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
 # More missing cells than this are not listed one by one.
 LISTED = 4
-TONES = {"good": "green", "best": "bold", "bad": "bold red", "faint": "dim", "": ""}
+TONES = {"good": "green", "best": "bold", "bad": "bold red", "faint": "dim", "code": "", "": ""}
 INTRODUCTION = """\
 # Reproduction
 
@@ -109,11 +112,11 @@ def terminal(comparison: Comparison) -> rich.table.Table:
         caption += " No verdicts: the accuracies of a cheaper version are not comparable."
     elif comparison.is_published:
         caption += f" A cell agrees if it is {CRITERION}."
-    drawn = Drawn(title=Text(title), caption=Text(caption))
+    drawn = Drawn(title=Text(printable_lines(title)), caption=Text(printable(caption)))
     for k, head in enumerate(shown.head):
-        drawn.add_column(Text(head), justify="left" if k < shown.labels else "right")
+        drawn.add_column(Text(printable(head)), justify="left" if k < shown.labels else "right")
     for row in shown.rows:
-        drawn.add_row(*(Text(entry.text, TONES[entry.tone]) for entry in row))
+        drawn.add_row(*(Text(printable(entry.text), TONES[entry.tone]) for entry in row))
     return drawn
 
 
@@ -158,7 +161,7 @@ def _section(comparison: Comparison, picture: str | None) -> Iterator[str]:
         yield f"Cheaper version: {', '.join(made.cheaper)}."
     yield _fenced([comparison.command()])
     if picture is not None:
-        yield f"![{made.title}]({picture})"
+        yield _picture(comparison, picture)
     if not comparison.is_published:
         yield f"Nothing was published in numbers; these are ours alone: {_meaning(comparison)}."
     elif not comparison.comparable:
@@ -175,7 +178,11 @@ def _own(own: Sequence[Comparison], pictures: Mapping[str, str] | None) -> Itera
     for comparison in own:
         yield from section(comparison)
         if picture := (pictures or {}).get(comparison.artifact.stem):
-            yield f"![{comparison.artifact.title}]({picture})\n"
+            yield f"{_picture(comparison, picture)}\n"
+
+
+def _picture(comparison: Comparison, path: str) -> str:
+    return f"![{in_markdown(comparison.artifact.title)}]({quote(path)})"
 
 
 def _meaning(comparison: Comparison) -> str:
@@ -226,8 +233,8 @@ def _failures(comparison: Comparison) -> Iterator[str]:
     counts = Counter(result.reason for result in results if result.status == "failed")
     if counts:
         yield "Failed:"
-        spans = ((reason.replace("`", "'"), count) for reason, count in counts.items())
-        yield "".join(f"- `{span}` ({how_many(count)})\n" for span, count in spans)
+        spans = ((as_code(reason), count) for reason, count in counts.items())
+        yield "".join(f"- {span} ({how_many(count)})\n" for span, count in spans)
 
 
 def _missing(comparison: Comparison) -> Iterator[str]:
@@ -258,7 +265,7 @@ def _not_run(names: Sequence[str], store: Store) -> Iterator[str]:
         command = Comparison(made, ()).command()
         done = len(identities & there)
         runs = how_many(len(identities)) + (f", {done} done" if done else "")
-        rows.append((Entry(made.title), Entry(runs), Entry(f"`{command}`")))
+        rows.append((Entry(made.title), Entry(runs), Entry(command, "code")))
     yield "## Not run"
     yield AS_PUBLISHED
     yield markdown_table(Table(("artifact", "runs", "command"), tuple(rows), 3))
@@ -268,4 +275,4 @@ def _not_run(names: Sequence[str], store: Store) -> Iterator[str]:
 
 
 def _fenced(commands: Sequence[str]) -> str:
-    return "\n".join(["```", *commands, "```"]) + "\n"
+    return "\n".join(["```", *map(printable, commands), "```"]) + "\n"

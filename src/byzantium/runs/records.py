@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from byzantium.core import ByzantiumError, files, kind_of
+from byzantium.core import ByzantiumError, files, kind_of, printable
 from byzantium.runs import values as kinds
 from byzantium.runs.values import Kind, Kinds
 
@@ -182,7 +182,7 @@ def _reading(path: Path) -> Iterator[None]:
 def why(error: BaseException) -> str:
     """An error in a few words, as part of a sentence."""
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror
+        return _line(error.strerror)
     if isinstance(error, UnicodeDecodeError):
         return "it is not a text in UTF-8"
     if isinstance(error, RecursionError):
@@ -193,12 +193,11 @@ def why(error: BaseException) -> str:
 def reason(error: BaseException) -> str:
     """Why a job failed, in one line; our own sentences say all, of others the kind helps."""
     own = isinstance(error, ByzantiumError)
-    text = _line(str(error) if own else f"{type(error).__name__}: {error}")
-    return "".join(sign if sign.isprintable() else "?" for sign in text)
+    return _line(str(error) if own else f"{type(error).__name__}: {error}")
 
 
 def _line(text: str) -> str:
-    text = " ".join(text.split())
+    text = printable(" ".join(text.split()))
     return text if len(text) <= LONGEST_SENTENCE else text[:LONGEST_SENTENCE] + CUT
 
 
