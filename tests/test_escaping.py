@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -204,6 +205,19 @@ def test_a_progress_bar_shows_a_text_and_does_nothing_else() -> None:
     assert r"Krum\x1b[2J" in said
     assert "\x1b[2J" not in said
     assert "\x9b" not in said
+
+
+@pytest.mark.parametrize("text", [*CONTROLS, *HIDDEN])
+def test_the_log_and_errors_show_a_text_and_do_nothing_else(
+    text: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    logging.getLogger("byzantium").warning("%s is skipped: %s", Path(text), ValueError(text))
+    (said,) = caplog.messages
+    assert said.isprintable()
+    name = text.replace("/", "").encode("utf-8", "replace").decode()
+    run = CliRunner().invoke(main, ["report", str(tmp_path), "--rows", f"ru{name}le"])
+    assert run.exit_code == 2
+    assert all(line.isprintable() for line in run.output.split("\n"))
 
 
 # -- a whole folder --------------------------------------------------------------------------------
