@@ -20,7 +20,7 @@ from byzantium.cli import main
 from byzantium.core import ByzantiumError
 from byzantium.experiments import Comparison, Run, Store, Version
 from byzantium.papers import benchmark
-from byzantium.reports import formats, headline, palette, pivots, tables
+from byzantium.reports import escaping, formats, headline, palette, pivots, tables
 from byzantium.reports.figures import KINDS
 
 RULES = ("Mean()", "Krum(f=2)", "Bucketing(s=2) >> Krum(f=2)")
@@ -216,7 +216,7 @@ def test_latex_is_a_booktabs_table_in_which_nothing_is_a_command(store: Store) -
     assert {line.count("&") for line in lines} == {len(columns[1]) - 1}
     for command in (r"\toprule", r"\caption{", r"\end{tabular}", r"\usepackage{booktabs}"):
         assert text.count(command) == 1
-    hostile = formats.escaped(r"\input{/etc/passwd} & 100% $x_1^2$ #~")
+    hostile = escaping.in_latex(r"\input{/etc/passwd} & 100% $x_1^2$ #~")
     assert not re.search(r"(?<!\\)[&%#_]", hostile)
     assert not re.search(r"\\(?!textbackslash|textascii|[&%$#_{}])", hostile)
 

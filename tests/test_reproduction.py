@@ -274,7 +274,7 @@ def test_what_failed_is_said_and_why(tmp_path: Path) -> None:
     assert shown["Krum", "iid"] == ["failed", "—", "missing"]
     assert shown["Mean", "iid"][0] == "90.00 (1 seed, 1 failed)"
     assert "; 3 runs failed" in text
-    assert "\n- `OSError: 'no' <b>space</b>` (3 runs)\n" in text
+    assert "\n- ``OSError: `no` <b>space</b>`` (3 runs)\n" in text
 
 
 # -- commands -----------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from .sources import Source as Source
 from .sources import as_source as as_source
 from .stage import Stage as Stage
 from .trust import CAUTION as CAUTION
+from .trust import FEWEST_ROUNDS as FEWEST_ROUNDS
 from .trust import Trust as Trust
 from .weightings import AgnosticClipping as AgnosticClipping
 from .weightings import CenteredClipping as CenteredClipping

@@ -6,12 +6,13 @@ import json
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Any
 
 from byzantium.aggregation.report import Report
 from byzantium.core import ByzantiumError
 
-# Nobody is called unheard after fewer rounds: whoever shares a bucket with a liar loses weight too.
+#: Nobody is called unheard after fewer rounds: who shares a bucket with a liar loses weight too.
 FEWEST_ROUNDS = 5
 # A worker is unheard if its mean weight is below this part of an equal share ...
 UNHEARD = 0.5
@@ -45,6 +46,8 @@ class Standing:
 
     - `rounds`: in how many rounds its vector was used and had a weight.
     - `total`, `squares`: the sums of its weights and of their squares over these rounds.
+    - `heard`: in how many of these rounds its weight was not zero.
+    - `gains`: the sum over these rounds of what the rule gave those it did not leave out.
     - `rejections`: in how many rounds its vector was rejected; `reason` is that of the last.
     - `absences`: in how many rounds it sent nothing.
     """
@@ -55,6 +58,8 @@ class Standing:
     rejections: int = 0
     reason: str = ""
     absences: int = 0
+    heard: int = 0
+    gains: float = 0.0
 
     @property
     def weight(self) -> float:
@@ -68,6 +73,19 @@ class Standing:
             return math.nan
         around = self.squares - self.rounds * self.weight**2
         return math.sqrt(max(0.0, around) / (self.rounds - 1))
+
+    def most(self, usual: float) -> float:
+        """The largest mean weight that its weights do not rule out, by three standard errors.
+
+        - `usual`: the spread of most workers. That of one worker may be small by chance: it counts
+          as if five more rounds, with the usual spread if that is larger, were among its rounds.
+        """
+        variance = self.spread**2 * (self.rounds - 1) + FEWEST_ROUNDS * max(self.spread, usual) ** 2
+        variance /= self.rounds - 1 + FEWEST_ROUNDS
+        # How much its mean would rise if the rule had heard it once more. Zeros alone do not show
+        # how large the weights are that a rule gives now and then.
+        rise = (1 - self.heard / self.rounds) * self.gains / self.rounds**2
+        return self.weight + rise + ERRORS * math.hypot(math.sqrt(variance / self.rounds), rise)
 
 
 class Trust:
@@ -115,13 +133,19 @@ class Trust:
         weights: Mapping[Any, float],
         rejected: Mapping[Any, str] | None = None,
         absent: Iterable[Hashable] = (),
+        rounds: int = 1,
     ) -> None:
-        """Add one round without a report.
+        """Add one round without a report, or the means of several.
 
         - `weights`: the weight of each worker whose vector was used; NaN where it is unknown.
         - `rejected`: for each rejected worker, the reason.
         - `absent`: the workers who were asked and sent nothing.
+        - `rounds`: of how many rounds the weights are the means. They count as one round.
         """
+        # In one round those who are heard share the weight of all; whoever is heard in one of
+        # several rounds has at most the whole weight of that one.
+        heard = sum(weight != 0 for weight in weights.values() if math.isfinite(weight))
+        gain = len(weights) / max(heard, rounds, 1)
         for worker, weight in weights.items():
             share = weight * len(weights)
             standing = self._of(worker)
@@ -129,6 +153,8 @@ class Trust:
                 standing.rounds += 1
                 standing.total += share
                 standing.squares += share**2
+                standing.heard += weight != 0
+                standing.gains += gain
         for worker, reason in (rejected or {}).items():
             standing = self._of(worker)
             standing.rejections += 1
@@ -162,20 +188,18 @@ class Trust:
         """The workers whose mean weight is smaller than chance explains.
 
         That is, at least three standard errors below half of an equal share, after at least five
-        rounds. The standard error follows from how much the weights of all workers vary about their
-        own means: with a rule that picks one worker in each round, most have no weight most of the
-        time, and that says little.
+        rounds. The standard error of a worker follows from its own spread and, after few rounds,
+        from the median of all workers' spreads: workers whose weights vary much hide nobody else.
+        A rule that picks one worker in each round gives most of them no weight most of the time,
+        which says little: a worker without any weight is unheard only if one more round in which
+        the rule hears it could not change that.
         """
-        several = [s for s in self.workers.values() if s.rounds > 1]
-        freedom = sum(s.rounds - 1 for s in several)
-        if not freedom:
-            return {}
-        deviation = math.sqrt(sum(s.spread**2 * (s.rounds - 1) for s in several) / freedom)
+        spreads = [s.spread for s in self.workers.values() if s.rounds > 1]
+        usual = median(spreads) if spreads else 0.0
         return {
             worker: s
             for worker, s in self.workers.items()
-            if s.rounds >= FEWEST_ROUNDS
-            and s.weight + ERRORS * deviation / math.sqrt(s.rounds) < UNHEARD
+            if s.rounds >= FEWEST_ROUNDS and s.most(usual) < UNHEARD
         }
 
     def sentences(self) -> list[str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
 from typing import Any
 
 import click
 
 import byzantium as bz
 from byzantium.cli.options import INTERRUPTED, WRONG, err, interrupts
-from byzantium.core import BusyError, ByzantiumError
+from byzantium.core import BusyError, ByzantiumError, printable, printable_lines
 
 CITATION = """\
 @inproceedings{karimireddy2022byzantine,
@@ -17,6 +19,17 @@ CITATION = """\
   booktitle = {International Conference on Learning Representations},
   year      = {2022}
 }"""
+
+
+def _shown(record: logging.LogRecord) -> bool:
+    """Have the log show texts of others as they are: errors may quote a stranger's file."""
+    if isinstance(record.args, tuple):
+        shown = (str(one) if isinstance(one, Exception | Path) else one for one in record.args)
+        record.args = tuple(printable(one) if isinstance(one, str) else one for one in shown)
+    return True
+
+
+logging.getLogger("byzantium").addFilter(_shown)
 
 
 class WrongUsage(click.ClickException):
@@ -36,9 +49,9 @@ class Teaching(click.Group):
             err.print("Interrupted.")
             raise SystemExit(INTERRUPTED) from None
         except (BusyError, ImportError) as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(printable_lines(str(error))) from error
         except (ByzantiumError, OSError) as error:
-            raise WrongUsage(str(error)) from error
+            raise WrongUsage(printable_lines(str(error))) from error
 
 
 def _leave() -> None:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import click
-from rich.console import Console
 
 import byzantium as bz
 from byzantium import engines
+from byzantium.cli.terminal import Terminal
 from byzantium.runs import (
     INTERRUPTS,
     PLUGIN_HELP,
@@ -39,10 +39,7 @@ from byzantium.runs import (
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
 MOST_JOBS = 1024
 
-# What is printed may hold texts of others, such as paths. Rich must not read brackets in them as
-# markup, nor words between colons as pictures.
-out = Console(markup=False, emoji=False)
-err = Console(stderr=True, markup=False, emoji=False)
+out, err = Terminal(), Terminal(stderr=True)
 Command = Callable[..., Any]
 
 

@@ -29,7 +29,7 @@ from byzantium.cli.options import (
     version_options,
 )
 from byzantium.cli.tables import PLAIN, Shape, shape, show, table_options, tabulated, write_tables
-from byzantium.core import needed
+from byzantium.core import needed, printable_lines
 from byzantium.papers import (
     MAKERS,
     Artifact,
@@ -103,7 +103,7 @@ def _tried(jobs: Sequence[Job], store: Store) -> float:
     try:
         return estimate(jobs, store)
     except (RuntimeError, MemoryError) as error:  # of a model beyond all memory
-        raise click.ClickException(f"{type(error).__name__}: {error}") from error
+        raise click.ClickException(printable_lines(f"{type(error).__name__}: {error}")) from error
 
 
 def _header(made: Artifact) -> None:
@@ -227,6 +227,8 @@ def report(results: Path, markdown: Path | None, csv: Path | None, **options: An
     byzantium report results
     byzantium report results --rows rule --columns attack --table mine.tex
     """  # noqa: D301
+    from byzantium.reports import formats
+
     store, wanted = Store(results), shape(**options)
     check_libraries(store, table=csv is not None)
     made = written(store, wanted, markdown)
@@ -234,7 +236,7 @@ def report(results: Path, markdown: Path | None, csv: Path | None, **options: An
     write_tables([*made.comparisons, *made.own], wanted.files)
     tell(made)
     if csv:
-        store.table().to_csv(csv, index=False)
+        csv.write_text(formats.results_csv(store), encoding="utf-8")
         out.print(f"the table: {csv}", soft_wrap=True)
 
 

@@ -32,5 +32,7 @@ from .members import Plugin as Plugin
 from .members import offered as offered
 from .members import offered_as as offered_as
 from .processor import processor as processor
+from .texts import printable as printable
+from .texts import printable_lines as printable_lines
 from .threads import share as share
 from .threads import spread as spread

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -10,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
+from rich.text import Text
 
-from byzantium.core import files, needed
+from byzantium.core import files, needed, printable
 from byzantium.guarantees import Certificate
 from byzantium.reports import palette
-from byzantium.reports.style import SMALL, USUAL, row
+from byzantium.reports.escaping import as_code
+from byzantium.reports.style import SMALL, USUAL, row, saved
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,7 +48,8 @@ def terminal(certificates: Iterable[Certificate]) -> Table:
         carried = "nobody" if one.breakdown is None else f"{one.breakdown} of {one.n}"
         least = f">= {one.least:.3g}"
         proved = "" if one.promised is None else f"<= {one.promised:.3g}"
-        table.add_row(repr(one.rule), str(one.f), found(one), proved, least, carried, one.worst.how)
+        rule, how = Text(printable(repr(one.rule))), Text(printable(one.worst.how))
+        table.add_row(rule, str(one.f), found(one), proved, least, carried, how)
     return table
 
 
@@ -65,11 +67,11 @@ def text(certificates: Sequence[Certificate]) -> str:
         for mixing in dict.fromkeys(key[0] for key in cells):
             rules = dict.fromkeys(rule for before, rule, _ in cells if before == mixing)
             rows = [
-                f"| `{rule}` |"
+                f"| {as_code(rule, cell=True)} |"
                 + "".join(f" {_cell(cells.get((mixing, rule, f)))} |" for f in counts)
                 for rule in rules
             ]
-            title = f"Behind `{mixing}`:" if mixing else "Alone:"
+            title = f"Behind {as_code(mixing)}:" if mixing else "Alone:"
             parts.append("\n".join([title, "", *head, *rows]))
     return "\n\n".join(parts) + "\n"
 
@@ -93,10 +95,7 @@ def draw(certificates: Sequence[Certificate], path: Path, dpi: int = 150) -> Non
     It needs matplotlib.
     """
     needed("matplotlib", "report", "a figure")
-    content = io.BytesIO()
-    figure = _figure(certificates)
-    figure.savefig(content, format="png", dpi=dpi, facecolor="white")
-    files.write(path, content.getvalue())
+    files.write(path, saved(_figure(certificates), "png", dpi))
 
 
 def _figure(certificates: Sequence[Certificate]) -> Figure:

@@ -14,7 +14,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from byzantium import __version__, aggregation
-from byzantium.aggregation import CAUTION, Trust
+from byzantium.aggregation import CAUTION, FEWEST_ROUNDS, Trust
 from byzantium.learning import metrics
 from byzantium.papers import CRITERION, Compared, Comparison
 from byzantium.reports import measured, palette
@@ -261,17 +261,18 @@ def _plain(value: Any) -> Any:
 
 def _trust(result: Result) -> dict[str, Any] | None:
     """Each worker's mean weight, in equal shares, and its spread; who went unheard."""
-    weighed = [line["weights"] for line in result.metrics if "weights" in line]
-    if not weighed:
+    blocks = measured.weighed(result)
+    if not blocks:
         return None
     trust = Trust()
-    for weights in weighed:
-        trust.update(dict(enumerate(weights)))
+    for rounds, weights in blocks:
+        trust.update(dict(enumerate(weights)), rounds=rounds)
     standings = [trust.workers[worker] for worker in sorted(trust.workers)]
     job, means = result.job, measured.mean_weights(result)
     return {
         "weight": [standing.weight for standing in standings],
         "spread": [standing.spread for standing in standings],
+        "enough": len(blocks) >= FEWEST_ROUNDS,
         "unheard": sorted(trust.unheard()),
         "share": measured.share(means, job) if isinstance(job, Run) and job.q else None,
     }

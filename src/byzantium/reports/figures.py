@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import textwrap
 from collections.abc import Callable, Sequence
@@ -23,10 +22,12 @@ from byzantium.reports.style import (
     PATTERNS,
     SMALL,
     USUAL,
+    caption,
     inches,
     legend,
     missing,
     note,
+    saved,
     sheet,
 )
 from byzantium.reports.tables import namer
@@ -55,13 +56,11 @@ def draw(comparison: Comparison, folder: Path, dpi: int = 150) -> list[Path]:
     needed("matplotlib", "report", "a figure")
     figure = KINDS[comparison.artifact.picture.kind](comparison)
     # Without the time of day, equal results are equal files.
-    saved: dict[str, Style] = {"png": {"dpi": dpi}, "pdf": {"metadata": {"CreationDate": None}}}
+    forms: dict[str, Style] = {"png": {}, "pdf": {"metadata": {"CreationDate": None}}}
     paths = []
-    for ending, options in saved.items():
+    for ending, options in forms.items():
         paths.append(folder / f"{comparison.artifact.stem}.{ending}")
-        content = io.BytesIO()
-        figure.savefig(content, format=ending, facecolor="white", **options)
-        files.write(paths[-1], content.getvalue())
+        files.write(paths[-1], saved(figure, ending, dpi, **options))
     return paths
 
 
@@ -132,7 +131,7 @@ def _curves(comparison: Comparison) -> Figure:
 
 def _captioned(called: Callable[[str, Any], str], name: str, value: Any) -> str:
     """In words where the paper has a name for it, else as short as it can be said."""
-    return words(name, value) if value in palette.BY_NAME else called(name, value)
+    return caption(words(name, value) if value in palette.BY_NAME else called(name, value))
 
 
 def _across(keys: Sequence[Artist], width: float) -> int:
@@ -184,7 +183,7 @@ def _keys(comparison: Comparison, shown: Looks) -> list[Artist]:
 
 def _line_names(comparison: Comparison) -> Callable[[Labels], str]:
     called = namer(comparison)
-    return lambda values: ", ".join(_captioned(called, name, value) for name, value in values)
+    return lambda values: caption(", ".join(_captioned(called, *label) for label in values))
 
 
 def _panel(axis: Axes, comparison: Comparison, cells: Sequence[Compared], shown: Looks) -> None:
@@ -254,7 +253,7 @@ def _table(comparison: Comparison) -> Figure:
     called, columns = namer(comparison), _values(comparison, across)
     keys = [tuple((n, c.cell.labels[n]) for n in names) for c in comparison.cells]
     rows = list(dict.fromkeys(keys))
-    titles = [", ".join(_captioned(called, *label) for label in key) for key in rows]
+    titles = [caption(", ".join(_captioned(called, *label) for label in key)) for key in rows]
     size = (2.2 * len(columns), 0.48 * len(rows))
     left = 0.3 + 0.066 * max(map(len, titles))
     said = comparison.is_published and comparison.comparable
@@ -369,6 +368,7 @@ def _bars(comparison: Comparison) -> Figure:
 def _points(comparison: Comparison) -> Figure:
     """Errors over a size, with the deviation of the draws."""
     from matplotlib.lines import Line2D
+    from matplotlib.ticker import LogFormatter
 
     picture = comparison.artifact.picture
     columns, names = _values(comparison, picture.columns), _values(comparison, picture.lines[0])
@@ -387,8 +387,9 @@ def _points(comparison: Comparison) -> Figure:
         if column == "dimension":
             axis.set_xscale("log")
             axis.set_yscale("log", nonpositive="clip")
-            axis.xaxis.set_major_formatter("{x:g}")
-            axis.yaxis.set_major_formatter("{x:g}")
+            for way in (axis.xaxis, axis.yaxis):
+                way.set_major_formatter("{x:g}")
+                way.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
         else:
             axis.set_ylim(bottom=0)
     axes[0][0].set_ylabel(picture.title, fontsize=USUAL)

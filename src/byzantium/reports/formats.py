@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
@@ -13,8 +12,9 @@ from typing import Any
 from byzantium.core import ByzantiumError, files
 from byzantium.papers import Compared, Comparison, worst
 from byzantium.reports import measured, tables
+from byzantium.reports.escaping import as_code, in_csv, in_latex, in_markdown
 from byzantium.reports.tables import Entry, Table
-from byzantium.runs import Result, Run
+from byzantium.runs import Result, Run, Store
 
 
 def write(path: Path, comparisons: Sequence[Comparison], made: Comparison | None = None) -> None:
@@ -64,29 +64,36 @@ def _introduction(whole: Comparison, comparisons: Sequence[Comparison]) -> Itera
     yield "\n".join(["```", whole.command(), "```\n"])
     yield surroundings(tables.results([whole]))
     yield "The best of each column, and all that these seeds do not show to be worse:\n"
-    yield from (f"- {each.artifact.title}. {tables.advice(each)}" for each in comparisons)
+    for each in comparisons:
+        yield f"- {in_markdown(each.artifact.title)}. {tables.advice(each)}"
     yield ""
 
 
 def section(comparison: Comparison) -> list[str]:
     """A table of runs as paragraphs of Markdown, under its title."""
     made = comparison.artifact
-    said = [f"Fixed: {made.fixed}. {made.notes}".strip(), tables.meaning(comparison)]
+    fixed = in_markdown(f"Fixed: {made.fixed}. {made.notes}")
+    said = [fixed, in_markdown(tables.meaning(comparison))]
     if not comparison.complete:
         said.append(tables.outcome(comparison))
-    parts = [f"### {made.title}", *said, markdown_table(tables.table(comparison)).rstrip("\n")]
+    title = f"### {in_markdown(made.title)}"
+    parts = [title, *said, markdown_table(tables.table(comparison)).rstrip("\n")]
     return [f"{part}\n" for part in parts]
 
 
 def markdown_table(table: Table) -> str:
     """A table as Markdown."""
     rules = ["---" if k < table.labels else "---:" for k in range(len(table.head))]
-    rows = [[_bold(entry) for entry in row] for row in table.rows]
-    return "".join(f"| {' | '.join(row)} |\n" for row in [list(table.head), rules, *rows])
+    head = [in_markdown(name) for name in table.head]
+    rows = [[_toned(entry) for entry in row] for row in table.rows]
+    return "".join(f"| {' | '.join(row)} |\n" for row in [head, rules, *rows])
 
 
-def _bold(entry: Entry) -> str:
-    return f"**{entry.text}**" if entry.tone in ("bad", "best") else entry.text
+def _toned(entry: Entry) -> str:
+    if entry.tone == "code":
+        return as_code(entry.text, cell=True)
+    text = in_markdown(entry.text)
+    return f"**{text}**" if entry.tone in ("bad", "best") else text
 
 
 def surroundings(results: Iterable[Result]) -> str:
@@ -98,7 +105,7 @@ def surroundings(results: Iterable[Result]) -> str:
     for summary in done:
         kinds.setdefault(_made_with(summary), []).append(summary.get("seconds", 0.0))
     lines = [
-        f"- {kind}: {how_many(len(seconds))}, {tables.duration(sum(seconds))}"
+        f"- {in_markdown(kind)}: {how_many(len(seconds))}, {tables.duration(sum(seconds))}"
         for kind, seconds in kinds.items()
     ]
     total = sum(sum(seconds) for seconds in kinds.values())
@@ -125,21 +132,6 @@ def how_many(count: int) -> str:
 
 # -- LaTeX --------------------------------------------------------------------------------------
 
-SIGNS = {
-    "\\": r"\textbackslash{}",
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": "$<$",
-    ">": "$>$",
-    "±": r"$\pm$",
-    "√": r"$\surd$",
-    "β": r"$\beta$",
-    "→": r"$\to$",
-    "—": "--",
-    "²": "$^2$",
-}
-
 
 def latex(comparisons: Sequence[Comparison]) -> str:
     """Tables as LaTeX, for the package booktabs."""
@@ -149,7 +141,7 @@ def latex(comparisons: Sequence[Comparison]) -> str:
 def _latex(comparison: Comparison) -> str:
     table, made = tables.table(comparison), comparison.artifact
     parts = [made.title, made.fixed, made.notes, tables.meaning(comparison)]
-    caption = escaped(". ".join(part.rstrip(".") for part in parts if part) + ".")
+    caption = in_latex(". ".join(part.rstrip(".") for part in parts if part) + ".")
     columns = "l" * table.labels + "r" * (len(table.head) - table.labels)
     rows = [" & ".join(_strong(entry) for entry in row) for row in table.rows]
     lines = [
@@ -159,7 +151,7 @@ def _latex(comparison: Comparison) -> str:
         f"  \\label{{tab:{made.stem}}}",
         f"  \\begin{{tabular}}{{{columns}}}",
         r"    \toprule",
-        f"    {' & '.join(map(escaped, table.head))} \\\\",
+        f"    {' & '.join(map(in_latex, table.head))} \\\\",
         r"    \midrule",
         *(f"    {row} \\\\" for row in rows),
         r"    \bottomrule",
@@ -170,21 +162,8 @@ def _latex(comparison: Comparison) -> str:
 
 
 def _strong(entry: Entry) -> str:
-    text = escaped(entry.text)
+    text = in_latex(entry.text)
     return f"\\textbf{{{text}}}" if entry.tone in ("bad", "best") else text
-
-
-def escaped(text: str) -> str:
-    r"""A text as LaTeX reads it: nothing in it is a command.
-
-    >>> print(escaped("Bucketing(s=2) >> Krum_1: 5 % ± 1"))
-    Bucketing(s=2) $\gg$ Krum\_1: 5 \% $\pm$ 1
-    """
-    return re.sub(r">>|.", lambda sign: _sign(sign[0]), text)
-
-
-def _sign(sign: str) -> str:
-    return r"$\gg$" if sign == ">>" else SIGNS.get(sign, sign)
 
 
 # -- CSV ----------------------------------------------------------------------------------------
@@ -202,8 +181,18 @@ def as_csv(comparisons: Sequence[Comparison]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, [*labels, *NUMBERS], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: in_csv(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
+
+
+def results_csv(store: Store) -> str:
+    """All results of a folder as CSV: a row for each, with its settings."""
+    table = store.table()
+    for name in table.columns:
+        if any(isinstance(value, str) for value in table[name]):
+            table[name] = table[name].map(in_csv)
+    text: str = table.to_csv(index=False)
+    return text
 
 
 def _rows(comparison: Comparison) -> list[dict[str, Any]]:

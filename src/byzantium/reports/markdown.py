@@ -7,7 +7,9 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
+from byzantium.core import printable, printable_lines
 from byzantium.papers import (
     CRITERION,
     MAKERS,
@@ -19,6 +21,7 @@ from byzantium.papers import (
 )
 from byzantium.papers.published import COLLAPSED
 from byzantium.reports import repeated, tables
+from byzantium.reports.escaping import as_code, in_markdown
 from byzantium.reports.formats import how_many, markdown_table, section, surroundings
 from byzantium.reports.palette import TERMS
 from byzantium.reports.tables import Entry, Table
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
 # More missing cells than this are not listed one by one.
 LISTED = 4
-TONES = {"good": "green", "best": "bold", "bad": "bold red", "faint": "dim", "": ""}
+TONES = {"good": "green", "best": "bold", "bad": "bold red", "faint": "dim", "code": "", "": ""}
 INTRODUCTION = """\
 # Reproduction
 
@@ -133,11 +136,11 @@ def terminal(comparison: Comparison) -> rich.table.Table:
         caption += " No verdicts: the accuracies of a cheaper version are not comparable."
     elif comparison.is_published:
         caption += f" A cell agrees if it is {CRITERION}."
-    drawn = Drawn(title=Text(title), caption=Text(caption))
+    drawn = Drawn(title=Text(printable_lines(title)), caption=Text(printable(caption)))
     for k, head in enumerate(shown.head):
-        drawn.add_column(Text(head), justify="left" if k < shown.labels else "right")
+        drawn.add_column(Text(printable(head)), justify="left" if k < shown.labels else "right")
     for row in shown.rows:
-        drawn.add_row(*(Text(entry.text, TONES[entry.tone]) for entry in row))
+        drawn.add_row(*(Text(printable(entry.text), TONES[entry.tone]) for entry in row))
     return drawn
 
 
@@ -187,7 +190,7 @@ def _section(comparison: Comparison, picture: str | None) -> Iterator[str]:
         yield f"Cheaper version: {', '.join(made.cheaper)}."
     yield _fenced([comparison.command()])
     if picture is not None:
-        yield f"![{made.title}]({picture})"
+        yield _picture(comparison, picture)
     if made.version.released:
         yield from repeated.section(comparison)
         yield from _missing(comparison)
@@ -208,7 +211,11 @@ def _own(own: Sequence[Comparison], pictures: Mapping[str, str] | None) -> Itera
     for comparison in own:
         yield from section(comparison)
         if picture := (pictures or {}).get(comparison.artifact.stem):
-            yield f"![{comparison.artifact.title}]({picture})\n"
+            yield f"{_picture(comparison, picture)}\n"
+
+
+def _picture(comparison: Comparison, path: str) -> str:
+    return f"![{in_markdown(comparison.artifact.title)}]({quote(path)})"
 
 
 def _meaning(comparison: Comparison) -> str:
@@ -254,8 +261,8 @@ def _failures(comparison: Comparison) -> Iterator[str]:
     counts = Counter(result.reason for result in results if result.status == "failed")
     if counts:
         yield "Failed:"
-        spans = ((reason.replace("`", "'"), count) for reason, count in counts.items())
-        yield "".join(f"- `{span}` ({how_many(count)})\n" for span, count in spans)
+        spans = ((as_code(reason), count) for reason, count in counts.items())
+        yield "".join(f"- {span} ({how_many(count)})\n" for span, count in spans)
 
 
 def _missing(comparison: Comparison) -> Iterator[str]:
@@ -286,7 +293,7 @@ def _not_run(names: Sequence[str], store: Store) -> Iterator[str]:
         command = Comparison(made, ()).command()
         done = len(identities & there)
         runs = how_many(len(identities)) + (f", {done} done" if done else "")
-        rows.append((Entry(made.title), Entry(runs), Entry(f"`{command}`")))
+        rows.append((Entry(made.title), Entry(runs), Entry(command, "code")))
     yield "## Not run"
     yield AS_PUBLISHED
     yield markdown_table(Table(("artifact", "runs", "command"), tuple(rows), 3))
@@ -296,4 +303,4 @@ def _not_run(names: Sequence[str], store: Store) -> Iterator[str]:
 
 
 def _fenced(commands: Sequence[str]) -> str:
-    return "\n".join(["```", *commands, "```"]) + "\n"
+    return "\n".join(["```", *map(printable, commands), "```"]) + "\n"

@@ -105,12 +105,20 @@ def weights(compared: Compared, done: bool = False) -> list[list[float]]:
 
 def mean_weights(result: Result) -> list[float]:
     """Of every worker, over the rounds of a run."""
+    lengths, rows = zip(*weighed(result), strict=True)
+    return [fmean(column, lengths) for column in zip(*rows, strict=True)]
+
+
+def weighed(result: Result) -> list[tuple[int, list[float]]]:
+    """The weights of the workers in each line, and of how many rounds they are the means.
+
+    The last block is shorter where the number of rounds is no multiple of the others' length.
+    """
     lines = [line for line in result.metrics if "weights" in line]
     ends = [0, *(line["round"] for line in lines)]
-    # The last block is shorter where the number of rounds is no multiple of the others' length.
-    lengths = [ends[k + 1] - ends[k] for k in range(len(lines))]
-    columns = zip(*(line["weights"] for line in lines), strict=True)
-    return [fmean(column, lengths) for column in columns]
+    return [
+        (line["round"] - before, line["weights"]) for before, line in zip(ends, lines, strict=False)
+    ]
 
 
 def share(weights: Sequence[float], job: Run) -> float:

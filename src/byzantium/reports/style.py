@@ -6,7 +6,10 @@ here uses pyplot, whose state is shared by the whole process.
 
 from __future__ import annotations
 
+import io
+import math
 import textwrap
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +28,10 @@ PATTERNS: dict[str, Any] = {
     "longdash": (0, (8, 2)),
 }
 SMALL, USUAL, LARGE = 6.5, 8.0, 10.5
+# The most characters of a label, and of a title: a stranger's may have thousands.
+LONGEST_LABEL, LONGEST_TITLE = 100, 600
+# The most pixels of a picture, along a side and in all; matplotlib refuses longer sides.
+LONGEST_SIDE, MOST_PIXELS = 60_000, 40_000_000
 
 
 def sheet(
@@ -48,11 +55,11 @@ def sheet(
     rows, columns = shape
     inner = columns * panel[0] + (columns - 1) * gap[0]
     width = left + inner + right
-    titles = textwrap.wrap(artifact.title, int(width * 12))
+    titles = textwrap.wrap(_cut(artifact.title, LONGEST_TITLE), int(width * 12))
     below = f"cheaper version: {', '.join(artifact.cheaper)}" if artifact.cheaper else ""
     if not artifact.maker:  # runs of one's own: the title alone does not say what they are
         below = f"{artifact.fixed}. {artifact.notes}" if artifact.notes else artifact.fixed
-    notes = textwrap.wrap(below, int(width * 15))
+    notes = textwrap.wrap(_cut(below, LONGEST_TITLE), int(width * 15))
     top = (0.4 if titled else 0.2) + 0.19 * len(titles) + 0.14 * len(notes)
     height = top + rows * panel[1] + (rows - 1) * gap[1] + bottom
     figure = Figure(figsize=(width, height))
@@ -89,6 +96,43 @@ def sheet(
         for axis in row:
             _plain(axis)
     return figure, [list(row) for row in axes]
+
+
+def saved(figure: Figure, form: str, dpi: int, **options: Any) -> bytes:
+    """A figure as a file; its texts, which may be a stranger's, are shown as they are.
+
+    matplotlib would read what is between dollar signs as a formula, and fail where it is none. All
+    texts are there by now, apart from the numbers of further ticks. A picture that would be too
+    large is drawn with fewer pixels.
+    """
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        assert isinstance(text, Text)
+        text.set_parse_math(False)
+        text.set_usetex(False)
+    # A sign that the font lacks is drawn as a box, which says as much.
+    warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning, r"byzantium\.reports\.")
+    width, height = figure.get_size_inches()
+    most = min(LONGEST_SIDE / max(width, height), math.sqrt(MOST_PIXELS / (width * height)))
+    content = io.BytesIO()
+    figure.savefig(content, format=form, dpi=min(dpi, most), facecolor="white", **options)
+    return content.getvalue()
+
+
+def caption(text: str) -> str:
+    """A text, which may be a stranger's, as the label of a line or a tick.
+
+    matplotlib leaves labels that begin with an underscore out of legends.
+
+    >>> caption("_mine"), len(caption("x" * 1000))
+    (' _mine', 100)
+    """
+    return _cut(f" {text}" if text.startswith("_") else text, LONGEST_LABEL)
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def row(

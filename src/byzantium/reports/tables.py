@@ -11,6 +11,7 @@ from typing import Any
 from byzantium.learning import metrics
 from byzantium.papers import Compared, Comparison, worst
 from byzantium.reports import measured, palette
+from byzantium.reports.escaping import as_code, in_markdown
 from byzantium.runs import Result, Run
 
 # What rules are judged by.
@@ -23,7 +24,7 @@ SHORTENED = ("rule", "attack")
 
 @dataclass(frozen=True)
 class Entry:
-    """A text in a table, and its tone: "good", "best", "bad", "faint" or none."""
+    """A text in a table, and its tone: "good", "best", "bad", "faint", "code" or none."""
 
     text: str
     tone: str = ""
@@ -340,7 +341,7 @@ def meaning(comparison: Comparison) -> str:
 
 
 def advice(comparison: Comparison) -> str:
-    """For each column of a grid what is best in it; one seed gives no advice."""
+    """For each column of a grid what is best in it, as Markdown; one seed gives no advice."""
     if usual(comparison) < 2:
         return "One seed cannot show which is best."
     (name, *_), across = axes(comparison)
@@ -352,14 +353,15 @@ def advice(comparison: Comparison) -> str:
         if not (found := best(column)):
             continue
         first, *same = found
-        text = f"{called(across, head)}: {_named(called, name, first)} ({first.value:.1f})"
+        text = f"{in_markdown(called(across, head))}: {_named(called, name, first)}"
+        text += f" ({first.value:.1f})"
         others = ", ".join(_named(called, name, one) for one in same)
         said.append(text + (f" or {others}" if others else ""))
     return "; ".join(said) + "."
 
 
 def _named(called: Callable[[str, Any], str], name: str, compared: Compared) -> str:
-    return f"`{called(name, compared.cell.labels[name])}`"
+    return as_code(called(name, compared.cell.labels[name]))
 
 
 def results(comparisons: Sequence[Comparison]) -> list[Result]:

@@ -27,7 +27,6 @@ from .processes import Processes as Processes
 from .processes import handle_signal as handle_signal
 from .progress import Board as Board
 from .progress import described as described
-from .records import LARGEST as LARGEST
 from .run import LAST as LAST
 from .run import PLUGIN_HELP as PLUGIN_HELP
 from .run import Run as Run
@@ -38,3 +37,4 @@ from .sweep import execute as execute
 from .sweep import load as load
 from .sweep import product as product
 from .timing import estimate as estimate
+from .values import LARGEST as LARGEST

@@ -9,14 +9,15 @@ import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from byzantium import aggregation, guarantees, runs
 from byzantium.core import ByzantiumError, Positive, Seed, files
-from byzantium.runs import plugins
-from byzantium.runs.job import METRICS, Job, Stop, Watch, append, documented, option
+from byzantium.runs import plugins, values
+from byzantium.runs.job import METRICS, SUMMARY, Job, Stop, Watch, append, documented, option
 from byzantium.runs.plugins import PLUGINS_USED
 from byzantium.runs.run import Run
+from byzantium.runs.values import Kinds
 
 if TYPE_CHECKING:
     from byzantium.aggregation import Aggregator
@@ -42,6 +43,12 @@ class Certification(Job):
     """
 
     called, measure = "a certification", "c"
+    in_summary: ClassVar[Kinds] = {
+        **Job.in_summary,
+        **dict.fromkeys(("c", "error"), values.size),
+        "how": values.text,
+        "tried": values.whole,
+    }
 
     rule: str = option(
         "GeometricMedian()",
@@ -67,6 +74,11 @@ class Certification(Job):
     def workers(self) -> int:
         """How many vectors there are, bad ones included."""
         return self.n
+
+    @property
+    def in_metrics(self) -> Kinds:
+        """The kinds of its metrics: what the search found."""
+        return dict.fromkeys(("c", "error"), values.measured)
 
     def aggregator(self) -> Aggregator:
         """The rule that is attacked, with the mixings before it."""
@@ -187,13 +199,14 @@ def finding(result: Result) -> Finding:
 
     job, summary, path = result.job, result.summary, result.folder / INPUT
     assert isinstance(job, Certification)
-    how, tried, error = (summary.get(name) for name in ("how", "tried", "error"))
-    if not isinstance(how, str) or not isinstance(tried, int) or not isinstance(error, float):
-        raise ByzantiumError(f"{result.folder} does not say what the search did")
+    for name in ("how", "tried", "error"):
+        if name not in summary:
+            raise ByzantiumError(f"{result.folder / SUMMARY} has no {name}")
     try:
         rows = np.load(io.BytesIO(files.read(path)), allow_pickle=False)
-    except (OSError, ValueError, EOFError) as wrong:
+    except Exception as wrong:  # whatever it is that a stranger made it trip over
         raise ByzantiumError(f"{path} cannot be read: {runs.records.why(wrong)}") from wrong
     if rows.ndim != 2 or len(rows) != job.n or rows.dtype != np.float64:
         raise ByzantiumError(f"{path} does not hold {job.n} vectors")
-    return guarantees.Finding(summary["c"], error, rows, how, tried)
+    c, error = float(summary["c"]), float(summary["error"])
+    return guarantees.Finding(c, error, rows, summary["how"], summary["tried"])

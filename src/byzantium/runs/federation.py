@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from byzantium import aggregation
 from byzantium.core import ByzantiumError, notation
+from byzantium.runs import values
 from byzantium.runs.job import Job, Stop, Watch, documented, option
+from byzantium.runs.values import Kinds
 
 
 @documented
@@ -24,6 +26,11 @@ class Federation(Job):
     """
 
     called, measure = "a federation", "rounds"
+    in_summary: ClassVar[Kinds] = {
+        **Job.in_summary,
+        "rounds": values.whole,
+        "accuracy": values.absent_or(values.size),
+    }
 
     name: str = option(
         "federation", "What it is called; federations with different names are different jobs."
@@ -47,6 +54,16 @@ class Federation(Job):
     def workers(self) -> None:
         """None: nobody knows beforehand who takes part."""
         return None
+
+    @property
+    def in_metrics(self) -> Kinds:
+        """The kinds of its metrics: who took part, and what was evaluated."""
+        return {
+            **dict.fromkeys(("sampled", "used", "absent", "kept", "f"), values.whole),
+            **dict.fromkeys(("accuracy", "loss"), values.measured),
+            "weights": values.shares,
+            "rejected": values.times,
+        }
 
     def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:
         raise ByzantiumError(f"a federation is carried out by its engine, {self.engine}")

@@ -9,13 +9,14 @@ import json
 import logging
 import os
 import platform
+import reprlib
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from byzantium.core import BusyError as BusyError
 from byzantium.core import (
@@ -27,10 +28,11 @@ from byzantium.core import (
     notation,
     processor,
 )
-from byzantium.runs import records
+from byzantium.runs import records, values
 from byzantium.runs.records import Metrics as Metrics
 from byzantium.runs.records import lines as lines
 from byzantium.runs.records import read as read
+from byzantium.runs.values import Kinds
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -81,7 +83,7 @@ class Job(ABC):
     `Federation` are the kinds of job.
 
     `called` is what errors about its fields call it; `measure` is the number in its summary that it
-    is judged by.
+    is judged by; `in_summary` says of what kind the values in its summary are.
 
     >>> from byzantium.runs import Run
     >>> run = Run(seed=1)
@@ -91,6 +93,11 @@ class Job(ABC):
 
     called = "a job"
     measure = "accuracy"
+    in_summary: ClassVar[Kinds] = {
+        "seconds": values.size,
+        **dict.fromkeys(("byzantium", "python", "torch", "machine"), values.text),
+        **dict.fromkeys(("numerics", "threads"), values.whole),
+    }
 
     @abstractmethod
     def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:
@@ -106,6 +113,11 @@ class Job(ABC):
     def workers(self) -> int | None:
         """How many workers there are; None if that is not known beforehand."""
 
+    @property
+    @abstractmethod
+    def in_metrics(self) -> Kinds:
+        """The kinds of what it measures, by name."""
+
     @abstractmethod
     def check(self) -> None:
         """Raise an error unless it can be carried out: sizes, names, combinations."""
@@ -113,6 +125,21 @@ class Job(ABC):
     def __post_init__(self) -> None:
         check_fields(self, self.called)
         self.check()
+        self._check_texts()
+
+    def _check_texts(self) -> None:
+        """Raise an error where a text cannot be shown: tables, figures and terminals show them.
+
+        A text with a line break or an escape sequence could show something else than it is.
+        """
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            for text in value if isinstance(value, tuple) else (value,):
+                if isinstance(text, str) and not text.isprintable():
+                    raise ByzantiumError(
+                        f"{self.called} needs printable characters in {field.name}, got "
+                        f"{field.name}={reprlib.repr(text)}"
+                    )
 
     # -- text ------------------------------------------------------------------------------------
 
@@ -255,8 +282,13 @@ def write_failure(folder: Path, reason: str) -> None:
 
 def finished(job: Job, folder: Path) -> tuple[dict[str, Any], list[Metrics]] | None:
     """The summary and the metrics of a job that is done; None otherwise."""
-    done = records.summary(folder / SUMMARY, job.measure)
-    return None if done is None else (done, records.metrics(folder / METRICS, job.workers))
+    done = records.summary(folder / SUMMARY, job.measure, job.in_summary)
+    return None if done is None else (done, measured(job, folder))
+
+
+def measured(job: Job, folder: Path) -> list[Metrics]:
+    """What a job measured so far, a mapping for each evaluation."""
+    return records.metrics(folder / METRICS, job.workers, job.in_metrics)
 
 
 def _seconds_before(folder: Path) -> float:

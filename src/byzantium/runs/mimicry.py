@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from byzantium import aggregation, runs
 from byzantium.core import ByzantiumError, Count, Positive, Seed, files
-from byzantium.runs import plugins
+from byzantium.runs import plugins, values
 from byzantium.runs.job import METRICS, Job, Stop, Watch, append, documented, option
 from byzantium.runs.plugins import PLUGINS_USED
+from byzantium.runs.values import Kinds
 
 if TYPE_CHECKING:
     from byzantium.aggregation import Aggregator
@@ -34,6 +35,7 @@ class Mimicry(Job):
     """
 
     called, measure = "a demonstration", "error"
+    in_summary: ClassVar[Kinds] = {**Job.in_summary, "error": values.size}
 
     rule: str = option(
         "Mean()", "The rule, with mixings before it if wanted; one without f takes q for it."
@@ -59,6 +61,11 @@ class Mimicry(Job):
     def workers(self) -> int:
         """How many workers there are, attackers included."""
         return self.n
+
+    @property
+    def in_metrics(self) -> Kinds:
+        """The kinds of its metrics: how far the rule landed from the honest mean."""
+        return dict.fromkeys(("error", "deviation"), values.measured)
 
     def aggregator(self) -> Aggregator:
         """Its rule, with the mixings before it."""

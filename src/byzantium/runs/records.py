@@ -7,7 +7,6 @@ the page without a further check.
 from __future__ import annotations
 
 import json
-import math
 import re
 import reprlib
 import tomllib
@@ -16,24 +15,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from byzantium.core import ByzantiumError, files, kind_of
-from byzantium.learning import metrics as measured
+from byzantium.core import ByzantiumError, files, kind_of, printable
+from byzantium.runs import values as kinds
+from byzantium.runs.values import Kind, Kinds
 
 #: What was measured at an evaluation, by name: a line of metrics.jsonl.
 Metrics = dict[str, Any]
 
-#: Nothing that is measured may be larger; the square of this is still a number.
-LARGEST = 1e100
-# Up to here whole numbers are exact in JavaScript, too, which reads them on the page.
-LARGEST_ROUND = 2**53
-# The most characters that a text in a summary, a sentence about an error, and a configuration have.
-LONGEST_TEXT, LONGEST_SENTENCE, LONGEST_CONFIGURATION = 300, 600, 16000
+# The most characters that a sentence about an error and a configuration have.
+LONGEST_SENTENCE, LONGEST_CONFIGURATION = 600, 16000
 CUT = "..."
-# No data set has more files.
-MOST_FILES = 100
-DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 DIVERGED = re.compile(r"diverged in round ([0-9]{1,15})")
-TEXTS, COUNTS = ("byzantium", "python", "torch", "machine"), ("numerics", "threads")
 
 
 class Outcome(NamedTuple):
@@ -77,34 +69,29 @@ def configuration(path: Path) -> dict[str, Any]:
         return tomllib.loads(text)
 
 
-def summary(path: Path, measure: str) -> dict[str, Any] | None:
+def summary(path: Path, measure: str, declared: Kinds) -> dict[str, Any] | None:
     """The summary of a finished job, checked; None if there is no such file.
 
     - `path`: the file.
     - `measure`: what a completed job must have, such as "accuracy"; for regression, a loss is
       accepted instead.
+    - `declared`: the kinds of its values, by name.
     """
     with _reading(path):
         try:
             values = _mapping(_parsed(path, _text(path)))
         except FileNotFoundError:
             return None
-        status, measured = outcome(values.get("status")).status, values.get(measure)
-        instead = measure == "accuracy" and measured is None and _is_number(values.get("loss"))
-        if status == "completed" and not _is_number(measured, 0) and not instead:
-            raise ByzantiumError(f"its {measure} is {reprlib.repr(measured)}")
+        status = outcome(values.get("status")).status
+        for name, kind in declared.items():
+            if name in values and not kind(values[name]):
+                raise ByzantiumError(f"its {name} is {reprlib.repr(values[name])}")
+        measured = values.get(measure)
+        instead = measure == "accuracy" and values.get("loss") is not None
+        if status == "completed" and measured is None and not instead:
+            raise ByzantiumError(f"it {status} and has no {measure}")
         if status != "completed" and measured is not None:
             raise ByzantiumError(f"it {status} and has the {measure} {reprlib.repr(measured)}")
-        if not _is_number(values.get("seconds", 0), 0):
-            raise ByzantiumError(f"its seconds are {reprlib.repr(values['seconds'])}")
-        for name in TEXTS:
-            if not _is_text(values.get(name, "")):
-                raise ByzantiumError(f"its {name} is {reprlib.repr(values[name])}")
-        for name in COUNTS:
-            if not _is_whole(values.get(name, 1)):
-                raise ByzantiumError(f"its {name} is {reprlib.repr(values[name])}")
-        if not _are_digests(values.get("data", {})):
-            raise ByzantiumError(f"its data are {reprlib.repr(values['data'])}")
         return values
 
 
@@ -115,29 +102,35 @@ def failure(path: Path) -> str | None:
             reason = _mapping(_parsed(path, _text(path))).get("reason")
         except FileNotFoundError:
             return None
-        if not _is_text(reason, LONGEST_SENTENCE + len(CUT)):
+        if not kinds.text(reason, LONGEST_SENTENCE + len(CUT)):
             raise ByzantiumError(f"its reason is {reprlib.repr(reason)}")
         return str(reason)
 
 
-def metrics(path: Path, workers: int | None) -> list[Metrics]:
+def metrics(path: Path, workers: int | None, declared: Kinds) -> list[Metrics]:
     """The metrics of a job, checked: a mapping for each evaluation; empty if there is no such file.
 
     - `path`: the file.
     - `workers`: how many workers there are, each of whom may have a weight. If it is None, all
       lines must agree on it.
+    - `declared`: the kinds of its metrics, by name. One that is not among them, of a plugin that is
+      not loaded, is in all lines of the kind that it is in the first.
     """
     with _reading(path):
-        found, last = _lines(path), 1
+        found, last, others = _lines(path), 0, dict[str, Kind]()
         for k, line in enumerate(found, 1):
             at: Any = line.get("round")
-            if not _is_whole(at) or at < last:
+            if not kinds.whole(at) or at <= last:
                 raise ByzantiumError(f"line {k} has the round {reprlib.repr(at)}")
             last = at
             if workers is None and isinstance(line.get("weights"), list):
                 workers = len(line["weights"])
             for name, value in line.items():
-                if not _is_measured(name, value, workers):
+                if not kinds.text(name):
+                    raise ByzantiumError(f"line {k} has a metric named {reprlib.repr(name)}")
+                kind = declared.get(name) or others.setdefault(name, kinds.of_unknown(value))
+                many = len(value) if isinstance(value, list) else workers
+                if not kind(value) or many != workers:
                     raise ByzantiumError(f"line {k} has the {name[:40]} {reprlib.repr(value)}")
         return found
 
@@ -167,7 +160,7 @@ def seconds(path: Path) -> float:
             value = float(_text(path))
         except FileNotFoundError:
             return 0.0
-        if not _is_number(value, 0):
+        if not kinds.size(value):
             raise ByzantiumError(f"it says {value}")
         return value
 
@@ -189,7 +182,7 @@ def _reading(path: Path) -> Iterator[None]:
 def why(error: BaseException) -> str:
     """An error in a few words, as part of a sentence."""
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror
+        return _line(error.strerror)
     if isinstance(error, UnicodeDecodeError):
         return "it is not a text in UTF-8"
     if isinstance(error, RecursionError):
@@ -200,12 +193,11 @@ def why(error: BaseException) -> str:
 def reason(error: BaseException) -> str:
     """Why a job failed, in one line; our own sentences say all, of others the kind helps."""
     own = isinstance(error, ByzantiumError)
-    text = _line(str(error) if own else f"{type(error).__name__}: {error}")
-    return "".join(sign if sign.isprintable() else "?" for sign in text)
+    return _line(str(error) if own else f"{type(error).__name__}: {error}")
 
 
 def _line(text: str) -> str:
-    text = " ".join(text.split())
+    text = printable(" ".join(text.split()))
     return text if len(text) <= LONGEST_SENTENCE else text[:LONGEST_SENTENCE] + CUT
 
 
@@ -229,47 +221,3 @@ def _lines(path: Path) -> list[Metrics]:
     except FileNotFoundError:
         return []
     return [_mapping(json.loads(line)) for line in text.split("\n")[:-1]]
-
-
-def _is_number(value: Any, least: float = -LARGEST, most: float = LARGEST) -> bool:
-    known = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return known and least <= value <= most
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and _is_number(value, 0, LARGEST_ROUND)
-
-
-def _is_text(value: Any, longest: int = LONGEST_TEXT) -> bool:
-    return isinstance(value, str) and value.isprintable() and len(value) <= longest
-
-
-def _are_digests(value: Any) -> bool:
-    """The files of a data set, and a digest of each."""
-    if not isinstance(value, dict) or len(value) > MOST_FILES:
-        return False
-    return all(
-        _is_text(name) and isinstance(digest, str) and DIGEST.fullmatch(digest)
-        for name, digest in value.items()
-    )
-
-
-def _is_measured(name: str, value: Any, workers: int | None) -> bool:
-    """A number, which need not be finite; one for each round or worker; how often some were named.
-
-    A metric that is not in the table, of a plugin that is not loaded, may be any of these.
-    """
-    kind = measured.TABLE[name].kind if name in measured.TABLE else _kind_of(value)
-    if kind == "shares":
-        return isinstance(value, list) and len(value) == workers and all(map(_is_number, value))
-    if kind == "rounds":
-        return isinstance(value, list) and all(map(_is_number, value))
-    if kind == "workers":
-        return isinstance(value, dict) and all(map(_is_whole, value.values()))
-    return _is_number(value) or (isinstance(value, float) and not math.isfinite(value))
-
-
-def _kind_of(value: Any) -> str:
-    if isinstance(value, list):
-        return "shares"
-    return "workers" if isinstance(value, dict) else "number"

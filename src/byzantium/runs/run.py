@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from byzantium import aggregation, guarantees, learning, runs, threats
 from byzantium.core import (
@@ -26,8 +26,9 @@ from byzantium.core import (
     notation,
 )
 from byzantium.learning import metrics
-from byzantium.runs import plugins
+from byzantium.runs import plugins, values
 from byzantium.runs.job import METRICS, Job, Metrics, Stop, Watch, append, documented, option
+from byzantium.runs.values import Kinds
 
 if TYPE_CHECKING:
     from torch import nn
@@ -60,6 +61,12 @@ class Run(Job):
     """
 
     called = "a run"
+    in_summary: ClassVar[Kinds] = {
+        **Job.in_summary,
+        "accuracy": values.absent_or(values.size),
+        "loss": values.absent_or(values.number),
+        "data": values.digests,
+    }
 
     data: str = option(
         "digits",
@@ -215,6 +222,11 @@ class Run(Job):
     def workers(self) -> int:
         """How many workers there are, attackers included."""
         return self.n
+
+    @property
+    def in_metrics(self) -> Kinds:
+        """The kinds of its metrics: those of the table, to which plugins add."""
+        return {name: values.OF_METRICS[metric.kind] for name, metric in metrics.TABLE.items()}
 
     @property
     def q(self) -> int:

@@ -14,7 +14,15 @@ from byzantium.core import ByzantiumError, at_work, needed
 from byzantium.runs import records
 from byzantium.runs.certification import Certification
 from byzantium.runs.federation import Federation
-from byzantium.runs.job import CONFIGURATION, FAILURE, METRICS, NUMERICS, Job, Metrics, finished
+from byzantium.runs.job import (
+    CONFIGURATION,
+    FAILURE,
+    NUMERICS,
+    Job,
+    Metrics,
+    finished,
+    measured,
+)
 from byzantium.runs.mimicry import Mimicry
 from byzantium.runs.run import Run
 
@@ -116,7 +124,7 @@ class Store:
             summary, metrics = done
             status, at = records.outcome(summary["status"])
             return Result(job, folder, status, metrics, summary, at)
-        metrics = records.metrics(folder / METRICS, job.workers)
+        metrics = measured(job, folder)
         reason = None if working else records.failure(folder / FAILURE)
         if reason is not None:
             return Result(job, folder, "failed", metrics, {}, reason=reason)

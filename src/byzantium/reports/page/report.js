@@ -750,7 +750,8 @@ function listened({ trust: { weight, share }, n, q }) {
 }
 
 /** Who went unheard, and whether those were the attackers, which a simulation knows. */
-function suspected({ trust: { unheard }, n, q, attack }) {
+function suspected({ trust: { unheard, enough }, n, q, attack }) {
+  if (!enough) return "The weights of so few evaluations do not show who went unheard.";
   if (!unheard.length) return "No worker clearly went unheard: none had a mean weight below half of an equal share by more than chance.";
   const bad = unheard.filter((worker) => worker >= n - q).length;
   const who = `Clearly unheard, with a mean weight below half of an equal share by more than chance: ${unheard.join(", ")}.`;

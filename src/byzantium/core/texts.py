@@ -1,0 +1,30 @@
+"""Texts of others, made visible: on a terminal they are shown, and do nothing."""
+
+from __future__ import annotations
+
+import re
+
+
+def printable(text: str) -> str:
+    r"""A text in which every character can be seen; others are written as Python writes them.
+
+    These are control characters, among them those that begin the escape sequences of terminals,
+    line breaks, and marks that hide text or reverse its direction.
+
+    - `text`: any text, such as one from a file of a stranger's.
+
+    >>> print(printable("Krum()\x1b[2J\n\u202e"))
+    Krum()\x1b[2J\n\u202e
+    """
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else _written(sign) for sign in text)
+
+
+def printable_lines(text: str) -> str:
+    """The same for a text of ours in several lines, whose line breaks stay."""
+    return "\n".join(map(printable, re.split(r"\r?\n", text)))
+
+
+def _written(sign: str) -> str:
+    return sign.encode("unicode_escape").decode()
