@@ -129,8 +129,8 @@ def metrics(path: Path, workers: int | None, declared: Kinds) -> list[Metrics]:
                 if not kinds.text(name):
                     raise ByzantiumError(f"line {k} has a metric named {reprlib.repr(name)}")
                 kind = declared.get(name) or others.setdefault(name, kinds.of_unknown(value))
-                many = len(value) if isinstance(value, list) else workers
-                if not kind(value) or many != workers:
+                odd = kind is kinds.shares and isinstance(value, list) and len(value) != workers
+                if odd or not kind(value):
                     raise ByzantiumError(f"line {k} has the {name[:40]} {reprlib.repr(value)}")
         return found
 
