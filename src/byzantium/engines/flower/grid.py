@@ -19,6 +19,7 @@ from typing import Any
 
 from flwr.app import DEFAULT_TTL, Error, Message, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import get_object_children_ids_from_object_content
 
 from byzantium.engines.flower.replies import UNREADABLE
 from byzantium.engines.flower.rounds import logger
@@ -57,13 +58,16 @@ class Link:
     """Flower's client of the SuperLink, for replies that are pulled one at a time.
 
     It passes on replies to what was asked for and nothing else, does not wait for objects, and
-    holds those of an incomplete reply, which the SuperLink hands over once.
+    holds those of an incomplete reply, which the SuperLink hands over once. Nodes that send equal
+    objects share them in the SuperLink, with the children that the first one announced: whatever
+    an object names beyond these is pulled, too.
     """
 
     def __init__(self, client: Any) -> None:
         self.client = client
         self.ignored = 0
         self._begun: dict[str, tuple[Any, dict[str, Any]]] = {}
+        self._tree: Any = None
         self._objects: dict[str, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -79,6 +83,7 @@ class Link:
                     self.ignored += 1
             self._begun[asked] = answer, {}
         answer, self._objects = self._begun[asked]
+        self._tree = answer.message_object_trees[-1] if answer.message_object_trees else None
         return answer
 
     def PullObject(self, request: Any) -> Any:  # noqa: N802
@@ -92,6 +97,15 @@ class Link:
         return objects[request.object_id]
 
     def ConfirmMessageReceived(self, request: Any) -> Any:  # noqa: N802
+        named = {
+            child
+            for answer in self._objects.values()
+            for child in get_object_children_ids_from_object_content(answer.object_content)
+        }
+        if missing := named - self._objects.keys():
+            for name in missing:
+                self._tree.children.add(object_id=name)
+            raise Incomplete(*missing)
         return _answered(self.client.ConfirmMessageReceived, request)
 
     def finish(self, asked: str) -> None:
@@ -112,9 +126,9 @@ class Replies(Grid):
 
     - `grid`: the grid of Flower to which everything else is left.
 
-    A reply that cannot be read is an error with the code `UNREADABLE`: its node is rejected. A reply
-    that the SuperLink does not hand over is another error: its node is absent, because this may not
-    be its fault. An error of the connection itself is raised.
+    A reply that cannot be read becomes an error with the code `UNREADABLE`: its node is rejected.
+    One that the SuperLink does not hand over becomes another error: its node is absent, because
+    this may not be its fault. An error of the connection itself is raised.
     """
 
     def __init__(self, grid: Grid) -> None:
