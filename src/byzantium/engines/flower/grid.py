@@ -26,7 +26,7 @@ from byzantium.engines.flower.rounds import logger
 
 # Flower's own, between two looks for replies.
 SECONDS = 3.0
-# The code of an error that is not the node's.
+# Flower's code of an error that is nobody's in particular.
 UNKNOWN = 0
 
 
@@ -106,6 +106,7 @@ class Link:
             for name in missing:
                 self._tree.children.add(object_id=name)
             raise Incomplete(*missing)
+        self._objects.clear()  # Flower's grid has all of them now
         return _answered(self.client.ConfirmMessageReceived, request)
 
     def finish(self, asked: str) -> None:
