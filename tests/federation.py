@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -23,11 +24,16 @@ Node = Callable[[Message], Message | list[Message] | None]
 
 
 class Nodes(Grid):
-    """A grid whose nodes are functions of a message; None is silence."""
+    """A grid whose nodes are functions of a message; None is silence.
+
+    A pull reports a silent node as gone, like the SuperLink does with a node that is offline.
+    """
 
     def __init__(self, nodes: dict[int, Node]) -> None:
         self.nodes = nodes
         self.sent: list[list[Message]] = []
+        self.ids = map(str, itertools.count(1))
+        self.replies: dict[str, list[Message]] = {}
 
     def set_run(self, run: Any) -> None: ...
 
@@ -37,10 +43,22 @@ class Nodes(Grid):
     def create_message(self, *_: Any, **__: Any) -> Any: ...
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        return []
+        self.sent.append(list(messages))
+        for message in self.sent[-1]:
+            message.metadata.__dict__["_message_id"] = next(self.ids)
+            reply = self.nodes[message.metadata.dst_node_id](message)
+            self.replies[message.metadata.message_id] = (
+                reply if isinstance(reply, list) else [] if reply is None else [reply]
+            )
+        return [message.metadata.message_id for message in self.sent[-1]]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return []
+        sent = {message.metadata.message_id: message for message in self.sent[-1]}
+        return [
+            reply
+            for name in message_ids
+            for reply in self.replies.pop(name) or [Message(Error(5), reply_to=sent[name])]
+        ]
 
     def get_node_ids(self) -> Iterable[int]:
         return list(self.nodes)
@@ -48,12 +66,7 @@ class Nodes(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        self.sent.append(list(messages))
-        replies: list[Message] = []
-        for message in self.sent[-1]:
-            reply = self.nodes[message.metadata.dst_node_id](message)
-            replies += reply if isinstance(reply, list) else [] if reply is None else [reply]
-        return replies
+        return [reply for name in self.push_messages(messages) for reply in self.replies.pop(name)]
 
 
 def model() -> Arrays:

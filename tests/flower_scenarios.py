@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -119,6 +120,40 @@ def four_nodes(work: Path) -> dict[str, Any]:
         return {"status": status, "rounds": rounds_in(results), "log": log[-6000:]}
 
 
+def corrupt(work: Path) -> dict[str, Any]:
+    """Four nodes, and one that pushes metrics which are no protobuf."""
+    from federation import received, reply
+    from superlink import SuperNode
+
+    stopped = threading.Event()
+    with Federation(work) as federation:
+        federation.link()
+        for k in range(4):
+            federation.node(k, 4)
+        bad = SuperNode(
+            lambda message: reply(message, received(message), num_examples=60, train_loss=1.0),
+            lambda parcel, node: [parcel.replace("MetricRecord", lambda body: b"\xff" * 9)],
+            f"http://127.0.0.1:{federation.port}",
+        )
+        until(lambda: len(federation.online()) == 5)
+
+        def act() -> None:
+            while not stopped.wait(0.3):
+                bad.act()
+
+        acting = threading.Thread(target=act)
+        acting.start()
+        try:
+            config = {"num-rounds": 2, "min-nodes": 5, "f": 1, "rule": RULE, "timeout": 90.0}
+            run = federation.submit({**config, "folder": str(work / "results")})
+            status = federation.wait(run)
+        finally:
+            stopped.set()
+            acting.join()
+        rounds, log = rounds_in(work / "results"), federation.log(run)
+        return {"status": status, "bad": bad.id, "rounds": rounds, **result_of(log)}
+
+
 def tls(work: Path) -> dict[str, Any]:
     """Encrypted, with three known nodes and one that nobody has registered."""
     with Federation(work, tls=True) as federation:
@@ -138,7 +173,9 @@ def tls(work: Path) -> dict[str, Any]:
         }
 
 
-SCENARIOS = {function.__name__: function for function in (simulation, deployment, four_nodes, tls)}
+SCENARIOS = {
+    function.__name__: function for function in (simulation, deployment, four_nodes, corrupt, tls)
+}
 
 
 def main() -> None:

@@ -100,6 +100,17 @@ def test_one_honest_node_against_one_liar_ends_in_a_clear_error(tmp_path: Path) 
 
 
 @pytest.mark.slow
+def test_a_node_that_pushes_no_protobuf_is_rejected_and_the_others_train(tmp_path: Path) -> None:
+    found = seen("corrupt", tmp_path, 900)
+    assert found["status"] == "finished:completed", found
+    assert found["used"] == {"1": 4, "2": 4}
+    assert found["accuracy"]["2"] > 0.85
+    for at in found["rounds"]:
+        assert at["rejected"] == {str(found["bad"]): "cannot be read: DecodeError"}
+        assert not at["absent"]
+
+
+@pytest.mark.slow
 def test_encrypted_and_known_nodes_only(tmp_path: Path) -> None:
     found = seen("tls", tmp_path, 900)
     assert found["status"] == "finished:completed", found

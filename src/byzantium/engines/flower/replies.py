@@ -34,6 +34,8 @@ HEADER = re.compile(
 LARGEST = 1e300
 # The most characters of a stranger's text that are shown.
 LONGEST_SHOWN = 80
+# The code of the error that takes the place of a reply which cannot be read; Flower's are >= 0.
+UNREADABLE = -1
 
 
 class Unusable(ByzantiumError):  # noqa: N818

@@ -11,7 +11,7 @@ from fractions import Fraction
 from flwr.app import Message, MetricRecord
 
 from byzantium.core import ByzantiumError
-from byzantium.engines.flower.replies import shown
+from byzantium.engines.flower.replies import UNREADABLE, shown
 
 # Flower's own, which is shown where Flower's lines are.
 logger = logging.getLogger("flwr")
@@ -78,6 +78,8 @@ class Round:
             if node not in self.sampled or reply.metadata.group_id != str(self.number):
                 # An error in the name of a node that is gone comes from the SuperLink.
                 self.ignored += not reply.has_error()
+            elif reply.has_error() and reply.error.code == UNREADABLE:
+                self.rejected[node] = shown(reply.error.reason)
             elif reply.has_error():
                 errors[node] = f"error: {shown(reply.error.reason)}"
             elif node in found:
@@ -85,7 +87,7 @@ class Round:
             else:
                 found[node] = reply
         for node in self.sampled:
-            if node not in found:
+            if node not in found and node not in self.rejected:
                 self.absent[node] = errors.get(node, "no reply")
         return {node: reply for node, reply in found.items() if node not in self.rejected}
 

@@ -34,6 +34,7 @@ from byzantium.core import (
     fitted,
     kind_of,
 )
+from byzantium.engines.flower.grid import Replies, addressed
 from byzantium.engines.flower.record import Record
 from byzantium.engines.flower.rehearsal import Rehearsal
 from byzantium.engines.flower.replies import (
@@ -181,7 +182,7 @@ class RobustStrategy(FedAvg):
                 return metrics
 
             result = super().start(
-                grid,
+                Replies(grid),
                 arrays,
                 max(0, num_rounds - self._before),
                 timeout,
@@ -441,10 +442,4 @@ class RobustStrategy(FedAvg):
     ) -> list[Message]:
         config["server-round"] = server_round
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
-        # The group is the round: a reply to an earlier one says so.
-        return [
-            Message(
-                content=content, message_type=kind, dst_node_id=node, group_id=str(server_round)
-            )
-            for node in nodes
-        ]
+        return [addressed(content, kind, node, server_round) for node in nodes]
