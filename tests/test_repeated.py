@@ -104,11 +104,11 @@ def test_runs_that_both_collapsed_agree(tmp_path: Path) -> None:
     for job in cell.jobs:
         found = [{"round": 30, "accuracy": 9.8, "loss": 1.0, "losses": [1.0] * 30}]
         folders.write(store, job, found, folders.diverged(55))
-    found = list(replays(comparison("figure-main", store, version)))
-    assert [replay.agrees for replay in found] == [True, True, True]
+    repeated = list(replays(comparison("figure-main", store, version)))
+    assert [replay.agrees for replay in repeated] == [True, True, True]
     # The log of the last seed ends with NaN after its first evaluation.
-    assert [len(replay.curve) for replay in found] == [20, 20, 1]
-    assert found[2].final == (pytest.approx(9.82), pytest.approx(9.82))
+    assert [len(replay.curve) for replay in repeated] == [20, 20, 1]
+    assert repeated[2].final == (pytest.approx(9.82), pytest.approx(9.82))
 
 
 def test_the_text_opens_with_what_was_repeated(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_the_text_opens_with_what_was_repeated(tmp_path: Path) -> None:
 
 
 def test_losses_belong_to_the_rounds_before_their_evaluation() -> None:
-    metrics = [
+    metrics: list[dict[str, Any]] = [
         {"round": 3, "losses": [1.0, 2.0, 3.0]},
         {"round": 5, "losses": [4.0, 5.0]},
         {"round": 6},

@@ -14,6 +14,7 @@ from .comparison import Comparison as Comparison
 from .comparison import compare as compare
 from .comparison import published_cells as published_cells
 from .comparison import worst as worst
+from .released import CAUSES as CAUSES
 from .released import RELEASED as RELEASED
 from .released import released as released
 from .replay import Replay as Replay

@@ -17,9 +17,9 @@ from byzantium.papers import (
     Artifact,
     Comparison,
     artifact,
+    published,
     published_cells,
 )
-from byzantium.papers.published import COLLAPSED
 from byzantium.reports import repeated, tables
 from byzantium.reports.escaping import as_code, in_markdown
 from byzantium.reports.formats import how_many, markdown_table, section, surroundings
@@ -44,8 +44,8 @@ NAMES = ", ".join(f"{t.short} is `{t.kind}`" for t in TERMS if t.kind not in (""
 RULE = f"""\
 An accuracy is the mean of the last five evaluations of a run, in percent, on the test set. A cell
 **agrees** if our mean over seeds is {CRITERION}.
-A run has **collapsed** if it diverged or is at most {COLLAPSED:g} % accurate, which is guessing. A
-cell of ours that collapsed agrees if a published run of it collapsed, too: when that happens is
+A run has **collapsed** if it diverged or guesses: its accuracy is at most {published.COLLAPSED:g} %.
+A cell of ours that collapsed agrees if a published run of it collapsed, too: when that happens is
 chance. The order of two rules is compared where their published numbers, in the same setting,
 differ by more than {POINTS} points and two standard deviations over seeds.
 Names are the paper's: {NAMES}.

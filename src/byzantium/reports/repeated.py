@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from byzantium.papers import Comparison, Replay, Version, artifact, compare, published, replays
-from byzantium.papers.released import CAUSES
+from byzantium.papers import (
+    CAUSES,
+    Comparison,
+    Replay,
+    Version,
+    artifact,
+    compare,
+    published,
+    replays,
+)
 from byzantium.reports import tables
 from byzantium.reports.formats import markdown_table
 from byzantium.reports.tables import NONE, Entry, Table
@@ -153,17 +161,17 @@ def table(comparison: Comparison) -> Table:
 
 
 def _ends(replay: Replay) -> tuple[Entry, Entry, Entry, Entry]:
+    """The final accuracies, released and ours, their difference, and whether they agree."""
+    value = replay.result.accuracy
     if replay.final is None:
         cell = replay.compared.published
         last = max((line["round"] for line in replay.result.metrics), default=0)
-        value = replay.result.accuracy
-        ours = f"at round {last}" if value is None else f"{value:.2f}"
-        theirs = f"{cell.mean:.2f}" if cell else NONE
-        return Entry(theirs), Entry(ours, "" if value else "faint"), Entry(NONE), Entry(NONE)
-    theirs, ours = replay.final
+        ours = Entry(f"at round {last}", "faint") if value is None else Entry(f"{value:.2f}")
+        return Entry(f"{cell.mean:.2f}" if cell else NONE), ours, Entry(NONE), Entry(NONE)
+    theirs, counted = replay.final
     verdict = Entry("agrees", "good") if replay.agrees else Entry("differs", "bad")
-    text = f"{ours:.2f}" if replay.result.accuracy is not None else "diverged"
-    return Entry(f"{theirs:.2f}"), Entry(text), Entry(f"{ours - theirs:+.2f}"), verdict
+    ours = Entry("diverged" if value is None else f"{value:.2f}")
+    return Entry(f"{theirs:.2f}"), ours, Entry(f"{counted - theirs:+.2f}"), verdict
 
 
 def masks(store: Store) -> Iterator[str]:
