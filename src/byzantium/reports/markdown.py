@@ -44,7 +44,8 @@ NAMES = ", ".join(f"{t.short} is `{t.kind}`" for t in TERMS if t.kind not in (""
 RULE = f"""\
 An accuracy is the mean of the last five evaluations of a run, in percent, on the test set. A cell
 **agrees** if our mean over seeds is {CRITERION}.
-A run has **collapsed** if it diverged or guesses: its accuracy is at most {published.COLLAPSED:g} %.
+A run has **collapsed** if it diverged or guesses: its accuracy is at most
+{published.COLLAPSED:g} %.
 A cell of ours that collapsed agrees if a published run of it collapsed, too: when that happens is
 chance. The order of two rules is compared where their published numbers, in the same setting,
 differ by more than {POINTS} points and two standard deviations over seeds.
