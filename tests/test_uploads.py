@@ -258,7 +258,7 @@ def test_a_name_stops_nobody(name: str, tmp_path: Path) -> None:
 
 
 def test_the_name_of_a_changed_file_is_shown_as_text(tmp_path: Path) -> None:
-    X, paths = some(tmp_path)
+    _, paths = some(tmp_path)
     paths[0] = paths[0].rename(tmp_path / "eve\x1b[2J\n.safetensors")
     merged = bz.Krum(f=1)(Files(paths))
     os.utime(paths[0], ns=(1, 1))
@@ -268,7 +268,7 @@ def test_the_name_of_a_changed_file_is_shown_as_text(tmp_path: Path) -> None:
 
 
 def test_a_link_to_nowhere_and_a_pipe_stop_nobody(tmp_path: Path) -> None:
-    X, paths = some(tmp_path)
+    _, paths = some(tmp_path)
     for spoil in (lambda: paths[0].symlink_to("nowhere"), lambda: os.mkfifo(paths[0])):
         paths[0].unlink()
         spoil()
