@@ -350,7 +350,7 @@ def test_more_classes_than_samples_are_refused() -> None:
 
 @pytest.mark.usefixtures("here")
 def test_a_billion_samples_of_no_numbers_are_refused() -> None:
-    nothing = {
+    nothing: dict[str, Any] = {
         name: np.zeros((10**9, 0), dtype=np.float32)
         for name in ("x_train", "y_train", "x_test", "y_test")
     }

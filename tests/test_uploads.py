@@ -9,7 +9,7 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -269,9 +269,10 @@ def test_the_name_of_a_changed_file_is_shown_as_text(tmp_path: Path) -> None:
 
 def test_a_link_to_nowhere_and_a_pipe_stop_nobody(tmp_path: Path) -> None:
     _, paths = some(tmp_path)
-    for spoil in (lambda: paths[0].symlink_to("nowhere"), lambda: os.mkfifo(paths[0])):
+    spoils: list[Callable[[Path], None]] = [lambda path: path.symlink_to("nowhere"), os.mkfifo]
+    for spoil in spoils:
         paths[0].unlink()
-        spoil()
+        spoil(paths[0])
         out = tmp_path / "merged.safetensors"
         told = command("aggregate", "--rule", "Krum(f=1)", *paths, "-o", out).stdout
         assert "rejected: cannot be opened" in told

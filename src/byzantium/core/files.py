@@ -16,6 +16,7 @@ import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -167,7 +168,7 @@ def read_lines(path: Path, most: int, longest: int) -> Iterator[str]:
                 yield line[:-1].decode()
 
 
-def reading(path: Path, most: int | None = None) -> BinaryIO:
+def reading(path: Path, most: int | None = None) -> BufferedReader:
     """A regular file, opened for reading; pipes and devices are refused.
 
     - `path`: the file.

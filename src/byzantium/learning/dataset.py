@@ -145,7 +145,7 @@ def count_classes(name: str, *targets: Tensor) -> int:
     """
     if targets[0].is_floating_point():
         return 0
-    largest = max((int(y.max()) for y in targets if len(y)), default=0)
+    largest = max([0, *(int(y.max()) for y in targets if len(y))])
     samples = sum(map(len, targets))
     if largest >= max(samples, 1):
         raise ByzantiumError(

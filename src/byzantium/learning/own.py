@@ -70,7 +70,8 @@ def read(text: str) -> Dataset:
     The file holds the arrays x_train, y_train, x_test and y_test, and user_train if it is known to
     whom each sample belongs. Pickled data are refused. Samples of uint8 are pixels: they are
     divided by 255, and (N, height, width) or (N, height, width, channels) becomes (N, channels,
-    height, width). Whole numbers as targets are classes; other numbers mean regression.
+    height, width). Whole numbers as targets are classes, of which there are at most as many as
+    samples; other numbers mean regression.
 
     - `text`: the path of the file, or what `recorded` made of it.
 
@@ -135,6 +136,7 @@ def _arrays(path: Path, contents: bytes) -> dict[str, NDArray[Any]]:
         with np.load(io.BytesIO(contents), allow_pickle=False) as file:
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise ValueError("it is one array")
+            assert file.zip is not None
             size = sum(one.file_size for one in file.zip.infolist())
             if size > files.quarter_of_memory():
                 raise ValueError(f"they have {size} bytes, more than a quarter of the memory")
@@ -145,7 +147,7 @@ def _arrays(path: Path, contents: bytes) -> dict[str, NDArray[Any]]:
         why = " ".join(str(error).split()) or type(error).__name__
         raise ByzantiumError(f"{path} holds no arrays that can be read: {why}") from error
     except Exception as error:  # of safetensors, whose kind of error is its own
-        why = " ".join(str(error).split())
+        why = " ".join(str(error).split()) or type(error).__name__
         raise ByzantiumError(f"{path} holds no arrays that can be read: {why}") from error
 
 
