@@ -99,7 +99,7 @@ def test_nothing_but_files_is_read_and_no_pipe_waited_for(tmp_path: Path) -> Non
     opened = len(os.listdir("/proc/self/fd"))
     for path in (pipe, folder, device):
         with pytest.raises(OSError, match="it is not a file"):
-            files.read(path)
+            files.read(path, 100)
     for path in (pipe, folder):
         with pytest.raises(OSError, match=re.escape(path.name)):
             files.append(path, "text")

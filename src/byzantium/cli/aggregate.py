@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,24 @@ from byzantium.cli.main import main
 from byzantium.cli.options import Place, complete, err, members, out, plugin_option
 
 
+class Upload(click.Path):
+    """What a contributor sent: its name may hold anything, and it need not be readable.
+
+    Such a one is rejected, and stops nobody. Only what is not there at all is a mistake of the
+    user's.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, readable=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not os.path.lexists(value):
+            self.fail(f"{os.fsdecode(value)!r} does not exist.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 @main.command()
-@click.argument("files", type=Place(exists=True), metavar="FILE...", nargs=-1, required=True)
+@click.argument("files", type=Upload(), metavar="FILE...", nargs=-1, required=True)
 @click.option(
     "--rule",
     required=True,
@@ -66,7 +83,7 @@ def aggregate(
     Each FILE is the checkpoint of one contributor, in the format safetensors: a file, the index of a
     sharded checkpoint, or a folder that holds one of these. One that cannot be read, or whose names,
     shapes or dtypes differ from those of the others, is rejected and counts as one of the f bad ones.
-    Pickled files are never read, and no input is ever overwritten.
+    So is a pickled file, which is never read. No input is ever overwritten.
 
     \b
     byzantium aggregate --rule "Bucketing(s=2) >> GeometricMedian()" client_*.safetensors -o merged.safetensors

@@ -25,6 +25,8 @@ from byzantium.core.errors import ByzantiumError
 LOCK, MARK = ".lock", ".working"
 # Every BEAT seconds a mark is renewed; a process whose mark is older than STALE is taken for dead.
 BEAT, STALE = 20.0, 180.0
+# The most bytes of a mark, and of what the system says about a process.
+LARGEST = 1 << 16
 
 
 class BusyError(ByzantiumError, RuntimeError):
@@ -85,7 +87,7 @@ def at_work(folder: Path) -> bool:
     path = folder / MARK
     try:
         age = time.time() - path.stat().st_mtime
-        mark = json.loads(files.read(path))
+        mark = json.loads(files.read(path, LARGEST))
     except (OSError, ValueError, RecursionError):
         return False
     if not isinstance(mark, dict):
@@ -119,7 +121,7 @@ def _marked(path: Path) -> Iterator[None]:
 def _place() -> str | None:
     """What process numbers are valid in: this machine, since it started, and this container."""
     try:
-        boot = files.read(Path("/proc/sys/kernel/random/boot_id")).decode().strip()
+        boot = files.read(Path("/proc/sys/kernel/random/boot_id"), LARGEST).decode().strip()
         return f"{platform.node()} {boot} {os.readlink('/proc/self/ns/pid')}"
     except (OSError, ValueError):
         return None
@@ -130,7 +132,7 @@ def _started(process: Any) -> int | None:
     if not isinstance(process, int) or not 0 < process < 2**31:
         return None
     try:
-        status = files.read(Path(f"/proc/{process}/stat")).decode(errors="replace")
+        status = files.read(Path(f"/proc/{process}/stat"), LARGEST).decode(errors="replace")
         # The name, in parentheses, may hold anything; after it come the state and, later, the time.
         state, *others = status.rpartition(")")[2].split()
         return None if state in "ZX" else int(others[18])

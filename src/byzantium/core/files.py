@@ -2,10 +2,13 @@
 
 A folder of results may come from a stranger. Where we write, symbolic links are never followed;
 where we read, only regular files are opened, so that no pipe blocks and no device is read for ever.
+What is read as a whole has a largest size, which is checked on the open file: a sparse file of any
+size takes no space on the disk, but all of it in memory.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -13,6 +16,7 @@ import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -28,7 +32,7 @@ def write(path: Path, content: str | bytes) -> None:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write(Path(folder) / "a" / "note.txt", "complete")
-    ...     read(Path(folder) / "a" / "note.txt")
+    ...     read(Path(folder) / "a" / "note.txt", most=100)
     b'complete'
     """
     with writing(path) as file:
@@ -134,17 +138,68 @@ def appending(path: Path) -> TextIO:
     return os.fdopen(descriptor, "a", encoding="utf-8")
 
 
-def read(path: Path) -> bytes:
-    """The contents of a regular file."""
-    with reading(path) as file:
-        return file.read()
+def read(path: Path, most: int, *, pipe: bool = False) -> bytes:
+    """The contents of a regular file.
+
+    - `path`: the file.
+    - `most`: the most bytes that it may have.
+    - `pipe`: whether it may be a pipe instead, which only the user can have named.
+    """
+    with path.open("rb") if pipe else reading(path) as file:
+        _check_size(file, path, most)
+        content = file.read(most + 1)
+    if len(content) > most:  # a pipe has no size, and a file may have grown
+        raise _too_large(path, most)
+    return content
 
 
-def reading(path: Path) -> BinaryIO:
-    """A regular file, opened for reading; pipes and devices are refused."""
+def read_lines(path: Path, most: int, longest: int) -> Iterator[str]:
+    """The whole lines of a regular file that may be growing, one at a time.
+
+    - `path`: the file.
+    - `most`: the most bytes that it may have.
+    - `longest`: the most bytes that a line may have.
+    """
+    with reading(path, most) as file:
+        while line := file.readline(longest + 1):
+            if len(line) > longest:
+                raise OSError(errno.EFBIG, f"it has a line of more than {longest} bytes", str(path))
+            if line.endswith(b"\n"):
+                yield line[:-1].decode()
+
+
+def reading(path: Path, most: int | None = None) -> BufferedReader:
+    """A regular file, opened for reading; pipes and devices are refused.
+
+    - `path`: the file.
+    - `most`: the most bytes that it may have; by default any number.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     _only_a_file(descriptor, path)
-    return os.fdopen(descriptor, "rb")
+    file = os.fdopen(descriptor, "rb")
+    try:
+        _check_size(file, path, most)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def quarter_of_memory() -> int:
+    """The most bytes of what is loaded as a whole and may be large: a quarter of the memory.
+
+    Beside the bytes there are, for a moment, what they are decoded to and a copy of it.
+    """
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
+
+
+def _check_size(file: BinaryIO, path: Path, most: int | None) -> None:
+    if most is not None and os.fstat(file.fileno()).st_size > most:
+        raise _too_large(path, most)
+
+
+def _too_large(path: Path, most: int) -> OSError:
+    return OSError(errno.EFBIG, f"it has more than {most} bytes", str(path))
 
 
 def _only_a_file(descriptor: int, path: Path) -> None:

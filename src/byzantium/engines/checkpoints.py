@@ -6,10 +6,8 @@ executed, and its header is believed only where it fits the real size of the fil
 
 from __future__ import annotations
 
-import errno
+import hashlib
 import json
-import os
-import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,24 +17,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from byzantium.core import ByzantiumError, KindError, files
+from byzantium.engines.opened import Bytes, Opened, rejecting, shown
+from byzantium.engines.opened import UnreadableError as UnreadableError
 
-# Of a header or an index; a hundred thousand arrays need less. What is read must fit in memory.
-LARGEST_HEADER = 16 << 20
+# Bytes of all headers of a checkpoint and its index; a hundred thousand arrays need less.
+LARGEST_HEADER = 64 << 20
 MOST_DIMENSIONS = 64
 INDEX = "model.safetensors.index.json"
 WHOLE = "model.safetensors"
 PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
+PICKLE = (
+    "is a pickle by its name, and reading a pickle may execute what a stranger wrote; let its "
+    "owner convert it, safetensors.torch.save_file(torch.load(path, weights_only=True), new_path), "
+    "with pip install 'byzantium[files]'"
+)
 # The beginnings of archives of torch and of pickles themselves.
 PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
-# Nothing that a contributor did.
-OURS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-
-Bytes = NDArray[np.uint8]
-
-
-class UnreadableError(ByzantiumError):
-    """A checkpoint that cannot be used; why, as the end of a sentence that begins with its name."""
 
 
 @dataclass(frozen=True)
@@ -88,39 +84,7 @@ _EIGHTS = {
 }
 
 
-class Opened:
-    """A file that stays open, and of which any part may be read.
-
-    It is not mapped: the system ends a program that reads where a mapped file was cut off
-    meanwhile, and whoever sent the file could do that.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with files.reading(path) as file:
-            self.stat = os.fstat(file.fileno())
-            self.descriptor = os.dup(file.fileno())
-        weakref.finalize(self, os.close, self.descriptor)
-
-    def fill(self, target: NDArray[Any], offset: int) -> None:
-        """Read as many bytes as the target has, which lie one after the other."""
-        rest = target.view(np.uint8).data
-        while rest:
-            try:
-                count = os.preadv(self.descriptor, [rest], offset)
-            except OSError as error:
-                raise type(error)(error.errno, error.strerror, str(self.path)) from error
-            if not count:
-                raise ByzantiumError(f"{self.path} was cut off while it was read")
-            rest, offset = rest[count:], offset + count
-
-    def read(self, offset: int, count: int) -> Bytes:
-        raw = np.empty(count, np.uint8)
-        self.fill(raw, offset)
-        return raw
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A named array: its kind and shape, and where in which file it lies."""
 
@@ -150,27 +114,33 @@ class Entry:
 class Checkpoint:
     """The named arrays of one checkpoint, of which the headers alone are read.
 
-    path: a file, the index of a sharded checkpoint, or a folder with one of them.
+    - `path`: a file, the index of a sharded checkpoint, or a folder with one of them.
+    - `most`: the most bytes that its headers and its index may have together.
+    - `seen`: to which what tells each file that is opened from all others is added.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self, path: Path, most: int = LARGEST_HEADER, seen: set[tuple[int, int]] | None = None
+    ) -> None:
         self.entries: dict[str, Entry] = {}
-        self.stats: dict[Path, os.stat_result] = {}
-        try:
-            if path.is_dir():
-                path = path / INDEX if (path / INDEX).exists() else path / WHOLE
-            if path.name.endswith(".json"):
-                self._open_shards(path)
+        self.files: list[Opened] = []
+        self.most, self.claimed = most, 0
+        self.seen = set() if seen is None else seen
+        with rejecting():
+            first, folder = first_file(path)
+            file = self._opened(first, folder)
+            if is_index(first):
+                self._read_shards(file)
             else:
-                self.entries = self._open(path)
-        except OSError as error:
-            if error.errno in OURS:
-                raise
-            raise UnreadableError(f"cannot be opened: {error.strerror}") from error
+                self.entries = self._read_header(file)
 
     @property
-    def signature(self) -> frozenset[tuple[str, str, tuple[int, ...]]]:
-        return frozenset((name, e.kind.name, e.shape) for name, e in self.entries.items())
+    def signature(self) -> bytes:
+        """A digest of all names, shapes and dtypes."""
+        digest = hashlib.sha256()
+        for name, entry in sorted(self.entries.items()):
+            digest.update(repr((name, entry.kind.name, entry.shape)).encode())
+        return digest.digest()
 
     def differs_from(self, pattern: Mapping[str, Entry]) -> str:
         """In what, as the end of a sentence; empty where it does not."""
@@ -188,35 +158,43 @@ class Checkpoint:
                 return f"has the dtype {kinds} at {shown(name)}"
         return ""
 
+    def share(self, pattern: Mapping[str, Entry]) -> None:
+        """Take the names and shapes from a pattern that it does not differ from, to hold less."""
+        found = self.entries
+        self.entries = {
+            name: Entry(right.kind, right.shape, found[name].file, found[name].offset, right.size)
+            for name, right in pattern.items()
+        }
+
     def changed(self) -> Path | None:
         """A file of it that is no longer what it was when it was opened."""
-        for path, before in self.stats.items():
-            now = path.stat()
-            same = os.path.samestat(now, before) and now.st_size == before.st_size
-            if not same or now.st_mtime_ns != before.st_mtime_ns:
-                return path
-        return None
+        return next((file.path for file in self.files if file.changed()), None)
 
-    def _open(self, path: Path) -> dict[str, Entry]:
-        file = Opened(path)
-        self.stats[path] = file.stat
-        return read_header(file)
+    def _opened(self, path: Path, folder: Path | None) -> Opened:
+        file = Opened(path, folder)
+        self.files.append(file)
+        self.seen.add(file.identity)
+        return file
 
-    def _open_shards(self, path: Path) -> None:
-        with files.reading(path) as file:
-            self.stats[path] = os.fstat(file.fileno())
-            text = file.read(LARGEST_HEADER + 1)
-        if len(text) > LARGEST_HEADER:
-            raise UnreadableError(f"has an index of more than {LARGEST_HEADER} bytes")
-        index = _parsed(text, "index")
+    def _claim(self, size: int, what: str) -> None:
+        """Raise an error where this is more than may still be read."""
+        if size > self.most - self.claimed:
+            raise UnreadableError(f"has {what} of more than {self.most - self.claimed} bytes")
+        self.claimed += size
+
+    def _read_shards(self, file: Opened) -> None:
+        self._claim(file.size, "an index")
+        index = _parsed(file.read(0, file.size).tobytes(), "index")
         places = index.get("weight_map")
         if not isinstance(places, dict) or not all(isinstance(v, str) for v in places.values()):
             raise UnreadableError("has an index without a weight_map from names to files")
+        folder = file.path.parent
         for shard in dict.fromkeys(places.values()):
             if shard in ("", ".", "..") or set(shard) & set("/\\\0"):
                 raise UnreadableError(f"has an index that leads out of its folder: {shown(shard)}")
             try:
-                found = self._open(path.parent / shard)
+                with rejecting():
+                    found = self._read_header(self._opened(folder / shard, folder))
             except UnreadableError as error:
                 raise UnreadableError(f"has a shard {shown(shard)} that {error}") from error
             for name, entry in found.items():
@@ -229,47 +207,67 @@ class Checkpoint:
             if name not in self.entries:
                 raise UnreadableError(f"lacks {shown(name)} in its shard {shown(shard)}")
 
+    def _read_header(self, file: Opened) -> dict[str, Entry]:
+        """The arrays of a file, in the order in which they lie there."""
+        length = header_size(file)
+        self._claim(length, "a header")
+        header = _parsed(file.read(8, length).tobytes(), "header")
+        metadata = header.pop("__metadata__", {})
+        if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+            raise UnreadableError("has metadata that are not texts")
+        entries = {name: _entry(name, said, 8 + length, file) for name, said in header.items()}
+        entries = dict(sorted(entries.items(), key=lambda item: (item[1].offset, item[1].end)))
+        end = 8 + length
+        for name, entry in entries.items():
+            if entry.offset != end:
+                what = "overlaps" if entry.offset < end else "leaves a gap to"
+                raise UnreadableError(
+                    f"has a header in which {shown(name)} {what} the entry before it"
+                )
+            end = entry.end
+        if end != file.size:
+            raise UnreadableError(f"has {file.size} bytes where its header says {end}")
+        return entries
 
-def refuse_pickled(path: Path) -> None:
-    """Raise a sentence that says what to do instead."""
+
+def first_file(path: Path) -> tuple[Path, Path | None]:
+    """Which file of a checkpoint is read first, and the folder that it must not lead out of.
+
+    A file that the user named may lead anywhere.
+    """
     if path.suffix.lower() in PICKLED:
-        raise KindError(
-            f"{path} is a pickle by its name, and reading a pickle may execute what a stranger "
-            "wrote; let its owner convert it, safetensors.torch.save_file(torch.load(path, "
-            "weights_only=True), new_path), with pip install 'byzantium[files]'"
-        )
+        raise UnreadableError(PICKLE)
+    if path.is_dir():
+        return path / INDEX if (path / INDEX).exists() else path / WHOLE, path
+    return path, None
 
 
-def read_header(file: Opened) -> dict[str, Entry]:
-    """The arrays of a file, in the order in which they lie there."""
-    size = file.stat.st_size
-    start = file.read(0, min(size, 8)).tobytes()
+def is_index(path: Path) -> bool:
+    """Whether a file is by its name the index of a sharded checkpoint."""
+    return path.name.endswith(".json")
+
+
+def header_size(file: Opened) -> int:
+    """The size of the header of a file, as its first bytes say."""
+    start = file.read(0, min(file.size, 8)).tobytes()
     if start.startswith(PICKLES):
         raise UnreadableError("is a pickle or an archive of torch, which is never read")
     length = int.from_bytes(start, "little")
-    if len(start) < 8 or length > size - 8:
+    if len(start) < 8 or length > file.size - 8:
         raise UnreadableError("is not safetensors, or is cut off in its header")
-    if length > LARGEST_HEADER:
-        raise UnreadableError(f"has a header of more than {LARGEST_HEADER} bytes")
-    header = _parsed(file.read(8, length).tobytes(), "header")
-    metadata = header.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise UnreadableError("has metadata that are not texts")
-    entries = {name: _entry(name, said, 8 + length, file) for name, said in header.items()}
-    entries = dict(sorted(entries.items(), key=lambda item: (item[1].offset, item[1].end)))
-    end = 8 + length
-    for name, entry in entries.items():
-        if entry.offset != end:
-            what = "overlaps" if entry.offset < end else "leaves a gap to"
-            raise UnreadableError(f"has a header in which {shown(name)} {what} the entry before it")
-        end = entry.end
-    if end != size:
-        raise UnreadableError(f"has {size} bytes where its header says {end}")
-    return entries
+    return length
+
+
+def size_of_description(path: Path) -> int:
+    """The bytes in which a checkpoint describes its arrays: in its index, or else in its header."""
+    with rejecting():
+        first, folder = first_file(path)
+        file = Opened(first, folder)
+        return file.size if is_index(first) else header_size(file)
 
 
 def _entry(name: str, said: Any, start: int, file: Opened) -> Entry:
-    size = file.stat.st_size
+    size = file.size
     wrong = UnreadableError(f"has a header with an impossible entry for {shown(name)}")
     if not isinstance(said, dict) or said.keys() != {"dtype", "shape", "data_offsets"}:
         raise wrong
@@ -305,9 +303,9 @@ def _parsed(text: bytes, what: str) -> dict[str, Any]:
             raise UnreadableError(f"has no object of JSON as its {what}")
         value = json.loads(decoded, object_pairs_hook=_once, parse_constant=_constant)
         json.dumps(value, ensure_ascii=False).encode()  # no halves of characters
-    except UnreadableError:
+    except (UnreadableError, MemoryError):
         raise
-    except (ValueError, RecursionError) as error:
+    except Exception as error:
         raise UnreadableError(f"has no JSON in UTF-8 as its {what}") from error
     assert isinstance(value, dict)
     return value
@@ -322,11 +320,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _constant(name: str) -> None:
     raise ValueError(name)
-
-
-def shown(name: str, most: int = 100) -> str:
-    """A name that a stranger chose, as it can be printed."""
-    return repr(name if len(name) <= most else f"{name[:most]}...")
 
 
 def encode_header(entries: Mapping[str, tuple[Kind, tuple[int, ...]]], said: str) -> bytes:

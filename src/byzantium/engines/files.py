@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import statistics
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,18 +22,23 @@ from torch import Tensor
 from byzantium.aggregation import Source, column_blocks, middle
 from byzantium.core import ByzantiumError, KindError, cached_property, files, kind_of, spread
 from byzantium.engines.checkpoints import (
+    LARGEST_HEADER,
+    PICKLED,
     Checkpoint,
     Entry,
     Kind,
-    UnreadableError,
     encode_header,
-    refuse_pickled,
-    shown,
+    size_of_description,
 )
+from byzantium.engines.opened import UnreadableError, identity, named, shown
 
 Rows = NDArray[np.int64]
+T = TypeVar("T")
 # The factors of low-rank updates, as peft and others call them.
 LORA = re.compile(r"(^|[._])lora_(embedding_)?(A|B|up|down)([._]|$)")
+# How much larger the headers of a checkpoint may be than those of the base or of most: so many
+# times, because shards and their index need more, and so many bytes, for metadata.
+TIMES, MORE = 4, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -76,45 +84,83 @@ class Files(Source):
         if isinstance(paths, str | bytes | os.PathLike):
             raise KindError("Files needs a list of files, one for each contributor")
         self.paths, self.force = [Path(path) for path in paths], force
-        for path in self.paths if base is None else [*self.paths, Path(base)]:
-            refuse_pickled(path)
         self.n, self.device = len(self.paths), torch.device("cpu")
         if not self.n:
             raise ByzantiumError("Files needs at least one checkpoint, got n = 0")
         self.names = _names(self.paths)
         self.watch: Callable[[int], None] = lambda done: None
-        self.unreadable = {}
-        self.checkpoints: list[Checkpoint | None] = []
-        for i, path in enumerate(self.paths):
-            try:
-                self.checkpoints.append(Checkpoint(path))
-            except UnreadableError as error:
-                self.checkpoints.append(None)
-                self.unreadable[i] = str(error)
-        self.base = None if base is None else _opened(Path(base))
-        self.pattern = self._pattern()
+        self.unreadable: dict[int, str] = {}
+        self.seen: set[tuple[int, int]] = set()
+        for path in self.paths:
+            with suppress(OSError, ValueError):
+                self.seen.add(identity(path.stat()))
+        self.base = None if base is None else _opened(Path(base), self.seen)
+        self.most = self._largest_header()
+        right, model = self._model()
+        self.pattern: Mapping[str, Entry] = model.entries
         self.floats = {name: e for name, e in self.pattern.items() if e.kind.floating}
         self._check_pattern()
         ends = np.cumsum([0, *(entry.size for entry in self.floats.values())]).tolist()
         self.starts, self.d = dict(zip(self.floats, ends, strict=False)), ends[-1]
-        for i, checkpoint in enumerate(self.checkpoints):
-            if checkpoint and (reason := checkpoint.differs_from(self.pattern)):
-                self.unreadable[i] = reason
+        self.checkpoints = [model if i == right else self._fitting(i) for i in range(self.n)]
         kinds = {entry.kind.dtype for entry in self.floats.values()}
         only = next(iter(kinds)) if len(kinds) == 1 else torch.float32
         wide = torch.float64 in kinds
         self.dtype = torch.float64 if wide else only if only.itemsize > 1 else torch.float32
 
-    def _pattern(self) -> Mapping[str, Entry]:
-        """The entries that are right."""
+    def _largest_header(self) -> int:
+        """The most bytes of all headers of a checkpoint, which decide what it takes to read them.
+
+        Not one contributor decides it, but the base, or the median of all.
+        """
+        found = (self._tried(i, size_of_description) for i in range(self.n))
+        sizes = [size for size in found if size is not None]
+        usual = statistics.median_low(sizes or [0]) if self.base is None else self.base.claimed
+        return min(TIMES * usual + MORE, LARGEST_HEADER)
+
+    def _tried(self, row: int, look: Callable[[Path], T]) -> T | None:
+        """What is found in the checkpoint of a row; None, and why, where it cannot be read."""
+        if row in self.unreadable:
+            return None
+        try:
+            return look(self.paths[row])
+        except UnreadableError as error:
+            self.unreadable[row] = str(error)
+            return None
+
+    def _read(self, path: Path) -> Checkpoint:
+        return Checkpoint(path, self.most, self.seen)
+
+    def _signature(self, path: Path) -> bytes:
+        return self._read(path).signature
+
+    def _model(self) -> tuple[int, Checkpoint]:
+        """A checkpoint whose entries are right, and its row; the base is at -1.
+
+        Of each checkpoint only a digest is stored: one that is not right takes no memory.
+        """
         if self.base is not None:
-            return self.base.entries
-        found = [checkpoint for checkpoint in self.checkpoints if checkpoint]
-        if not found:
-            told = ", ".join(f"{self.called(i)} {why}" for i, why in self.unreadable.items())
-            raise ByzantiumError(f"no checkpoint can be read: {told}")
-        signatures = [checkpoint.signature for checkpoint in found]
-        return max(found, key=lambda one: signatures.count(one.signature)).entries
+            return -1, self.base
+        signatures = [self._tried(i, self._signature) for i in range(self.n)]
+        counts = Counter(signature for signature in signatures if signature)
+        for row, signature in enumerate(signatures):
+            if signature and counts[signature] == max(counts.values()):
+                checkpoint = self._tried(row, self._read)
+                if checkpoint and checkpoint.signature == signature:  # not changed meanwhile
+                    return row, checkpoint
+        told = ", ".join(f"{self.called(i)} {why}" for i, why in self.unreadable.items())
+        raise ByzantiumError(f"no checkpoint can be read: {told}")
+
+    def _fitting(self, row: int) -> Checkpoint | None:
+        """The checkpoint of a row; None where it cannot be read, or is not as the pattern is."""
+        checkpoint = self._tried(row, self._read)
+        if checkpoint is None:
+            return None
+        if reason := checkpoint.differs_from(self.pattern):
+            self.unreadable[row] = reason
+            return None
+        checkpoint.share(self.pattern)
+        return checkpoint
 
     def _check_pattern(self) -> None:
         if not self.floats:
@@ -164,7 +210,7 @@ class Files(Source):
                 runs.append(_Run(start, entry, entry.size))
         return runs
 
-    def _read(self, row: int, columns: slice, target: NDArray[Any]) -> None:
+    def _copy(self, row: int, columns: slice, target: NDArray[Any]) -> None:
         runs = self._runs[row]
         at = max(bisect_right(runs, columns.start, key=lambda run: run.start) - 1, 0)
         for run in runs[at:]:
@@ -179,7 +225,7 @@ class Files(Source):
         if self.base is None:
             return None
         values = torch.empty(columns.stop - columns.start, dtype=self.working).numpy()
-        self._read(-1, columns, values)
+        self._copy(-1, columns, values)
         if not np.isfinite(values).all():
             raise ByzantiumError("the base holds numbers that are not finite")
         return values
@@ -189,7 +235,7 @@ class Files(Source):
         values, based = block.numpy(), self.based(columns)
 
         def fill(k: int, _: int) -> None:
-            self._read(int(rows[k]), columns, values[k])
+            self._copy(int(rows[k]), columns, values[k])
             if based is not None:
                 values[k] -= based
 
@@ -259,7 +305,9 @@ class Merged(Mapping[str, Tensor]):
         """Raise an error if a file was changed since it was opened."""
         for checkpoint in (self.source.base, *map(self.source.checkpoint, self.rows)):
             if checkpoint and (path := checkpoint.changed()):
-                raise ByzantiumError(f"{path} was changed while it was read; nothing is written")
+                raise ByzantiumError(
+                    f"{named(path)} was changed while it was read; nothing is written"
+                )
 
     def _kind(self, name: str) -> Kind:
         return self.source.pattern[name].kind
@@ -294,18 +342,16 @@ def check_output(source: Files, path: Path) -> None:
         raise ByzantiumError(f"{path} is a folder; name a file to write")
     if not path.is_file():
         raise ByzantiumError(f"{path} is not a regular file, and is not replaced")
-    given = [path for path in source.paths if path.exists()]
-    opened = [one for one in (source.base, *source.checkpoints) if one]
-    read = [stat for one in opened for stat in one.stats.values()]
-    if any(os.path.samestat(there, stat) for stat in (*read, *(one.stat() for one in given))):
+    if identity(there) in source.seen:
         raise ByzantiumError(f"{path} is one of the files that are read, and is not overwritten")
 
 
-def _opened(base: Path) -> Checkpoint:
+def _opened(base: Path, seen: set[tuple[int, int]]) -> Checkpoint:
     try:
-        return Checkpoint(base)
+        return Checkpoint(base, seen=seen)
     except UnreadableError as error:
-        raise ByzantiumError(f"the base {base} {error}") from error
+        kind = KindError if base.suffix.lower() in PICKLED else ByzantiumError
+        raise kind(f"the base {base} {error}") from error
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
@@ -313,4 +359,4 @@ def _names(paths: Sequence[Path]) -> list[str]:
     whole = [os.path.abspath(path) for path in paths]
     folder = os.path.commonpath([os.path.dirname(path) for path in whole])
     names = [os.path.relpath(path, folder) for path in whole]
-    return [name if name.isprintable() else repr(name) for name in names]
+    return [named(name) for name in names]

@@ -15,7 +15,7 @@ import torch
 
 from byzantium import __version__
 from byzantium.aggregation import Aggregator, column_blocks
-from byzantium.core import files, spread
+from byzantium.core import spread
 from byzantium.engines.checkpoints import Checkpoint
 from byzantium.engines.files import Files, check_output
 from byzantium.guarantees import announce
@@ -106,20 +106,19 @@ def merge(
 
 def digests(checkpoints: Mapping[int, Checkpoint]) -> dict[int, dict[str, str]]:
     """The SHA-256 of each file of each checkpoint, by name."""
-    owners = [(i, path) for i, checkpoint in checkpoints.items() for path in checkpoint.stats]
+    owners = [(i, file) for i, checkpoint in checkpoints.items() for file in checkpoint.files]
 
     def digest(k: int, _: int) -> str:
-        with files.reading(owners[k][1]) as file:
-            total = hashlib.sha256()
-            while chunk := file.read(CHUNK):
-                total.update(chunk)
+        file, total = owners[k][1], hashlib.sha256()
+        for start in range(0, file.size, CHUNK):
+            total.update(file.read(start, min(CHUNK, file.size - start)).data)
         return total.hexdigest()
 
     pieces = [(k, k + 1) for k in range(len(owners))]
     found: dict[int, dict[str, str]] = defaultdict(dict)
     values = spread(digest, pieces, torch.get_num_threads())
-    for (i, path), value in zip(owners, values, strict=True):
-        found[i][path.name] = value
+    for (i, file), value in zip(owners, values, strict=True):
+        found[i][file.path.name] = value
     return found
 
 

@@ -43,6 +43,8 @@ REACH = 10.0
 ANSWER = 60.0
 # Seconds between two looks at how many processors the cluster has.
 COUNT = 5.0
+# Bytes of the word by which nodes show what they see.
+WORD = 16
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ def look(sign: Path, reply: Path, version: str) -> str:
     if version != __version__:
         return f"it has byzantium {__version__}, and the sweep was started with {version}"
     try:
-        files.write(reply, files.read(sign))
+        files.write(reply, files.read(sign, WORD))
         if files.in_use(sign):
             return ""
     except OSError as error:
@@ -194,7 +196,7 @@ class _Sign:
     """A file among the results, by which it is found out who sees them."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.word = root, secrets.token_bytes(16)
+        self.root, self.word = root, secrets.token_bytes(WORD)
 
     def __enter__(self) -> Self:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -218,7 +220,7 @@ class _Sign:
         """Raise a sentence unless what a node wrote is seen here."""
         if not trouble:
             try:
-                if files.read(reply) != self.word:
+                if files.read(reply, WORD) != self.word:
                     trouble = _not_shared(self.path, "what it wrote is something else here")
                 reply.unlink()
             except OSError as error:

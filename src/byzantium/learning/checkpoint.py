@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
+import os
 import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
@@ -19,6 +21,8 @@ logger = logging.getLogger("byzantium")
 MAGIC = b"byzantium checkpoint 1\n"
 # How many checkpoints stay in a folder: if the newest is damaged, there is the one before.
 NEWEST = 2
+# Bytes that are hashed at a time.
+CHUNK = 1 << 20
 
 State = dict[str, Any]
 
@@ -79,25 +83,54 @@ def _number(path: Path) -> int:
 def load(path: Path) -> State:
     """Read a checkpoint. Its checksum is verified, and nothing in it is ever executed.
 
-    Raises `CheckpointError` where it cannot be read, or is damaged.
+    Raises `CheckpointError` where it cannot be read, for whatever reason: it is damaged, or takes
+    more memory than there is.
     """
     try:
-        content = files.read(path)
+        with files.reading(path, files.quarter_of_memory()) as file:
+            _check_sum(file, path)
+            state = torch.load(_archive(file), weights_only=True)
+    except CheckpointError:
+        raise
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    head = len(MAGIC) + 65
-    if not content.startswith(MAGIC):
-        raise CheckpointError(f"{path} is not a checkpoint of this version")
-    if hashlib.sha256(content[head:]).hexdigest().encode() != content[len(MAGIC) : head - 1]:
-        raise CheckpointError(f"{path} is damaged: its checksum does not match")
-    try:
-        state = torch.load(io.BytesIO(content[head:]), weights_only=True)
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # torch has no kind of its own for what it refuses
-        why = str(error).strip().partition("\n")[0][:200]
+        why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
         raise CheckpointError(f"{path} does not hold a state: {why}") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"{path} does not hold a state, but {kind_of(state)}")
     return state
+
+
+def _check_sum(file: BinaryIO, path: Path) -> None:
+    """Raise an error unless a file begins as a checkpoint does, with the checksum of the rest."""
+    if file.read(len(MAGIC)) != MAGIC:
+        raise CheckpointError(f"{path} is not a checkpoint of this version")
+    said, found = file.read(65), hashlib.sha256()
+    while chunk := file.read(CHUNK):
+        found.update(chunk)
+    if found.hexdigest().encode() + b"\n" != said:
+        raise CheckpointError(f"{path} is damaged: its checksum does not match")
+
+
+def _archive(file: BinaryIO) -> io.BytesIO:
+    """The archive in a file, written anew, so that torch reads what was checked here.
+
+    Another reader of archives may find other entries in the same bytes. Entries that are compressed
+    or overlap could take a thousand times the size of the file.
+    """
+    content = io.BytesIO()
+    size = os.fstat(file.fileno()).st_size
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(content, "w") as new:
+        entries = old.infolist()
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise ValueError("it has compressed entries, which are never written")
+        if sum(entry.file_size for entry in entries) > size:
+            raise ValueError("its entries are larger than the file")
+        for entry in entries:
+            new.writestr(entry.filename, old.read(entry))
+    content.seek(0)
+    return content
 
 
 def newest(folder: Path, take: Callable[[State], None] = lambda state: None) -> State | None:

@@ -287,7 +287,7 @@ def _held(original: _Original, place: Path) -> dict[str, File] | None:
 
 
 def _contents(path: Path, called: str) -> File:
-    with path.open("rb") as stream:
+    with files.reading(path) as stream:
         return _whole(called, stream)
 
 

@@ -55,6 +55,11 @@ class Dataset:
                     f"{self.name} needs samples to {use}, and a target for each, "
                     f"got {len(x)} samples and {len(y)} targets"
                 )
+            if not x.numel() or not y.numel():
+                raise ByzantiumError(
+                    f"{self.name} needs at least one number in each sample and target to {use}, "
+                    f"got the shapes {tuple(x.shape)} and {tuple(y.shape)}"
+                )
             if not x.is_floating_point() or not x.isfinite().all():
                 raise ByzantiumError(f"{self.name} needs samples of finite numbers to {use}")
             self._check_targets(y, use)
@@ -112,8 +117,7 @@ class Dataset:
         """
         (train_x, train_y), (test_x, test_y) = (_stacked(name, part) for part in (train, test))
         if classes is None:
-            numbers = train_y.is_floating_point()
-            classes = 0 if numbers else 1 + max(int(train_y.max()), int(test_y.max()))
+            classes = count_classes(name, train_y, test_y)
         return cls(name, train_x, train_y, test_x, test_y, classes)
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Dataset:
@@ -128,6 +132,27 @@ class Dataset:
             return self
         train_x, train_y, test_x, test_y = after
         return replace(self, train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y)
+
+
+def count_classes(name: str, *targets: Tensor) -> int:
+    """How many classes some targets are of: one more than the largest label; 0 for regression.
+
+    More classes than samples are refused: a model has an output for each class, so that one label
+    of a small file would decide how much memory is taken.
+
+    >>> count_classes("mine", torch.tensor([0, 2, 1]), torch.tensor([2]))
+    3
+    """
+    if targets[0].is_floating_point():
+        return 0
+    largest = max([0, *(int(y.max()) for y in targets if len(y))])
+    samples = sum(map(len, targets))
+    if largest >= max(samples, 1):
+        raise ByzantiumError(
+            f"{name} has a label {largest}, but only {samples} samples: number its classes from 0 "
+            "without gaps; for regression, save the targets as floating-point numbers"
+        )
+    return 1 + largest
 
 
 def _stacked(name: str, pairs: Any) -> tuple[Tensor, Tensor]:

@@ -17,11 +17,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from byzantium.core import ByzantiumError, needed
-from byzantium.learning.dataset import Dataset
+from byzantium.core import ByzantiumError, files, needed
+from byzantium.learning.dataset import Dataset, count_classes
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 USERS = "user_train"
+# Bytes of the header of a file in safetensors; five arrays need less.
+LARGEST_HEADER = 1 << 20
 # How a file is written down where its path does not matter: its name, and a digest of its contents.
 RECORDED = re.compile(r"(?P<name>[^/\\\0]+\.(npz|safetensors)) sha256:(?P<digest>[0-9a-f]{16})")
 # Where the files that were written down in this process are.
@@ -68,7 +70,8 @@ def read(text: str) -> Dataset:
     The file holds the arrays x_train, y_train, x_test and y_test, and user_train if it is known to
     whom each sample belongs. Pickled data are refused. Samples of uint8 are pixels: they are
     divided by 255, and (N, height, width) or (N, height, width, channels) becomes (N, channels,
-    height, width). Whole numbers as targets are classes; other numbers mean regression.
+    height, width). Whole numbers as targets are classes, of which there are at most as many as
+    samples; other numbers mean regression.
 
     - `text`: the path of the file, or what `recorded` made of it.
 
@@ -81,7 +84,7 @@ def read(text: str) -> Dataset:
     """
     path = _found(text) if RECORDED.fullmatch(text) else Path(os.path.expanduser(text))
     try:
-        contents = path.read_bytes()
+        contents = files.read(path, files.quarter_of_memory())
     except OSError as error:
         raise ByzantiumError(f"{path} cannot be read: {error.strerror}") from error
     digest = hashlib.sha256(contents).hexdigest()
@@ -117,7 +120,7 @@ def _digest_of(path: Path) -> str:
 @functools.lru_cache(maxsize=64)
 def _digested(path: str, *status: int) -> str:
     """Many runs of a sweep have the same data: they are read once."""
-    with open(path, "rb") as file:
+    with files.reading(Path(path), files.quarter_of_memory()) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -126,11 +129,17 @@ def _arrays(path: Path, contents: bytes) -> dict[str, NDArray[Any]]:
     try:
         if path.suffix == ".safetensors":
             library = needed("safetensors.numpy", "files", f"{path.name}")
+            if int.from_bytes(contents[:8], "little") > LARGEST_HEADER:
+                raise ValueError(f"its header has more than {LARGEST_HEADER} bytes")
             held = library.load(contents)
             return {name: held[name] for name in wanted if name in held}
         with np.load(io.BytesIO(contents), allow_pickle=False) as file:
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise ValueError("it is one array")
+            assert file.zip is not None
+            size = sum(one.file_size for one in file.zip.infolist())
+            if size > files.quarter_of_memory():
+                raise ValueError(f"they have {size} bytes, more than a quarter of the memory")
             return {name: file[name] for name in wanted if name in file.files}
     except ImportError:
         raise
@@ -138,7 +147,7 @@ def _arrays(path: Path, contents: bytes) -> dict[str, NDArray[Any]]:
         why = " ".join(str(error).split()) or type(error).__name__
         raise ByzantiumError(f"{path} holds no arrays that can be read: {why}") from error
     except Exception as error:  # of safetensors, whose kind of error is its own
-        why = " ".join(str(error).split())
+        why = " ".join(str(error).split()) or type(error).__name__
         raise ByzantiumError(f"{path} holds no arrays that can be read: {why}") from error
 
 
@@ -151,8 +160,7 @@ def _dataset(path: Path, arrays: Mapping[str, NDArray[Any]], digests: Mapping[st
         raise ByzantiumError(
             f"{path}: y_train and y_test must both hold classes or both hold numbers"
         )
-    numbers = y[0].is_floating_point()
-    classes = 0 if numbers else 1 + max((int(part.max()) for part in y if len(part)), default=0)
+    classes = count_classes(str(path), *y)
     users = _targets(path, USERS, arrays[USERS]) if USERS in arrays else None
     return Dataset(path.stem, x[0], y[0], x[1], y[1], classes, digests, users)
 

@@ -25,6 +25,19 @@ if TYPE_CHECKING:
     from byzantium.learning.simulation import Simulation
 
 
+@contextmanager
+def _refusing(name: str) -> Iterator[None]:
+    """Whatever goes wrong with a part is an error of the checkpoint."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__} {error}".partition("\n")[0][:200]
+        raise CheckpointError(f"its {name} cannot be used: {why}") from error
+
+
+@_refusing("state")
 def check(training: Simulation, state: State) -> History:
     """The history of this state; a `CheckpointError` unless the simulation can go on from it."""
     history = check_result(training, state)
@@ -46,6 +59,7 @@ def check(training: Simulation, state: State) -> History:
     return history
 
 
+@_refusing("state")
 def check_result(training: Simulation, state: State) -> History:
     """The same for the result of a finished simulation, which is its model and its history."""
     fingerprint = state.get("fingerprint")
@@ -85,16 +99,6 @@ def like(value: Any, template: Any, name: str) -> None:
 
 def _form(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.shape, tensor.dtype, tensor.layout, tensor.device
-
-
-@contextmanager
-def _refusing(name: str) -> Iterator[None]:
-    """Whatever goes wrong with a part is an error of the checkpoint."""
-    try:
-        yield
-    except Exception as error:
-        why = f"{type(error).__name__} {error}".partition("\n")[0][:200]
-        raise CheckpointError(f"its {name} cannot be used: {why}") from error
 
 
 # -- parts --------------------------------------------------------------------------------------

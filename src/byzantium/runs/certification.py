@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # The input that was found, beside the other files of the job.
 INPUT = "input.npy"
+# Its most bytes: ten thousand gradients of the linear model need less.
+LARGEST_INPUT = 1 << 26
 # Of the run whose gradients are among the honest vectors: its rounds, and the most workers.
 ROUNDS, MOST = 3, 500
 
@@ -203,8 +205,8 @@ def finding(result: Result) -> Finding:
         if name not in summary:
             raise ByzantiumError(f"{result.folder / SUMMARY} has no {name}")
     try:
-        rows = np.load(io.BytesIO(files.read(path)), allow_pickle=False)
-    except Exception as wrong:  # whatever it is that a stranger made it trip over
+        rows = np.load(io.BytesIO(files.read(path, LARGEST_INPUT)), allow_pickle=False)
+    except Exception as wrong:  # decoders have errors of many kinds
         raise ByzantiumError(f"{path} cannot be read: {runs.records.why(wrong)}") from wrong
     if rows.ndim != 2 or len(rows) != job.n or rows.dtype != np.float64:
         raise ByzantiumError(f"{path} does not hold {job.n} vectors")

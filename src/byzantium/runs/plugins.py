@@ -28,6 +28,7 @@ from byzantium.core import (
     Members,
     Plugin,
     check_dataclass,
+    files,
     kind_of,
     notation,
     offered_as,
@@ -40,6 +41,9 @@ GROUP = "byzantium.plugins"
 # How a plugin is written down in a run: its name, and a digest of its source.
 PLUGINS_USED = "The plugins that it uses, by name and digest; it finds them out by itself."
 RECORDED = re.compile(r"(?P<name>[^/\\\x00-\x1f]{1,200}) (?P<digest>sha256:[0-9a-f]{64})")
+
+# The most bytes of a file with source code.
+LARGEST_SOURCE = 1 << 24
 
 # What is loaded in this process, by what is written down of it.
 _loaded: dict[str, Plugin] = {}
@@ -83,7 +87,7 @@ def load_plugin(path: str | os.PathLike[str]) -> Plugin:
     """
     place = Path(os.path.expanduser(path)).absolute()
     try:
-        source = place.read_bytes()
+        source = files.read(place, LARGEST_SOURCE, pipe=True)
     except OSError as error:
         raise ByzantiumError(f"the plugin {path} cannot be read: {error.strerror}") from error
     plugin = Plugin(place.name, f"sha256:{hashlib.sha256(source).hexdigest()}", str(place))
@@ -129,7 +133,8 @@ def _load_entry(entry: importlib.metadata.EntryPoint) -> Plugin:
             f"{kind_of(module)}"
         )
     version = entry.dist.version if entry.dist is not None else "?"
-    plugin = Plugin(entry.name, f"sha256:{_digest_of_package(module, version)}")
+    with _told(entry.name):
+        plugin = Plugin(entry.name, f"sha256:{_digest_of_package(module, version)}")
     return _loaded.get(str(plugin)) or _take(plugin, module)
 
 
@@ -166,12 +171,12 @@ def _digest_of_package(module: ModuleType, version: str) -> str:
     top = sys.modules[module.__name__.partition(".")[0]]
     roots = [Path(root) for root in getattr(top, "__path__", [])]
     if roots:
-        files = [(file.relative_to(root), file) for root in roots for file in root.rglob("*.py")]
+        sources = [(file.relative_to(root), file) for root in roots for file in root.rglob("*.py")]
     else:
-        files = [(Path(top.__name__), Path(top.__file__))] if top.__file__ else []
+        sources = [(Path(top.__name__), Path(top.__file__))] if top.__file__ else []
     digest = hashlib.sha256(version.encode())
-    for name, file in sorted(files):
-        content = file.read_bytes()
+    for name, file in sorted(sources):
+        content = files.read(file, LARGEST_SOURCE)
         digest.update(f"\n{name.as_posix()} {len(content)}\n".encode() + content)
     return digest.hexdigest()
 

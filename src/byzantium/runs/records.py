@@ -11,7 +11,7 @@ import re
 import reprlib
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,10 @@ Metrics = dict[str, Any]
 # The most characters that a sentence about an error and a configuration have.
 LONGEST_SENTENCE, LONGEST_CONFIGURATION = 600, 16000
 CUT = "..."
+# The most bytes of a file with one record, such as a summary; of a sweep; of all metrics of a job,
+# and of one line of them.
+LARGEST_RECORD, LARGEST_SWEEP = 1 << 20, 1 << 24
+LARGEST_METRICS, LONGEST_LINE = 1 << 28, 1 << 22
 DIVERGED = re.compile(r"diverged in round ([0-9]{1,15})")
 
 
@@ -57,7 +61,7 @@ def read(path: Path) -> dict[str, Any]:
     {'rule': 'Krum()'}
     """
     with _reading(path):
-        return _mapping(_parsed(path, path.read_bytes().decode()))
+        return _mapping(_parsed(path, files.read(path, LARGEST_SWEEP, pipe=True).decode()))
 
 
 def configuration(path: Path) -> dict[str, Any]:
@@ -117,8 +121,8 @@ def metrics(path: Path, workers: int | None, declared: Kinds) -> list[Metrics]:
       not loaded, is in all lines of the kind that it is in the first.
     """
     with _reading(path):
-        found, last, others = _lines(path), 0, dict[str, Kind]()
-        for k, line in enumerate(found, 1):
+        found, last, others = list[Metrics](), 0, dict[str, Kind]()
+        for k, line in enumerate(_lines(path), 1):  # one at a time, so that nothing else is held
             at: Any = line.get("round")
             if not kinds.whole(at) or at <= last:
                 raise ByzantiumError(f"line {k} has the round {reprlib.repr(at)}")
@@ -132,13 +136,14 @@ def metrics(path: Path, workers: int | None, declared: Kinds) -> list[Metrics]:
                 odd = kind is kinds.shares and isinstance(value, list) and len(value) != workers
                 if odd or not kind(value):
                     raise ByzantiumError(f"line {k} has the {name[:40]} {reprlib.repr(value)}")
+            found.append(line)
         return found
 
 
 def lines(path: Path) -> list[Metrics]:
     """The whole lines of a file that may be growing; a torn last one is left out."""
     with _reading(path):
-        return _lines(path)
+        return list(_lines(path))
 
 
 def entries(path: Path) -> list[Any]:
@@ -175,7 +180,7 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, RecursionError, MemoryError) as error:
+    except Exception as error:  # decoders have errors of many kinds
         raise ByzantiumError(f"{path} cannot be read: {why(error)}") from error
 
 
@@ -202,7 +207,7 @@ def _line(text: str) -> str:
 
 
 def _text(path: Path) -> str:
-    return files.read(path).decode()
+    return files.read(path, LARGEST_RECORD).decode()
 
 
 def _parsed(path: Path, text: str) -> Any:
@@ -215,9 +220,7 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value
 
 
-def _lines(path: Path) -> list[Metrics]:
-    try:
-        text = _text(path)
-    except FileNotFoundError:
-        return []
-    return [_mapping(json.loads(line)) for line in text.split("\n")[:-1]]
+def _lines(path: Path) -> Iterator[Metrics]:
+    with suppress(FileNotFoundError):
+        for line in files.read_lines(path, LARGEST_METRICS, LONGEST_LINE):
+            yield _mapping(json.loads(line))
