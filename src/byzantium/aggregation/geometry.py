@@ -33,6 +33,7 @@ from byzantium.aggregation.points import (
     rounding,
     squared_distances,
 )
+from byzantium.aggregation.scale import MOST
 from byzantium.core import ByzantiumError
 
 logger = logging.getLogger("byzantium")
@@ -57,6 +58,9 @@ class Geometry:
     - `steps`: the matrices that make the present points from the basis, one after the other.
     - `mixing`: (points, original points), the product of all mixings so far; its rows sum to one.
     - `notes`: sentences for the report.
+
+    Inner products and squared distances are in units of the square of `unit`; distances and norms
+    are lengths as they are.
 
     >>> from byzantium.aggregation import GivenPoints, Matrix
     >>> geometry = Geometry.of(GivenPoints(Matrix(torch.tensor([[0.0, 0.0], [3.0, 4.0]]))))
@@ -122,6 +126,19 @@ class Geometry:
         if anchor not in names:
             raise ByzantiumError(f"the {anchor} is not among the points; {remedy}")
         return self.n + names.index(anchor)
+
+    @property
+    def unit(self) -> float:
+        """The length that counts as 1 in `gram` and `squared_distances`, a power of two.
+
+        It is 1 unless the vectors are so small (about 1e-135) that squares would underflow.
+        """
+        _ = self.gram  # it is chosen when they are measured
+        return self.basis.unit
+
+    def in_units(self, length: float) -> float:
+        """A given length in units of `unit`; one beyond all numbers becomes the largest of them."""
+        return min(length / self.unit, 2.0**MOST)
 
     @property
     def gram(self) -> Array:
@@ -196,6 +213,10 @@ class Geometry:
 
     def distances_to(self, weights: Array) -> Array:
         """(n,): the distance of each row to the point `weights @ points`."""
+        return self.measured_to(weights) * self.unit
+
+    def measured_to(self, weights: Array) -> Array:
+        """The same in units of `unit`: no distance but zero is too small for its inverse."""
         products = self.gram @ weights
         squares = self.gram.diagonal() - 2 * products + weights @ products
         distances: Array = np.sqrt(squares[: self.n].clip(min=0))
@@ -231,7 +252,7 @@ class Geometry:
         for columns, matrix, taken in self.basis.pieces():
             for inner, block in mixed_blocks(matrix, taken, self.matrix()):
                 rows[:, columns][:, inner] = block
-        return rows
+        return rows if self.basis.unit == 1 else rows.mul_(self.basis.unit)
 
     def rebased(self) -> Geometry:
         """The same points, as if they were the original ones."""

@@ -125,7 +125,7 @@ class GeometricMedian(Weighting):
         return self.start == "zero"
 
     def weights(self, geometry: Geometry) -> Array:
-        objective = SumOfDistances(geometry, self.smoothing)
+        objective = SumOfDistances(geometry, geometry.in_units(self.smoothing))
         if self.steps is None:
             return objective.minimise()
         medoid = int(np.sqrt(geometry.squared_distances).sum(axis=1).argmin())
