@@ -33,7 +33,7 @@ from byzantium.aggregation.points import (
     rounding,
     squared_distances,
 )
-from byzantium.aggregation.scale import MOST
+from byzantium.aggregation.scale import MOST, SMALL
 from byzantium.core import ByzantiumError
 
 logger = logging.getLogger("byzantium")
@@ -206,10 +206,12 @@ class Geometry:
     @property
     def norms(self) -> Array:
         """(n,): the norms of the rows, for steps whose `needs_origin` is True."""
-        origin = self.origin
-        if not self.steps and self.basis.norms is not None:
-            return self.basis.norms
-        return self.distances_to(self.at(origin))
+        origin, norms = self.origin, self.basis.norms
+        if self.steps or norms is None:
+            return self.distances_to(self.at(origin))
+        # Of norms near zero the squares may have underflowed; then there is another unit.
+        known = np.median(norms) >= SMALL or self.unit == 1
+        return norms if known else self.distances_to(self.at(origin))
 
     def distances_to(self, weights: Array) -> Array:
         """(n,): the distance of each row to the point `weights @ points`."""

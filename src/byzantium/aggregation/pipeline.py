@@ -58,7 +58,7 @@ def admit(
     stages = check_sizes(stages, n)
     largest = LARGEST_NORM.get(source.dtype, LARGEST_NORM_NARROW)
     steps = [step for stage in stages for step in stage.expansion]
-    origin, honest = any(step.needs_origin for step in steps), honest_of(steps, n)
+    origin, honest = any(s.needs_origin for s in steps), lambda: honest_of(stages, n)
     anchors: dict[str, Tensor | None] = {"origin": None} if origin else {}
     if centre is not None:
         if centre.shape != (source.dimension,):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from types import MappingProxyType, ModuleType
 
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from byzantium.aggregation import plain
 from byzantium.aggregation.plain import column_blocks, mixed_blocks
-from byzantium.aggregation.scale import SMALL, SMALL_SQUARE, Scale
+from byzantium.aggregation.scale import SMALL_SQUARE, Scale
 from byzantium.aggregation.sources import Matrix, Rows, Source
 from byzantium.core import fork_safe
 
@@ -231,7 +231,8 @@ class GivenPoints(Points):
     - `rows`: the indices of those that take part, in order; by default all.
     - `norms`: their norms, if they are known.
     - `anchors`: points beside the rows, by name: "origin" (None) and "centre" (a vector).
-    - `honest`: how many of the rows are honest at least; by default, the smallest majority.
+    - `honest`: tells how many of the rows are honest at least; by default, the smallest majority.
+      It is called only where rows cannot be told apart otherwise.
 
     >>> from byzantium.aggregation import Matrix
     >>> points = GivenPoints(Matrix(torch.tensor([[1.0, 0.0], [0.0, 2.0]])))
@@ -245,17 +246,21 @@ class GivenPoints(Points):
         rows: Rows | None = None,
         norms: Array | None = None,
         anchors: Mapping[str, Tensor | None] = MappingProxyType({}),
-        honest: int | None = None,
+        honest: Callable[[], int] | None = None,
     ) -> None:
         self.source = source
         self.rows = np.arange(source.n) if rows is None else rows
+        self.norms = norms
         self.anchors = anchors
         self.n, self.dtype = len(self.rows), source.working
-        self.honest = self.n // 2 + 1 if honest is None else min(honest, self.n)
+        self._honest = honest
         self._central: int | None = None
         self._scale: Scale | None = None
-        # Norms whose squares may have underflowed are as good as unknown.
-        self.norms = None if norms is None or np.median(norms) < SMALL else norms
+
+    @property
+    def honest(self) -> int:
+        """How many of the rows are honest at least."""
+        return self.n // 2 + 1 if self._honest is None else min(self._honest(), self.n)
 
     @property
     def first_reference(self) -> int:
@@ -296,6 +301,9 @@ class GivenPoints(Points):
                 block[which] += reference * larger
             yield columns, block, rows, reference if relative else None
 
+    def pieces(self) -> Iterator[tuple[slice, Tensor, Rows]]:
+        return self.source.pieces(self.rows) if self._scale is None else super().pieces()
+
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """The rows as they were given, copied in small blocks."""
         for outer, matrix, rows in self.source.pieces(self.rows):
@@ -304,18 +312,19 @@ class GivenPoints(Points):
 
     def _settled(self, gram: Array) -> bool:
         """By the coordinate-wise median: a row near it, and a radius around it; see `scale`."""
-        squares = np.sort(squared_distances(gram)[: self.n, : self.n], axis=1)[:, self.honest - 1]
+        n, honest = self.n, self.honest
+        squares = np.sort(squared_distances(gram)[:n, :n], axis=1)[:, honest - 1]
         best = int(squares.argmin())
         lost = blurred(math.sqrt(gram[best, best]), squares[best])
         # The squares of all dtypes but float64 are far from underflow.
         if not lost and (squares[best] >= SMALL_SQUARE or self.dtype != torch.float64):
             return False
         sizes = self.source.total(self._sizes())
-        self._scale = Scale.of(sizes, self.n, self.honest)
+        self._scale = Scale.of(sizes, n, honest)
         if self._scale is None and not lost:
             return False
         self.unit = 1.0 if self._scale is None else self._scale.unit
-        self._central, self._hasty = int(sizes[: self.n].argmin()), None
+        self._central, self._hasty = int(sizes[:n].argmin()), None
         return True
 
     def _sizes(self) -> Array:
