@@ -312,15 +312,14 @@ class GivenPoints(Points):
 
     def _settled(self, gram: Array) -> bool:
         """By the coordinate-wise median: a row near it, and a radius around it; see `scale`."""
-        n, honest = self.n, self.honest
-        squares = np.sort(squared_distances(gram)[:n, :n], axis=1)[:, honest - 1]
-        best = int(squares.argmin())
-        lost = blurred(math.sqrt(gram[best, best]), squares[best])
-        # The squares of all dtypes but float64 are far from underflow.
-        if not lost and (squares[best] >= SMALL_SQUARE or self.dtype != torch.float64):
-            return False
+        n = self.n
+        reach = medians(squared_distances(gram)[:n, :n])
+        best = int(reach.argmin())
+        lost = blurred(math.sqrt(gram[best, best]), reach[best])
+        if not lost and self.dtype != torch.float64:
+            return False  # the squares of all other dtypes are far from underflow
         sizes = self.source.total(self._sizes())
-        self._scale = Scale.of(sizes, n, honest)
+        self._scale = Scale.of(sizes, n, self.honest)
         if self._scale is None and not lost:
             return False
         self.unit = 1.0 if self._scale is None else self._scale.unit

@@ -6,12 +6,12 @@ a million times larger. So vectors that are nearly as small are measured in a un
 power of two, and no bit of the results changes otherwise.
 
 The unit follows from a *radius* that f bad vectors cannot choose: the distance from the
-coordinate-wise median within which as many vectors lie as are honest at least. Vectors outside it
-are at most f, and in the way: 1e150, the largest that is admitted, is no square in units of 1e-170.
-Those more than about 1e270 times the radius away are therefore brought nearer, in the direction of
-one vector that is inside. That does no harm: what is proved of a rule holds wherever f vectors are.
-If in truth some of them are honest, then so many bad ones are inside that nobody can tell, and the
-result must be near the others, within a few times the radius, in either case.
+coordinate-wise median within which the smallest majority of the vectors lies. Others may be in the
+way: 1e150, the largest that is admitted, has no square in units of 1e-170. Vectors more than about
+1e295 times the radius away are therefore brought nearer, in the direction of one that is inside;
+but never those of the n - f nearest. So they are at most f, and what is proved of a rule holds
+wherever f vectors are. If in truth some of them are honest, then so many bad ones are among the
+nearest that nobody can tell, and the result must be close to these in either case.
 
 Distances that are smaller than the radius by many orders of magnitude may still underflow: honest
 vectors vary at least by a share of the radius, and what is far below their variation never matters.
@@ -30,7 +30,7 @@ Array = NDArray[np.float64]
 SMALL, SMALL_SQUARE = 2.0**-450, 2.0**-900
 # In the new unit the radius is 1. If there are larger distances than LARGEST, it is smaller, but
 # not below LEAST; these and the others are exponents of two.
-LEAST, LARGEST = -400, 500
+LEAST, LARGEST = -480, 500
 # No number of a vector, nor a factor, is larger than this.
 MOST = 1000
 # An exponent below that of all numbers, for zero.
@@ -46,10 +46,10 @@ class Scale:
     - `factors`: (n,), powers of two up to 1, by which the difference of each row to the reference
       is shortened; 1 but for rows that are extremely far away.
 
-    >>> sizes = np.array([3e-170, 1e-170, 2e-170, 1e-164, 1e120, 1e-170])
+    >>> sizes = np.array([3e-170, 1e-170, 2e-170, 1e-164, 1e140, 1e-170])
     >>> scale = Scale.of(sizes, 5, 3)
     >>> scale.exponent, scale.reference, (scale.factors == 1).tolist()
-    (563, 1, [True, True, True, True, False])
+    (83, 1, [True, True, True, True, False])
     """
 
     exponent: int
@@ -63,20 +63,17 @@ class Scale:
         sizes: distances from the coordinate-wise median: of the n rows, of the anchors, and at last
         of the origin, whether or not it is an anchor.
         """
-        rows, beside = sizes[:n], sizes[n:-1]
-        radius = np.partition(rows, honest - 1)[honest - 1]
-        measured = sizes[:-1]
-        smallest = radius if radius > 0 else measured[measured > 0].min(initial=np.inf)
-        if smallest >= SMALL:
+        rows, points = sizes[:n], sizes[:-1]
+        radius, largest = np.sort(rows)[[n // 2, honest - 1]]
+        if (radius if radius > 0 else points[points > 0].min(initial=np.inf)) >= SMALL:
             return None
         exponents = np.where(sizes > 0, np.frexp(sizes)[1], NOTHING)
-        top = int(exponents[:-1].max())
-        # Where so many rows are equal, none is brought nearer: who is inside is beyond doubt.
-        base = int(np.frexp(radius)[1]) if radius > 0 else top - (LARGEST - LEAST)
+        top, origin = int(exponents[:-1].max()), int(exponents[-1])
+        # Where a majority is equal, all that is not is as large as can be.
+        base = int(np.frexp(radius)[1]) if radius > 0 else top - LARGEST + LEAST
         exponent = max(min(-base, LARGEST - top), LEAST - base)
-        anchored = int(exponents[n:-1].max(initial=NOTHING)) if beside.size else NOTHING
-        exponent = min(exponent, LARGEST - anchored, MOST - int(exponents[-1]), MOST)
-        exponent = max(exponent, 0)
+        fixed = max(int(np.frexp(largest)[1]), int(exponents[n:-1].max(initial=NOTHING)))
+        exponent = max(0, min(exponent, LARGEST - fixed, MOST - origin, MOST))
         beyond = np.maximum(exponents[:n] + exponent - LARGEST, 0)
         return cls(exponent, int(rows.argmin()), np.ldexp(1.0, -beyond))
 
@@ -90,8 +87,8 @@ class Scale:
 
         weights: (..., points), the rows before the anchors.
         """
-        moved = weights[..., : len(self.factors)] * (1 - self.factors)
-        weights = weights.copy()
-        weights[..., : len(self.factors)] -= moved
-        weights[..., self.reference] += moved.sum(axis=-1)
+        n, weights = len(self.factors), weights.copy()
+        moved = (weights[..., :n] * (1 - self.factors)).sum(axis=-1)
+        weights[..., :n] *= self.factors
+        weights[..., self.reference] += moved
         return weights
