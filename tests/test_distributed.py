@@ -93,6 +93,21 @@ def test_every_rule_and_pipeline_is_what_it_is_in_one_process(
             assert torch.equal(one[f"{k} drawn"], drawn.get_state())
 
 
+def test_rows_whose_squares_underflow_are_what_they_are_in_one_process(
+    worlds: Callable[[int, str], Seen],
+) -> None:
+    seen, X, larger = worlds(9, "tiny"), world.tiny(9), 2.0**570
+    for k, rule in enumerate(world.TINY):
+        theirs = copy.deepcopy(rule).explain(X)
+        found, weights, mixing = same([one[f"{k} explained"] for one in seen])
+        assert torch.equal(same([one[str(k)] for one in seen]), found)
+        assert torch.allclose(found * larger, theirs.aggregate * larger, rtol=1e-9, atol=1e-9)
+        assert torch.allclose(weights, theirs.weights, atol=1e-9)
+        assert torch.allclose(mixing, theirs.mixing, atol=1e-9)
+        # All but the two bad ones are at most 13 from zero, in these units.
+        assert float((found * larger).norm()) <= 13, rule
+
+
 FORMS = [
     pytest.param(9, "forms", [members.Rule(rule, None) for rule in world.FEW], id="a few rules"),  # type: ignore[arg-type]
     pytest.param(N, "all forms", members.RULES, id="every rule", marks=pytest.mark.slow),

@@ -92,6 +92,33 @@ def forms_of(rules: Sequence[bz.Aggregator], rank: int, n: int) -> Seen:
     return seen
 
 
+def tiny(n: int) -> Tensor:
+    """Rows whose squares underflow, and two that are a million and 1e300 times larger."""
+    X = 2.0**-570 * inputs.gaussian(n, 90)
+    X[0] *= 1e6
+    X[n // 2] *= 1e300
+    return X
+
+
+TINY = [
+    bz.Krum(f=2),
+    bz.GeometricMedian(),
+    bz.AgnosticClipping(f=2),
+    bz.CenteredClipping(radius=2.0**-569),
+    bz.NearestNeighborMixing(f=2) >> bz.TrimmedMean(f=2),
+    bz.AdaptiveClipping(f=2) >> bz.Krum(f=2),
+]
+
+
+def swept_tiny(rank: int, n: int) -> Seen:
+    seen: Seen = {}
+    for k, rule in enumerate(TINY):
+        report = explain_all_reduce(tiny(n)[rank], copy.deepcopy(rule))
+        seen[str(k)] = robust_all_reduce(tiny(n)[rank], copy.deepcopy(rule))
+        seen[f"{k} explained"] = [report.aggregate, report.weights, report.mixing]
+    return seen
+
+
 FEW = [bz.Krum(f=1), bz.GeometricMedian(), bz.CenteredClipping(radius=2.0), bz.Median()]
 
 
@@ -343,6 +370,7 @@ class Largest(bz.MatrixRule):
 
 SCENARIOS: dict[str, Callable[[int, int], Seen]] = {
     "sweep": partial(swept, BUCKETED),
+    "tiny": swept_tiny,
     "whole sweep": partial(swept, members.EVERYTHING),
     "forms": partial(forms_of, FEW),
     "all forms": partial(forms_of, [member.rule for member in members.RULES]),

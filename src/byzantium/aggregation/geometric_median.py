@@ -36,6 +36,8 @@ class SumOfDistances:
 
     h is the identity; with smoothing, Huber's function, which is quadratic below it. The minimiser
     is the fixed point of Weiszfeld's iteration with w_i ~ 1 / max(smoothing, ||z - x_i||).
+
+    - `smoothing`: in the unit of the geometry.
     """
 
     def __init__(self, geometry: Geometry, smoothing: float) -> None:
@@ -47,7 +49,7 @@ class SumOfDistances:
         """One step of Weiszfeld's iteration; at a point itself, of Vardi and Zhang's."""
         pull = np.zeros(len(weights))
         with np.errstate(divide="ignore"):
-            pull[: self.n] = 1 / self.geometry.distances_to(weights).clip(min=self.smoothing)
+            pull[: self.n] = 1 / self.geometry.measured_to(weights).clip(min=self.smoothing)
         here = np.isinf(pull)
         if not here.any():
             return pull / pull.sum()

@@ -33,6 +33,7 @@ from byzantium.aggregation.points import (
     rounding,
     squared_distances,
 )
+from byzantium.aggregation.scale import MOST, SMALL
 from byzantium.core import ByzantiumError
 
 logger = logging.getLogger("byzantium")
@@ -57,6 +58,9 @@ class Geometry:
     - `steps`: the matrices that make the present points from the basis, one after the other.
     - `mixing`: (points, original points), the product of all mixings so far; its rows sum to one.
     - `notes`: sentences for the report.
+
+    Inner products and squared distances are in units of the square of `unit`; distances and norms
+    are lengths as they are.
 
     >>> from byzantium.aggregation import GivenPoints, Matrix
     >>> geometry = Geometry.of(GivenPoints(Matrix(torch.tensor([[0.0, 0.0], [3.0, 4.0]]))))
@@ -124,6 +128,19 @@ class Geometry:
         return self.n + names.index(anchor)
 
     @property
+    def unit(self) -> float:
+        """The length that counts as 1 in `gram` and `squared_distances`, a power of two.
+
+        It is 1 unless the vectors are so small (about 1e-135) that squares would underflow.
+        """
+        _ = self.gram  # it is chosen when they are measured
+        return self.basis.unit
+
+    def in_units(self, length: float) -> float:
+        """A given length in units of `unit`; one beyond all numbers becomes the largest of them."""
+        return min(length / self.unit, 2.0**MOST)
+
+    @property
     def gram(self) -> Array:
         r"""Inner products (points, points), :math:`\langle p_i - r, p_j - r \rangle`.
 
@@ -189,13 +206,19 @@ class Geometry:
     @property
     def norms(self) -> Array:
         """(n,): the norms of the rows, for steps whose `needs_origin` is True."""
-        origin = self.origin
-        if not self.steps and self.basis.norms is not None:
-            return self.basis.norms
-        return self.distances_to(self.at(origin))
+        origin, norms = self.origin, self.basis.norms
+        if self.steps or norms is None:
+            return self.distances_to(self.at(origin))
+        # Of norms near zero the squares may have underflowed; then there is another unit.
+        known = np.median(norms) >= SMALL or self.unit == 1
+        return norms if known else self.distances_to(self.at(origin))
 
     def distances_to(self, weights: Array) -> Array:
         """(n,): the distance of each row to the point `weights @ points`."""
+        return self.measured_to(weights) * self.unit
+
+    def measured_to(self, weights: Array) -> Array:
+        """The same in units of `unit`: no distance but zero is too small for its inverse."""
         products = self.gram @ weights
         squares = self.gram.diagonal() - 2 * products + weights @ products
         distances: Array = np.sqrt(squares[: self.n].clip(min=0))
@@ -231,7 +254,7 @@ class Geometry:
         for columns, matrix, taken in self.basis.pieces():
             for inner, block in mixed_blocks(matrix, taken, self.matrix()):
                 rows[:, columns][:, inner] = block
-        return rows
+        return rows if self.basis.unit == 1 else rows.mul_(self.basis.unit)
 
     def rebased(self) -> Geometry:
         """The same points, as if they were the original ones."""

@@ -22,7 +22,7 @@ from byzantium.aggregation.geometry import Geometry, vectors_of
 from byzantium.aggregation.points import Array, GivenPoints, row_norms
 from byzantium.aggregation.report import Report, rejections
 from byzantium.aggregation.sources import Source, as_source
-from byzantium.aggregation.stage import Stage
+from byzantium.aggregation.stage import Stage, honest_of
 from byzantium.core import ByzantiumError, KindError, Stateful, TooManyRejected, fork_safe, kind_of
 
 logger = logging.getLogger("byzantium")
@@ -58,7 +58,7 @@ def admit(
     stages = check_sizes(stages, n)
     largest = LARGEST_NORM.get(source.dtype, LARGEST_NORM_NARROW)
     steps = [step for stage in stages for step in stage.expansion]
-    origin = any(step.needs_origin for step in steps)
+    origin, honest = any(s.needs_origin for s in steps), lambda: honest_of(stages, n)
     anchors: dict[str, Tensor | None] = {"origin": None} if origin else {}
     if centre is not None:
         if centre.shape != (source.dimension,):
@@ -67,7 +67,7 @@ def admit(
                 f"dimension {source.dimension}; reset() forgets it"
             )
         anchors["centre"] = source.part(centre)
-    points = GivenPoints(source, readable, anchors=anchors)
+    points = GivenPoints(source, readable, None, anchors, honest)
     within, unknown = bound <= largest, readable.size and source.norms is None  # a bound may be NaN
     if not within and unknown and any(step.measures for step in steps):
         within = source.presumed(points.longest() <= largest)
@@ -76,7 +76,7 @@ def admit(
         norms = row_norms(source, readable)
         usable, nonsense = norms <= largest, f"not finite, or of norm above {largest:g}"
         reasons |= dict.fromkeys(readable[~usable].tolist(), nonsense)
-        points = GivenPoints(source, readable[usable], norms[usable], anchors)
+        points = GivenPoints(source, readable[usable], norms[usable], anchors, honest)
     if reasons:
         bounds = [stage.bad for stage in stages if stage.bad is not None]
         allowed = min(bounds, default=n // 2)
@@ -328,10 +328,10 @@ class Aggregator(Stage, Stateful):
         aggregate, weights, points, geometry, reasons = self._run(source, generator, explain=True)
         n, rows = source.n, points.rows
         known = np.full(geometry.points, np.nan) if weights is None else weights
-        original = known @ geometry.mixing
+        original = points.given(known @ geometry.mixing)
         worker_weights, mixing = np.zeros(n), np.zeros((geometry.n, n))
         worker_weights[rows] = original[: points.n]
-        mixing[:, rows] = geometry.mixing[: geometry.n, : points.n]
+        mixing[:, rows] = points.given(geometry.mixing[: geometry.n])[:, : points.n]
         return Report(
             source.result(aggregate, rows),
             torch.from_numpy(worker_weights),

@@ -168,6 +168,8 @@ class CoordinateWise(Rule):
             backend(matrix).central_mean(
                 matrix, rows, mixing, kept, self.nearest, aggregate[columns], share
             )
+        if points.unit != 1:
+            aggregate.mul_(points.unit)
         if share is None:
             return aggregate, None
         anchors = np.zeros(geometry.points - geometry.n)  # they supply nothing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from typing import Self
 
@@ -72,3 +73,16 @@ class Stage(Formula):
         step = copy.copy(self)
         object.__setattr__(step, "f", self.bad - rejected)
         return step
+
+
+def honest_of(steps: Sequence[Stage], n: int) -> int:
+    """How many of n vectors must be honest for a pipeline of these steps to promise anything.
+
+    >>> from byzantium import Bucketing, CenteredClipping, GeometricMedian, Krum
+    >>> steps = [Krum(f=5)], [Bucketing(s=2), GeometricMedian()], [CenteredClipping(radius=1)]
+    >>> [honest_of(some, 25) for some in steps]
+    [20, 13, 23]
+    """
+    largest = getattr(steps[-1], "delta_max", 1 / 2)
+    bounds = [step.bad for step in steps if step.bad is not None]
+    return n - max(0, min([math.ceil(largest * n) - 1, *bounds]))

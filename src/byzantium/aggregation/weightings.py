@@ -81,8 +81,11 @@ class Krum(Weighting):
         nearest = np.sort(geometry.squared_distances, axis=1)[:, 1 : neighbours + 1]
         # In units in which the m-th smallest of the rows' largest squares is from 1 to 4, the m-th
         # score is at least 1 and finite: one that underflows is among the m, one that overflows is
-        # not. An even power of two changes no bit of the others.
-        _, exponent = np.frexp(np.partition(nearest[:, -1], self.m - 1)[self.m - 1])
+        # not. An even power of two changes no bit of the others. Where that square is zero, only
+        # scores of zero may be below 1.
+        largest = nearest[:, -1]
+        unit = np.partition(largest, self.m - 1)[self.m - 1] or largest[largest > 0].min(initial=1)
+        _, exponent = np.frexp(unit)
         with np.errstate(over="ignore", under="ignore"):
             nearest = np.ldexp(nearest, -2 * ((exponent - 1) // 2))
             scores = (nearest ** (self.power / 2)).sum(axis=1)
@@ -125,7 +128,7 @@ class GeometricMedian(Weighting):
         return self.start == "zero"
 
     def weights(self, geometry: Geometry) -> Array:
-        objective = SumOfDistances(geometry, self.smoothing)
+        objective = SumOfDistances(geometry, geometry.in_units(self.smoothing))
         if self.steps is None:
             return objective.minimise()
         medoid = int(np.sqrt(geometry.squared_distances).sum(axis=1).argmin())

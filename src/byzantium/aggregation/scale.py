@@ -1,0 +1,94 @@
+"""The unit in which tiny vectors are measured, so that no square underflows.
+
+float64 holds numbers down to 5e-324, but squares only of numbers above 1e-154: of smaller vectors,
+all squared distances would be zero, and a rule could not tell the honest ones from others that are
+a million times larger. So vectors that are nearly as small are measured in a unit of their own, a
+power of two, and no bit of the results changes otherwise.
+
+The unit follows from a *radius* that f bad vectors cannot choose: the distance from the
+coordinate-wise median within which the smallest majority of the vectors lies. Others may be in the
+way: 1e150, the largest that is admitted, has no square in units of 1e-170. Vectors more than about
+1e295 times the radius away are therefore brought nearer, in the direction of one that is inside;
+but never those of the n - f nearest. So they are at most f, and what is proved of a rule holds
+wherever f vectors are. If in truth some of them are honest, then so many bad ones are among the
+nearest that nobody can tell, and the result must be close to these in either case.
+
+Distances that are smaller than the radius by many orders of magnitude may still underflow: honest
+vectors vary at least by a share of the radius, and what is far below their variation never matters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+# Squares of distances above SMALL, also of many columns together, lose nothing to underflow.
+SMALL, SMALL_SQUARE = 2.0**-450, 2.0**-900
+# In the new unit the radius is 1. If there are larger distances than LARGEST, it is smaller, but
+# not below LEAST; these and the others are exponents of two.
+LEAST, LARGEST = -480, 500
+# No number of a vector, nor a factor, is larger than this.
+MOST = 1000
+# An exponent below that of all numbers, for zero.
+NOTHING = -1100
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How tiny rows are measured: times a power of two, and those far away brought nearer.
+
+    - `exponent`: of the power of two that the rows are multiplied by, from 0 to 1000.
+    - `reference`: a row that most of the others are around.
+    - `factors`: (n,), powers of two up to 1, by which the difference of each row to the reference
+      is shortened; 1 but for rows that are extremely far away.
+
+    >>> sizes = np.array([3e-170, 1e-170, 2e-170, 1e-164, 1e140, 1e-170])
+    >>> scale = Scale.of(sizes, 5, 3)
+    >>> scale.exponent, scale.reference, (scale.factors == 1).tolist()
+    (83, 1, [True, True, True, True, False])
+    """
+
+    exponent: int
+    reference: int
+    factors: Array
+
+    @classmethod
+    def of(cls, sizes: Array, n: int, honest: int) -> Scale | None:
+        """The scale for n rows, of which at least so many are honest; None if none is needed.
+
+        sizes: distances from the coordinate-wise median: of the n rows, of the anchors, and at last
+        of the origin, whether or not it is an anchor.
+        """
+        rows, points = sizes[:n], sizes[:-1]
+        radius, largest = np.sort(rows)[[n // 2, honest - 1]]
+        if (radius if radius > 0 else points[points > 0].min(initial=np.inf)) >= SMALL:
+            return None
+        exponents = np.where(sizes > 0, np.frexp(sizes)[1], NOTHING)
+        top, origin = int(exponents[:-1].max()), int(exponents[-1])
+        # Where a majority is equal, all that is not is as large as can be.
+        base = int(np.frexp(radius)[1]) if radius > 0 else top - LARGEST + LEAST
+        exponent = max(min(-base, LARGEST - top), LEAST - base)
+        fixed = max(int(np.frexp(largest)[1]), int(exponents[n:-1].max(initial=NOTHING)))
+        exponent = max(0, min(exponent, LARGEST - fixed, MOST - origin, MOST))
+        beyond = np.maximum(exponents[:n] + exponent - LARGEST, 0)
+        return cls(exponent, int(rows.argmin()), np.ldexp(1.0, -beyond))
+
+    @property
+    def unit(self) -> float:
+        """The length that counts as 1."""
+        return 2.0**-self.exponent
+
+    def given(self, weights: Array) -> Array:
+        """The weights of the rows as they were given, from those of the rows as they are measured.
+
+        weights: (..., points), the rows before the anchors.
+        """
+        n, weights = len(self.factors), weights.copy()
+        moved = (weights[..., :n] * (1 - self.factors)).sum(axis=-1)
+        weights[..., :n] *= self.factors
+        weights[..., self.reference] += moved
+        return weights
