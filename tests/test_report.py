@@ -64,7 +64,7 @@ def lay(store: Store, job: Job, summary: dict[str, Any] | None, evaluations: int
 
 def metrics(job: Job, k: int) -> dict[str, Any]:
     if not isinstance(job, Run):
-        return {"round": 20, "error": 1.0, "deviation": 0.1}
+        return {"round": 20 * k, "error": 1.0, "deviation": 0.1}
     weights = [round(1 / job.n + 0.01 * ((worker + k) % 3), 6) for worker in range(job.n)]
     measures = {"loss": 2 / k, "train_loss": 2.1 / k, "distance": 0.5, "spread": float("nan")}
     return {"round": 30 * k, "accuracy": 20.0 * k, **measures, "weights": weights}
@@ -619,3 +619,24 @@ def test_lines_that_coincide_are_zoomed_to(browser: Browser, tmp_path: Path) -> 
     assert 85 < low < 91
     assert 94 < high <= 100
     page.page.context.close()
+
+
+@pytest.mark.parametrize("evaluations", [4, 20])
+def test_the_page_names_the_unheard_once_there_are_enough_evaluations(
+    browser: Browser, tmp_path: Path, evaluations: int
+) -> None:
+    """Attackers have all the weight, and take turns."""
+    store, run = Store(tmp_path), Run(rule="Krum()", attack="LabelFlip()", n=25, f=5)
+    lay(store, run, {"accuracy": 10.0}, evaluations)
+    path = store.folder(run) / METRICS
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for k, line in enumerate(lines):
+        line["weights"] = [float(worker == 20 + k % 5) for worker in range(25)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = opened(browser, report.write(store, [], tmp_path / "report.html")).page
+    assert "had 100.0 % of the weight" in page.inner_text("#share")
+    said = page.inner_text("#suspicion")
+    if evaluations < 5:
+        assert said == "The weights of so few evaluations do not show who went unheard."
+    else:
+        assert "0 are attackers and 20 honest" in said

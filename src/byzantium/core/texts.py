@@ -22,7 +22,14 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same for a text of ours in several lines, whose line breaks stay."""
+    r"""The same for a text of ours in several lines, whose line breaks stay.
+
+    - `text`: a text that may quote others.
+
+    >>> print(printable_lines("fixed: Krum()\x1b[2J\nvaries: attack"))
+    fixed: Krum()\x1b[2J
+    varies: attack
+    """
     return "\n".join(map(printable, re.split(r"\r?\n", text)))
 
 
