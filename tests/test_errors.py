@@ -69,7 +69,7 @@ CALLING: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: bz.Mean()(torch.ones(3, 2).to_sparse()),
         TypeError,
-        "updates must be a dense tensor, got layout torch.sparse_coo",
+        "updates must be a dense tensor, got a tensor of layout torch.sparse_coo",
     ),
     (lambda: bz.Mean()(torch.ones(0, 2)), ValueError, "at least one vector, got n = 0"),
     (
