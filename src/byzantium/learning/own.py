@@ -128,9 +128,9 @@ def _arrays(path: Path, contents: bytes) -> dict[str, NDArray[Any]]:
             library = needed("safetensors.numpy", "files", f"{path.name}")
             held = library.load(contents)
             return {name: held[name] for name in wanted if name in held}
+        if not zipfile.is_zipfile(io.BytesIO(contents)):
+            raise ValueError("it is no .npz file, an archive that numpy.savez writes")
         with np.load(io.BytesIO(contents), allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("it is one array")
             return {name: file[name] for name in wanted if name in file.files}
     except ImportError:
         raise
