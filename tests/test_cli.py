@@ -100,6 +100,9 @@ def test_a_configuration_file_is_a_run_and_the_command_line_goes_first() -> None
     ("command", "sentence"),
     [
         (["run", "--ruel", "Mean()"], "No such option"),
+        (["run", "--lr", "0.1"], "No such option '--lr'. Did you mean '--learning-rate' or "),
+        (["run", "--lr=0.1"], "Did you mean '--learning-rate' or '--local-rate'?"),
+        (["run", "--hb"], "No such option '--hb'. Did you mean '--heavy-ball'?"),
         (["run", "--rule", "Krun()"], "did you mean 'Krum'?"),
         (["run", "--data", "mnits"], "did you mean 'mnist'?"),
         (["run", "--rounds", "many"], "not a valid integer"),

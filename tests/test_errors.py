@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import traceback
 from collections.abc import Callable
 
 import inputs
@@ -14,6 +15,7 @@ from members import EVERYTHING, MIXINGS, N
 
 import byzantium as bz
 from byzantium.aggregation import subset
+from byzantium.aggregation.sources import ROW
 
 BUILDING: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: bz.Krum(f=-1), ValueError, "Krum needs f >= 0, got f=-1"),
@@ -53,6 +55,58 @@ BUILDING: list[tuple[Callable[[], object], type[Exception], str]] = [
         TypeError,
         "Krum(f=1) is a rule and ends a pipeline; mixings come before it",
     ),
+    (lambda: bz.Krum(), TypeError, "Krum needs f, how many vectors may be bad, at least 0"),  # type: ignore[call-arg]
+    (lambda: bz.Bucketing(), TypeError, "Bucketing needs s, how many vectors a bucket has, at"),  # type: ignore[call-arg]
+    (lambda: bz.CenteredClipping(steps=1), TypeError, "CenteredClipping needs radius, the length"),  # type: ignore[call-arg]
+    (lambda: bz.Tuned(), TypeError, "Tuned needs attack, the attack to tune"),  # type: ignore[call-arg]
+    (lambda: bz.Krum(5, f=5), TypeError, "Krum is given the parameter f twice"),  # type: ignore[misc]
+    (lambda: bz.Krum(1, 2, 3, 4), TypeError, "Krum takes at most 3 parameters, got 4"),  # type: ignore[call-arg]
+    (
+        lambda: bz.Krum(f=1, powr=2),  # type: ignore[call-arg]
+        TypeError,
+        "Krum has no parameter 'powr'; did you mean 'power'?",
+    ),
+    (
+        lambda: bz.Median(torch.ones(3, 2)),
+        TypeError,
+        "Median takes no parameters, got 1: write Median() and call the result",
+    ),
+    (
+        lambda: bz.Bucketing(s=2) >> bz.Median,
+        TypeError,
+        ">> joins objects, but Median is a class: write Median()",
+    ),
+    (
+        lambda: bz.Bucketing(s=2) >> bz.Krum,
+        TypeError,
+        ">> joins objects, but Krum is a class: write Krum(f=...)",
+    ),
+    (
+        lambda: bz.Bucketing >> bz.Median(),
+        TypeError,
+        ">> joins objects, but Bucketing is a class: write Bucketing(s=...)",
+    ),
+    (lambda: bz.NearestNeighborMixing >> bz.Median, TypeError, "NearestNeighborMixing is a class"),
+    (
+        lambda: bz.Tuned(bz.InnerProduct),  # type: ignore[arg-type]
+        TypeError,
+        "Tuned needs an Attack for attack, got the class InnerProduct: write InnerProduct(...)",
+    ),
+    (
+        lambda: bz.guarantees.guarantee(bz.Median, 10, 2),  # type: ignore[arg-type]
+        TypeError,
+        "guarantee needs an Aggregator for rule, got the class Median: write Median(...)",
+    ),
+    (
+        lambda: bz.guarantees.certify(bz.Median, 10, 2),  # type: ignore[arg-type]
+        TypeError,
+        "an attack needs an Aggregator for rule, got the class Median: write Median(...)",
+    ),
+    (
+        lambda: bz.learning.Server(torch.nn.Linear(1, 1), bz.Median, None),  # type: ignore[arg-type]
+        TypeError,
+        "Server needs an Aggregator for rule, got the class Median: write Median(...)",
+    ),
 ]
 
 CALLING: list[tuple[Callable[[], object], type[Exception], str]] = [
@@ -69,9 +123,25 @@ CALLING: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: bz.Mean()(torch.ones(3, 2).to_sparse()),
         TypeError,
-        "updates must be a dense tensor, got layout torch.sparse_coo",
+        "updates must be a dense tensor, got a tensor of layout torch.sparse_coo",
     ),
     (lambda: bz.Mean()(torch.ones(0, 2)), ValueError, "at least one vector, got n = 0"),
+    (lambda: bz.Mean()([1.0, 2.0]), ValueError, "one row per worker, got 2 numbers"),
+    (
+        lambda: bz.Mean()([[1.0, 2.0], [3.0]]),
+        ValueError,
+        "vector 1 has the shape (1,) instead of (2,)",
+    ),
+    (lambda: bz.Mean()(["ab", "cd"]), TypeError, f"vector 0 is a str, but must be {ROW}"),
+    (lambda: bz.Mean()([torch.ones(2), None]), TypeError, "vector 1 is a NoneType, but must be an"),
+    (lambda: bz.Mean()([torch.nn.Linear(1, 1)]), TypeError, "vector 0 is a Linear, but must be an"),
+    (
+        lambda: bz.Mean()([torch.nn.Linear(1, 1).parameters()] * 3),
+        TypeError,
+        "vector 0 is a generator, but must be an array, a list of numbers or of arrays, or a map",
+    ),
+    (lambda: bz.Mean()([([1.0], [2.0])]), TypeError, "vector 0 holds a list at 0, but must be"),
+    (lambda: bz.Mean()([torch.ones(1), bz.Mean]), TypeError, "vector 1 is the class Mean, but"),
     (
         lambda: bz.Krum(f=5)(torch.ones(9, 2)),
         ValueError,
@@ -119,6 +189,46 @@ def test_the_sentence(attempt: Callable[[], object], kind: type[Exception], sent
     with pytest.raises(kind, match=re.escape(sentence)) as error:
         attempt()
     assert "\n" not in str(error.value)
+
+
+NEAR = {
+    "Krumm": "Krum",
+    "KRUM": "Krum",
+    "Trimmedmean": "TrimmedMean",
+    "geometric_median": "GeometricMedian",
+    "ByzantineError": "ByzantiumError",
+}
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_an_unknown_name_gets_the_nearest_one(name: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(bz, name)
+    expected = f"module 'byzantium' has no attribute '{name}'; did you mean '{NEAR[name]}'?"
+    shown = "".join(traceback.format_exception_only(caught.value))
+    assert shown == f"AttributeError: {expected}\n"  # to which Python adds no second hint
+    assert not hasattr(bz, name)
+    with pytest.raises(AttributeError, match=r"'byzantium.threats' has no attribute 'Mimik'; did"):
+        _ = bz.threats.Mimik  # type: ignore[attr-defined]
+
+
+def test_a_name_that_is_like_no_other_gets_no_hint() -> None:
+    with pytest.raises(AttributeError, match=r"^module 'byzantium' has no attribute 'qqqqq'$"):
+        _ = bz.qqqqq  # type: ignore[attr-defined]
+
+
+def test_what_a_mistake_in_a_class_says_is_not_changed() -> None:
+    class Broken(bz.Attack):
+        def __init__(self) -> None:
+            len(3)  # type: ignore[arg-type]
+
+        def vectors(self, scene: bz.Scene) -> torch.Tensor:
+            return scene.honest
+
+    with pytest.raises(TypeError, match="object of type 'int' has no len"):
+        Broken()
+    with pytest.raises(TypeError, match="Can't instantiate abstract class Mixing"):
+        bz.Mixing()  # type: ignore[abstract]
 
 
 @pytest.mark.parametrize("member", EVERYTHING, ids=members.name)

@@ -129,6 +129,14 @@ def test_bytes_that_are_no_arrays_are_one_sentence(name: str, content: bytes) ->
         load(name)
 
 
+@pytest.mark.parametrize("content", [b"x_train,y_train\n1,2\n", b"", b"\x93NUMPY", b"PK\x03\x04"])
+def test_what_is_no_npz_file_is_called_that(content: bytes) -> None:
+    Path("my.npz").write_bytes(content)
+    with pytest.raises(bz.ByzantiumError, match=r"my.npz holds .*: it is no .npz file") as caught:
+        load("my.npz")
+    assert "pickle" not in str(caught.value)
+
+
 def test_nothing_pickled_is_executed() -> None:
     class Evil:
         def __reduce__(self) -> tuple[Any, tuple[str]]:

@@ -3,100 +3,173 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from byzantium.core import KindError, kind_of
+from byzantium.core import KindError, kind_of, shown
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+# Of the other dtypes, those whose numbers can be read one by one.
+COUNTERS = (
+    *(torch.bool, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+)
+# The forms of a row, as messages call them.
+ARRAY, NUMBERS, LIST, MAPPING = "an array", "a list of numbers", "a list of arrays", "a mapping"
+
+Item = TypeVar("Item", bound=Hashable)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One of the named arrays that a vector consists of; `start` is its first column."""
+    """One of the named arrays that a vector consists of; `start` is its first column.
+
+    device: where the tensor is; None for an array of NumPy.
+    """
 
     key: Any
     shape: tuple[int, ...]
     dtype: torch.dtype
-    of_numpy: bool
+    device: torch.device | None
     start: int
 
     @property
     def size(self) -> int:
         return math.prod(self.shape)
 
+    def made(self, values: Tensor) -> Any:
+        """An array like this one, with other numbers."""
+        array = values.to(self.dtype).reshape(self.shape)
+        return array.cpu().numpy() if self.device is None else array.to(self.device)
+
 
 @dataclass(frozen=True)
 class Row:
     """The named arrays of one row.
 
-    form:  the type in which they were given, a mapping or a sequence; None for a single array.
+    form:  what the row is: `ARRAY`, `NUMBERS`, `LIST` or `MAPPING`.
+    kind:  the type in which they were given.
     fault: why there are none, as the end of a sentence.
     """
 
     arrays: Mapping[Any, Any]
-    form: type | None
+    form: str
+    kind: type
     fault: str = ""
 
     @classmethod
     def of(cls, row: Any) -> Row:
-        form: type | None = type(row)
+        """What a row holds. A row that holds no numbers, or trips whoever reads it, has a fault."""
+        try:
+            return cls._of(row)
+        except Exception as error:  # whatever a row of a stranger makes NumPy, torch or us raise
+            return cls({}, "", type(row), f"cannot be read: {type(error).__name__}")
+
+    @classmethod
+    def _of(cls, row: Any) -> Row:
         if _is_array(row):
-            arrays, form = {0: row}, None
+            arrays, form = {0: row}, ARRAY
         elif isinstance(row, Mapping):
-            arrays = dict(row)
+            arrays, form = dict(row), MAPPING
+        elif are_numbers(row):
+            arrays, form = {0: np.array([float(number) for number in row])}, NUMBERS
         elif isinstance(row, list | tuple):
-            arrays = dict(enumerate(row))
+            arrays, form = dict(enumerate(row)), LIST
         else:
-            return cls({}, None, f"is {kind_of(row)}")
+            return cls({}, "", type(row), f"is {kind_of(row)}")
         for key, array in arrays.items():
-            if not _is_array(array):
-                return cls({}, None, f"holds {kind_of(array)} at {key!r}")
-            if _dtype(array) is None:
-                return cls({}, None, f"holds numbers of the kind {array.dtype} at {key!r}")
-        return cls(arrays, form)
+            if fault := fault_of(array):
+                found = f"is {fault}" if form == ARRAY else f"holds {fault} at {shown(key)}"
+                return cls({}, "", type(row), found)
+            if isinstance(array, np.ndarray):
+                arrays[key] = np.asarray(array)  # of NumPy's own class: matrices are never flat
+        return cls(arrays, form, type(row))
 
     def rebuilt(self, arrays: Mapping[Any, Any]) -> Any:
         """Other arrays in the form of this row."""
         ordered = {key: arrays[key] for key in self.arrays}
-        if self.form is None:
+        if self.form == ARRAY:
             return ordered[0]
-        if issubclass(self.form, Mapping):
-            return self.form(ordered) if issubclass(self.form, dict) else ordered
-        return tuple(ordered.values()) if issubclass(self.form, tuple) else list(ordered.values())
+        if self.form == MAPPING:
+            return _mapping_like(self.kind, ordered)
+        values = ordered[0].tolist() if self.form == NUMBERS else list(ordered.values())
+        return tuple(values) if issubclass(self.kind, tuple) else values
 
     @property
-    def signature(self) -> tuple[tuple[Any, tuple[int, ...], torch.dtype | None], ...]:
-        return tuple((key, tuple(a.shape), _dtype(a)) for key, a in self.arrays.items())
+    def signature(self) -> Hashable:
+        """What rows must have in common; the order of the entries does not matter."""
+        return self.form, frozenset(
+            (key, tuple(array.shape), _dtype(array), isinstance(array, Tensor))
+            for key, array in self.arrays.items()
+        )
 
-    def differs_from(self, pattern: Row) -> str:
+    @property
+    def style(self) -> Hashable:
+        """What rows may differ in, but the result has: type, order and devices."""
+        return self.kind, tuple(
+            (type(key), key, array.device if isinstance(array, Tensor) else None)
+            for key, array in self.arrays.items()
+        )
+
+    def differs_from(self, pattern: Row, also_in_form: bool = True) -> str:
         """How it differs, as the end of a sentence; empty if it does not."""
         if self.fault:
             return self.fault
+        if also_in_form and self.form != pattern.form:
+            return f"is {self.form} instead of {pattern.form}"
         for key in pattern.arrays.keys() - self.arrays.keys():
-            return f"lacks the entry {key!r}"
+            return f"lacks the entry {shown(key)}"
         for key in self.arrays.keys() - pattern.arrays.keys():
-            return f"has an entry {key!r} that the others lack"
+            return f"has an entry {shown(key)} that the others lack"
         for key, array in pattern.arrays.items():
             other = self.arrays[key]
+            at = f" at {shown(key)}" if pattern.form in (LIST, MAPPING) else ""
             if tuple(other.shape) != tuple(array.shape):
-                shapes = f"{tuple(other.shape)} instead of {tuple(array.shape)}"
-                return f"has the shape {shapes} at {key!r}"
+                shape = shown(tuple(other.shape))
+                return f"has the shape {shape} instead of {tuple(array.shape)}{at}"
             if _dtype(other) != _dtype(array):
-                return f"has the dtype {other.dtype} instead of {array.dtype} at {key!r}"
+                return f"has the dtype {other.dtype} instead of {array.dtype}{at}"
+            if also_in_form and isinstance(other, Tensor) != isinstance(array, Tensor):
+                return f"has {_library(other)} instead of {_library(array)}{at}"
         return ""
 
 
+def _mapping_like(kind: type, entries: dict[Any, Any]) -> Mapping[Any, Any]:
+    """A mapping of a type; a dict where it is no kind of dict, or cannot be made empty."""
+    if not issubclass(kind, dict):
+        return entries
+    try:
+        made = kind()
+        made.update(entries)
+    except Exception:
+        return entries
+    return made
+
+
 def commonest(rows: Sequence[Row]) -> Row:
-    """The row whose keys, shapes and dtypes most have; of several, the first."""
-    signatures = [frozenset(row.signature) if not row.fault else None for row in rows]
-    counts = [signatures.count(s) if s is not None else 0 for s in signatures]
-    return rows[counts.index(max(counts))]
+    """The row that is like most: in its signature and, among those with it, in its style.
+
+    Of several, it is the first; one without a fault, if there is one.
+    """
+    usable = [row for row in rows if not row.fault]
+    if not usable:
+        return rows[0]
+    signatures = [row.signature for row in usable]
+    most = _most(signatures)
+    alike = [row for row, one in zip(usable, signatures, strict=True) if one == most]
+    styles = [row.style for row in alike]
+    return alike[styles.index(_most(styles))]
+
+
+def _most(items: Sequence[Item]) -> Item:
+    counts = Counter(items)
+    return max(counts, key=counts.__getitem__)
 
 
 def columns_of(pattern: Row) -> tuple[list[Entry], list[Entry], int]:
@@ -105,8 +178,8 @@ def columns_of(pattern: Row) -> tuple[list[Entry], list[Entry], int]:
     for key, array in pattern.arrays.items():
         dtype = _dtype(array)
         assert dtype is not None
-        of_numpy = not isinstance(array, Tensor)
-        entry = Entry(key, tuple(array.shape), dtype, of_numpy, start)
+        device = array.device if isinstance(array, Tensor) else None
+        entry = Entry(key, tuple(array.shape), dtype, device, start)
         if dtype in FLOATS:
             floats.append(entry)
             start += entry.size
@@ -117,6 +190,65 @@ def columns_of(pattern: Row) -> tuple[list[Entry], list[Entry], int]:
     return floats, counters, start
 
 
+def are_numbers(values: Any) -> bool:
+    """Whether a list or tuple holds Python's own numbers, perhaps some of NumPy's among them.
+
+    >>> are_numbers([1.0, 2]), are_numbers([np.ones(2)]), are_numbers([True]), are_numbers([])
+    (True, False, False, False)
+    """
+    return (
+        isinstance(values, list | tuple)
+        and any(type(value) in (int, float) for value in values)
+        and all(isinstance(value, int | float | np.floating | np.integer) for value in values)
+        and not any(isinstance(value, bool) for value in values)
+    )
+
+
+def fault_of(array: Any) -> str:
+    """Why the numbers of an array cannot be read where they are, as a noun; empty if they can.
+
+    >>> fault_of(torch.ones(2)), fault_of(torch.ones(2).to_sparse())
+    ('', 'a tensor of layout torch.sparse_coo')
+    """
+    if not _is_array(array) or isinstance(array, np.ma.MaskedArray):
+        return kind_of(array)
+    if isinstance(array, Tensor) and (fault := _tensor_fault(array)):
+        return fault
+    return "" if _dtype(array) is not None else f"numbers of the kind {_named(array.dtype)}"
+
+
+def _tensor_fault(tensor: Tensor) -> str:
+    # A class of its own may hold its numbers anywhere, and do anything when it is read.
+    if type(tensor) not in (Tensor, torch.nn.Parameter):
+        return kind_of(tensor)
+    if tensor.is_nested or tensor.is_quantized:
+        return f"a {'nested' if tensor.is_nested else 'quantized'} tensor"
+    if any(getattr(tensor, "names", ())):  # torch had them up to 2.12, and cannot reshape them
+        return "a tensor with named dimensions"
+    if tensor.layout != torch.strided:
+        return f"a tensor of layout {tensor.layout}"
+    if tensor.is_meta or (tensor.device.type == "cpu" and not _is_stored(tensor)):
+        return "a tensor without data"
+    return ""
+
+
+def _is_stored(tensor: Tensor) -> bool:
+    """Whether all numbers of a tensor lie in its memory, which may have been released."""
+    if not tensor.numel() or not tensor.data_ptr():
+        return not tensor.numel()
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = tensor.storage_offset() + sum((size - 1) * step for size, step in steps)
+    return (last + 1) * tensor.itemsize <= tensor.untyped_storage().nbytes()
+
+
+def _named(dtype: Any) -> str:
+    return "void" if getattr(dtype, "kind", "") == "V" else str(dtype)  # fields have any names
+
+
+def _library(array: Any) -> str:
+    return "a tensor of torch" if isinstance(array, Tensor) else "an array of NumPy"
+
+
 def _is_array(value: Any) -> bool:
     return isinstance(value, Tensor | np.ndarray | np.generic)
 
@@ -124,9 +256,7 @@ def _is_array(value: Any) -> bool:
 def _dtype(array: Any) -> torch.dtype | None:
     """The dtype of an array as torch names it; None for texts, objects and complex numbers."""
     if isinstance(array, Tensor):
-        dtype = array.dtype
-        counts = not (dtype.is_floating_point or dtype.is_complex)
-        return dtype if counts or dtype in FLOATS else None
+        return array.dtype if array.dtype in (*FLOATS, *COUNTERS) else None
     if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
         return None
     return getattr(torch, array.dtype.newbyteorder("=").name, None)
@@ -139,6 +269,7 @@ def flat(array: Any) -> Any:
 def copy_into(values: Any, target: Tensor) -> None:
     """Copy values into a tensor of a working dtype; by NumPy where possible."""
     if isinstance(values, Tensor):
+        values = values.resolve_neg()  # NumPy does not know of numbers that are still to be negated
         if values.device.type != "cpu":
             target.copy_(values)
             return
@@ -148,7 +279,8 @@ def copy_into(values: Any, target: Tensor) -> None:
         else:
             values = values.numpy()
     if target.device.type != "cpu":
-        target.copy_(torch.from_numpy(np.ascontiguousarray(values)))
+        native = values.dtype.newbyteorder("=")
+        target.copy_(torch.from_numpy(np.ascontiguousarray(values, dtype=native)))
     else:
         np.copyto(target.numpy(), values, casting="same_kind")
 
@@ -159,7 +291,9 @@ def middle(arrays: Sequence[Any]) -> Any:
     >>> middle([torch.tensor([1, 7]), torch.tensor([2, 7]), torch.tensor([99, 8])])
     tensor([2, 7])
     """
-    stacked = np.stack([a.cpu().numpy() if isinstance(a, Tensor) else a for a in arrays])
+    stacked = np.stack(
+        [a.resolve_neg().cpu().numpy() if isinstance(a, Tensor) else a for a in arrays]
+    )
     ordered = np.sort(stacked, axis=0)
     low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
     # The floor of (low + high) / 2, which the sum itself might overflow.

@@ -293,14 +293,14 @@ class Aggregator(Stage, Stateful):
     ) -> Any:
         """Aggregate n vectors into one.
 
-        - `updates`: the vectors: one matrix (n, d) of torch or NumPy, or a sequence of n vectors,
-          of n mappings of named arrays (state dicts) or of n lists of arrays. Entries of whole
+        - `updates`: one matrix (n, d) of torch or NumPy, or a sequence of n arrays, of n lists of
+          numbers or arrays, or of n mappings of named arrays (state dicts). Entries of whole
           numbers (counters) take no part in distances; their result is their median, rounded down.
         - `generator`: what random mixings draw from; None means the operating system's entropy.
         - `base`: a vector, such as the current model, that is subtracted from each vector first and
           added to the result.
-        - `strict`: if True, vectors that differ in keys, shapes or dtypes are an error. If False,
-          those that differ from most are rejected, as are those that are not finite.
+        - `strict`: if True, vectors that differ in form, keys, shapes or dtypes are an error. If
+          False, those that differ from most are rejected, as are those that are not finite.
 
         Returns one vector, of the form, dtypes and device of those that went in.
         """

@@ -15,12 +15,28 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byzantium.aggregation.arrays import FLOATS, Row, columns_of, commonest, copy_into, flat, middle
+from byzantium.aggregation.arrays import (
+    FLOATS,
+    Row,
+    are_numbers,
+    columns_of,
+    commonest,
+    copy_into,
+    fault_of,
+    flat,
+    middle,
+)
 from byzantium.aggregation.plain import column_blocks
-from byzantium.core import ByzantiumError, KindError, kind_of, spread
+from byzantium.core import ByzantiumError, KindError, TooManyRejected, kind_of, spread
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
+
+# Rules need n x n numbers, 8 GiB for so many rows. Where there are more, and so many times more
+# than a row has numbers, a matrix of few workers and many parameters was transposed.
+MANY_ROWS = 1 << 15
+ROWS_PER_COLUMN = 10
+ROW = "an array, a list of numbers or of arrays, or a mapping of named arrays such as a state dict"
 
 
 class Source(ABC):
@@ -77,7 +93,7 @@ class Source(ABC):
 
     def relative_to(self, base: Any) -> Source:
         """A source of the same vectors minus a base, which has the form of one vector."""
-        return _relative(self, Vectors([base]))
+        return _relative(self, base)
 
     def pieces(self, rows: Rows) -> Iterator[tuple[slice, Tensor, Rows]]:
         """All columns in blocks: which columns, a matrix with them, which of its rows to use."""
@@ -136,17 +152,17 @@ class Matrix(Source):
     """
 
     def __init__(self, updates: Tensor) -> None:
-        if updates.layout != torch.strided:
-            raise KindError(f"updates must be a dense tensor, got layout {updates.layout}")
         if updates.dtype not in FLOATS:
             raise KindError(
                 f"updates must be float16, bfloat16, float32 or float64, got {updates.dtype}"
             )
+        if fault := fault_of(updates):
+            raise KindError(f"updates must be a dense tensor, got {fault}")
         if updates.ndim != 2:
             raise ByzantiumError(
                 f"updates must have shape (n, d), one row per worker, got {tuple(updates.shape)}"
             )
-        self.updates = updates.detach()
+        self.updates = updates.detach().resolve_neg()
         self.n, self.d = updates.shape
         self.dtype, self.device = updates.dtype, updates.device
         self.unreadable = {}
@@ -170,8 +186,8 @@ class Vectors(Source):
     """n mappings, sequences or single arrays, of NumPy or torch, which are read where they are.
 
     - `rows`: the n mappings, sequences or arrays.
-    - `like`: a row whose keys, shapes and dtypes all others must have; by default those that most
-      rows have.
+    - `like`: a row whose form, keys, shapes and dtypes all others must have; by default those that
+      most rows have.
     - `strict`: whether a row that differs is an error; otherwise it is unreadable.
 
     The columns are the floating-point entries, one after the other. Entries of whole numbers and
@@ -183,21 +199,27 @@ class Vectors(Source):
         self.n = len(rows)
         found = [Row.of(row) for row in rows]
         pattern = Row.of(like) if like is not None else commonest(found)
-        if pattern.fault:
-            raise KindError(f"updates must hold arrays of numbers, but one of them {pattern.fault}")
-        self.pattern = pattern
-        self.floats, self.counters, self.d = columns_of(pattern)
+        if like is not None and pattern.fault:
+            raise KindError(f"like {pattern.fault}, but must be {ROW}")
         self.unreadable = {}
         for i, row in enumerate(found):
+            if strict and row.fault:
+                raise KindError(f"vector {i} {row.fault}, but must be {ROW}")
             if reason := row.differs_from(pattern):
                 if strict:
                     raise ByzantiumError(f"vector {i} {reason}")
                 self.unreadable[i] = reason
+        if pattern.fault:
+            raise TooManyRejected(
+                f"none of {self.n} vectors can be used; vector 0 {pattern.fault}", self.unreadable
+            )
+        self.pattern = pattern
+        self.floats, self.counters, self.d = columns_of(pattern)
         self.rows = [row.arrays for row in found]
         kinds = [entry.dtype for entry in self.floats]
         wide = torch.float64 in kinds
         self.dtype = torch.float64 if wide else kinds[0] if len(set(kinds)) == 1 else torch.float32
-        places = {array.device for array in pattern.arrays.values() if isinstance(array, Tensor)}
+        places = [entry.device for entry in self.floats if entry.device is not None]
         self.device = next(iter(places), torch.device("cpu"))
 
     def block(self, columns: slice, rows: Rows) -> Tensor:
@@ -229,17 +251,16 @@ class Vectors(Source):
         """One array after the other, so that the whole vector is never in memory twice."""
         arrays = {}
         for entry in self.floats:
-            values = part(slice(entry.start, entry.start + entry.size))
-            array = values.to(entry.dtype).reshape(entry.shape)
-            arrays[entry.key] = array.cpu().numpy() if entry.of_numpy else array
+            arrays[entry.key] = entry.made(part(slice(entry.start, entry.start + entry.size)))
         for entry in self.counters:
-            arrays[entry.key] = middle([self.rows[row][entry.key] for row in rows])
+            counted = middle([self.rows[row][entry.key] for row in rows])
+            arrays[entry.key] = counted if entry.device is None else counted.to(entry.device)
         return self.pattern.rebuilt(arrays)
 
     def relative_to(self, base: Any) -> Source:
-        if reason := Row.of(base).differs_from(self.pattern):
+        if reason := Row.of(base).differs_from(self.pattern, also_in_form=False):
             raise ByzantiumError(f"the base {reason}")
-        return _relative(self, Vectors([base]))
+        return _relative(self, base)
 
 
 class Relative(Source):
@@ -273,11 +294,12 @@ def as_source(
 ) -> Source:
     """The vectors of n workers as a `Source`, whatever form they have.
 
-    - `updates`: one matrix (n, d) of torch or NumPy; or n vectors, n mappings of named arrays
-      (state dicts), or n lists of arrays; or a `Source`.
+    - `updates`: one matrix (n, d) of torch or NumPy; or n vectors (arrays, or lists of numbers), n
+      mappings of named arrays (state dicts), or n lists of arrays; or a `Source`.
     - `base`: a vector, of the same form as the others, that is subtracted from each of them and
       added to the result.
-    - `like`: a vector whose keys, shapes and dtypes all must have; by default those that most have.
+    - `like`: a vector whose form, keys, shapes and dtypes all must have; by default those that
+      most have.
     - `strict`: whether a vector that differs in them is an error; otherwise it is rejected.
     - `names`: what messages call the vectors; by default their indices.
 
@@ -287,12 +309,26 @@ def as_source(
     source = _source(updates, like, strict)
     if not source.n:
         raise ByzantiumError("updates must hold at least one vector, got n = 0")
+    _check_orientation(source.n, source.dimension)
     if names is not None:
         source.names = names
     return source if base is None else source.relative_to(base)
 
 
-def _relative(source: Source, base: Source) -> Relative:
+def _check_orientation(n: int, d: int) -> None:
+    """Raise where rows are likely to be columns, before memory is taken for n x n numbers."""
+    if n > max(MANY_ROWS, ROWS_PER_COLUMN * d):
+        raise ByzantiumError(
+            f"updates must have shape (n, d), one row per worker, got ({n}, {d}), and rules need "
+            f"n x n numbers, {8 * n**2 / 2**30:.3g} GiB; if each worker is a column, transpose "
+            "updates"
+        )
+
+
+def _relative(source: Source, given: Any) -> Relative:
+    if fault := Row.of(given).fault:
+        raise KindError(f"the base {fault}, but must be {ROW}")
+    base = Vectors([given])
     if base.d != source.d:
         raise ByzantiumError(
             f"the base needs as many numbers as each vector, {source.d}, got {base.d}"
@@ -309,14 +345,21 @@ def _source(updates: Any, like: Any, strict: bool) -> Source:
     if isinstance(updates, Source):
         return updates
     if isinstance(updates, np.ndarray):
+        if fault := fault_of(updates):
+            raise KindError(f"updates must be an array of numbers, got {fault}")
         if updates.ndim != 2:
             raise ByzantiumError(
                 f"updates must have shape (n, d), one row per worker, got {updates.shape}"
             )
-        return Vectors(list(updates), like, strict)
+        _check_orientation(*updates.shape)
+        return Vectors(list(np.asarray(updates)), like, strict)
     if isinstance(updates, Sequence) and not isinstance(updates, str | bytes):
         if not len(updates):
             raise ByzantiumError("updates must hold at least one vector, got n = 0")
+        if are_numbers(updates):
+            raise ByzantiumError(
+                f"updates must have shape (n, d), one row per worker, got {len(updates)} numbers"
+            )
         return Vectors(updates, like, strict)
     raise KindError(
         "updates must be one matrix (n, d), or n vectors, mappings or lists of arrays, "

@@ -48,10 +48,26 @@ class Teaching(click.Group):
         except KeyboardInterrupt:
             err.print("Interrupted.")
             raise SystemExit(INTERRUPTED) from None
+        except click.NoSuchOption as error:
+            if meant := _abbreviated(error):
+                options = " or ".join(map(repr, meant))
+                hint = f"No such option {error.option_name!r}. Did you mean {options}?"
+                raise click.UsageError(hint, error.ctx) from None
+            raise
         except (BusyError, ImportError) as error:
             raise click.ClickException(printable_lines(str(error))) from error
         except (ByzantiumError, OSError) as error:
             raise WrongUsage(printable_lines(str(error))) from error
+
+
+def _abbreviated(error: click.NoSuchOption) -> list[str]:
+    """The options whose words have these initials: --learning-rate for --lr."""
+    command = error.ctx.command if error.ctx else None
+    flags = [flag for one in getattr(command, "params", ()) for flag in one.opts]
+    initials = error.option_name.lstrip("-").lower()
+    spelled = ("".join(word[:1] for word in flag.lstrip("-").split("-")) for flag in flags)
+    found = [flag for flag, first in zip(flags, spelled, strict=True) if first == initials]
+    return found if len(initials) > 1 else []
 
 
 def _leave() -> None:

@@ -21,6 +21,7 @@ from .fields import check_fields as check_fields
 from .fields import checked as checked
 from .fields import fitted as fitted
 from .fields import fitted_arguments as fitted_arguments
+from .fields import shown as shown
 from .forks import fork_safe as fork_safe
 from .forks import held_during_forks as held_during_forks
 from .formula import Formula as Formula

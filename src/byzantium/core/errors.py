@@ -66,13 +66,23 @@ class MissingLibraryError(ByzantiumError, ImportError):
 
 
 def kind_of(value: object) -> str:
-    """What messages call the type of a value.
+    """What messages call the type of a value; a class is named itself.
 
-    >>> kind_of([1]), kind_of(1)
-    ('a list', 'an int')
+    >>> kind_of([1]), kind_of(1), kind_of(int)
+    ('a list', 'an int', 'the class int')
     """
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return named(type(value).__name__)
+
+
+def named(kind: str) -> str:
+    """The name of a type with its article.
+
+    >>> named("Krum"), named("Attack")
+    ('a Krum', 'an Attack')
+    """
+    return f"{'an' if kind[0] in 'aeioAEIO' else 'a'} {kind}"
 
 
 def needed(library: str, extra: str, purpose: str) -> ModuleType:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
-from byzantium.core.errors import ByzantiumError, KindError
+from byzantium.core.errors import ByzantiumError, KindError, kind_of, named
 
 # How many characters of a refused value an error message shows.
 LONGEST_SHOWN = 80
@@ -180,7 +180,10 @@ def fitted(owner: str, name: str, value: Any, hint: Any) -> Any:
     if typing.get_origin(hint) is tuple:
         return _several(owner, name, value, typing.get_args(hint)[0])
     if isinstance(hint, type) and not isinstance(value, hint):
-        kind = {bool: "True or False", str: "a text"}.get(hint, f"a {hint.__name__}")
+        kind = {bool: "True or False", str: "a text"}.get(hint) or named(hint.__name__)
+        if isinstance(value, type) and issubclass(value, hint):
+            made = f"{value.__name__}(...)"
+            raise KindError(f"{owner} needs {kind} for {name}, got {kind_of(value)}: write {made}")
         raise _wrong_kind(owner, name, value, kind)
     return value
 
@@ -223,7 +226,7 @@ def _word(owner: str, name: str, value: Any, words: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in words:
         *others, last = map(repr, words)
         listed = f"{', '.join(others)} or {last}" if others else last
-        raise ByzantiumError(f"{owner} needs {listed} for {name}, got {name}={_shown(value)}")
+        raise ByzantiumError(f"{owner} needs {listed} for {name}, got {name}={shown(value)}")
     return value
 
 
@@ -234,7 +237,7 @@ def _several(owner: str, name: str, value: Any, kind: Any) -> tuple[Any, ...]:
 
 
 def _wrong_kind(owner: str, name: str, value: Any, wanted: str) -> KindError:
-    return KindError(f"{owner} needs {wanted} for {name}, got {name}={_shown(value)}")
+    return KindError(f"{owner} needs {wanted} for {name}, got {name}={shown(value)}")
 
 
 def _plain(value: Any) -> Any:
@@ -245,7 +248,11 @@ def _plain(value: Any) -> Any:
         return value
 
 
-def _shown(value: object) -> str:
-    """A refused value as part of an error message: on one line, and not too long."""
+def shown(value: object) -> str:
+    """A refused value as part of an error message: on one line, and not too long.
+
+    >>> shown("a"), len(shown("a" * 1000))
+    ("'a'", 83)
+    """
     text = " ".join(repr(value).split())
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."

@@ -4,18 +4,52 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import typing
+from abc import ABCMeta
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self, final
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar, final
 
-from byzantium.core.errors import ByzantiumError
+from byzantium.core.errors import ByzantiumError, KindError
 from byzantium.core.fields import check_fields
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+Built = TypeVar("Built")
 
-class Formula:
+
+class FormulaType(ABCMeta):
+    """The type of the classes themselves: wrong ways of using a class get a clear error."""
+
+    def __call__(cls: type[Built], *args: Any, **kwargs: Any) -> Built:
+        try:
+            return super().__call__(*args, **kwargs)  # type: ignore[misc]
+        except ByzantiumError:
+            raise
+        except TypeError:
+            if reason := _misfit(cls, args, kwargs):
+                raise KindError(reason) from None
+            raise
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """That of the class without this type, whose `__call__` takes anything."""
+        if cls.__init__ is object.__init__:  # type: ignore[misc]
+            return inspect.Signature()
+        init = inspect.signature(cls.__init__)  # type: ignore[misc]
+        return init.replace(parameters=list(init.parameters.values())[1:])
+
+    def __rshift__(cls, other: object) -> NoReturn:
+        given = ", ".join(f"{name}=..." for name in _required(cls))
+        raise KindError(
+            f">> joins objects, but {cls.__name__} is a class: write {cls.__name__}({given})"
+        )
+
+    __rrshift__ = __rshift__
+
+
+class Formula(metaclass=FormulaType):
     """The base of all rules, mixings and attacks: a frozen dataclass whose fields are parameters.
 
     Parameters are checked against their annotations when an instance is built. The repr is the
@@ -76,6 +110,48 @@ class Formula:
         # A dataclass does not replace a repr that its class defines: so it stays the notation.
         if "__repr__" not in vars(cls):
             cls.__repr__ = cls.__repr__  # type: ignore[method-assign]
+
+
+def _required(kind: type) -> list[str]:
+    """The parameters without a default."""
+    parameters = inspect.signature(kind).parameters.values()
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [one.name for one in parameters if one.default is one.empty and one.kind not in several]
+
+
+def _misfit(kind: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Why a class cannot be called with these arguments; empty if it can."""
+    from byzantium.core.notation import hint  # which needs this file
+
+    signature, name = inspect.signature(kind), kind.__name__
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        pass
+    else:
+        return ""
+    taken = list(signature.parameters)
+    if not taken:
+        found = len(args) + len(kwargs)
+        return f"{name} takes no parameters, got {found}: write {name}() and call the result"
+    if len(args) > len(taken):
+        return f"{name} takes at most {len(taken)} parameters, got {len(args)}"
+    for other in kwargs:
+        if other not in taken:
+            return f"{name} has no parameter {other!r}{hint(other, taken)}"
+        if other in taken[: len(args)]:
+            return f"{name} is given the parameter {other} twice"
+    for missing in _required(kind):
+        if missing not in (*taken[: len(args)], *kwargs):
+            return f"{name} needs {missing}{_meaning(kind, missing)}"
+    return ""
+
+
+def _meaning(kind: type, parameter: str) -> str:
+    """What the docstring of a class says about a parameter, for the end of a message."""
+    text = " ".join((inspect.getdoc(kind) or "").split())
+    found = re.search(rf"- `{parameter}`: (.+?)(?:[;.](?: |$)|$)", text)
+    return f", {found[1]}" if found else ""
 
 
 def check_dataclass(kind: type[Formula]) -> None:

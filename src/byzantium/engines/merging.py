@@ -15,7 +15,7 @@ import torch
 
 from byzantium import __version__
 from byzantium.aggregation import Aggregator, column_blocks
-from byzantium.core import spread
+from byzantium.core import fitted, spread
 from byzantium.engines.checkpoints import Checkpoint
 from byzantium.engines.files import Files, check_output
 from byzantium.guarantees import announce
@@ -69,6 +69,7 @@ def merge(
     >>> [(one["name"], one["weight"]) for one in said["contributors"]]
     [('ada.safetensors', 0.0), ('bob.safetensors', 1.0), ('eve.safetensors', 0.0)]
     """
+    fitted("merge", "rule", rule, Aggregator)
     source = Files(paths, base, force)
     check_output(source, Path(output))
     if watch is not None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from byzantium.aggregation import Aggregator
-from byzantium.core import ByzantiumError
+from byzantium.core import ByzantiumError, fitted
 from byzantium.learning.gradients import columns_of, shaped
 from byzantium.learning.models import trainable
 
@@ -40,7 +40,7 @@ class Server:
         self, model: nn.Module, rule: Aggregator, optimiser: torch.optim.Optimizer
     ) -> None:
         self.model = model
-        self.rule = copy.deepcopy(rule)
+        self.rule = copy.deepcopy(fitted("Server", "rule", rule, Aggregator))
         self.optimiser = optimiser
         self.parameters = trainable(model)
         self.columns = columns_of(self.parameters)
