@@ -186,13 +186,13 @@ def test_a_line_of_metrics_is_checked_before_the_next_is_read(tmp_path: Path) ->
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"round": "no number"}\n' + "no JSON\n")
     with pytest.raises(bz.ByzantiumError, match="line 1 has the round 'no number'"):
-        records.metrics(path, 3)
+        records.metrics(path, 3, {})
 
 
 @pytest.mark.parametrize("name", ["summary.json", "failed.json", "config.toml", "seconds"])
 def test_a_record_that_is_nested_or_huge_is_one_sentence(name: str, tmp_path: Path) -> None:
     read: dict[str, Callable[[Path], Any]] = {
-        "summary.json": lambda path: records.summary(path, "accuracy"),
+        "summary.json": lambda path: records.summary(path, "accuracy", {}),
         "failed.json": records.failure,
         "config.toml": records.configuration,
         "seconds": records.seconds,

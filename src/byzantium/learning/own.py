@@ -136,7 +136,8 @@ def _arrays(path: Path, contents: bytes) -> dict[str, NDArray[Any]]:
         if not zipfile.is_zipfile(io.BytesIO(contents)):
             raise ValueError("it is no .npz file, an archive that numpy.savez writes")
         with np.load(io.BytesIO(contents), allow_pickle=False) as file:
-            assert isinstance(file, np.lib.npyio.NpzFile) and file.zip is not None
+            assert isinstance(file, np.lib.npyio.NpzFile)
+            assert file.zip is not None
             size = sum(one.file_size for one in file.zip.infolist())
             if size > files.quarter_of_memory():
                 raise ValueError(f"they have {size} bytes, more than a quarter of the memory")
