@@ -231,7 +231,7 @@ class GivenPoints(Points):
     - `rows`: the indices of those that take part, in order; by default all.
     - `norms`: their norms, if they are known.
     - `anchors`: points beside the rows, by name: "origin" (None) and "centre" (a vector).
-    - `honest`: tells how many of the rows are honest at least; by default, the smallest majority.
+    - `honest`: returns how many of the rows are honest at least; by default, the smallest majority.
       It is called only where rows cannot be told apart otherwise.
 
     >>> from byzantium.aggregation import Matrix
@@ -331,13 +331,15 @@ class GivenPoints(Points):
 
         They are sums of magnitudes, not of squares: none underflows.
         """
-        anchors = {**self.anchors, "": None}
+        anchors, rows, middle = {**self.anchors, "": None}, np.arange(self.n), 2 - self.n % 2
         total = np.zeros(self.n + len(anchors))
         for columns, block in self._blocks():
-            median = block.median(dim=0).values
+            median = torch.empty_like(block[0])
+            backend(block).central_mean(block, rows, None, middle, False, median)
             beside = self._beside(anchors, block, columns)
             away = [median if anchor is None else anchor - median for anchor in beside]
-            total += torch.vstack([block - median, *away]).abs().sum(dim=1).cpu().numpy()
+            sums = [block.sub_(median).abs_().sum(dim=1), *(one.abs().sum()[None] for one in away)]
+            total += torch.cat(sums).cpu().numpy()
         return total
 
     def given(self, weights: Array) -> Array:
