@@ -126,3 +126,15 @@ def test_other_processors_take_the_same_steps(name: str, monkeypatch: pytest.Mon
         assert (found is None) == (weights is None)
         if found is not None and weights is not None:
             assert np.array_equal(found, weights)
+
+
+def test_a_step_beyond_all_numbers_has_not_arrived() -> None:
+    """There, no row pulls any more: the gradient is zero, but there are no weights."""
+    X = torch.zeros(6, 3, dtype=torch.float64)
+    small = [2.511, 1.892e-6, -2.346e27, -7.353e-12, 6.374e-7, -3.276e-7]
+    X[:, 0] = 1e-18 * torch.tensor(small, dtype=X.dtype)
+    X[2, 1], X[4, 2] = 2.0**499, 2.0**499
+    for exponent in range(-40, 1):
+        weights = sum_of_distances(X * 2.0**exponent, 0.0).minimise()
+        assert abs(weights.sum() - 1) < 1e-12
+        assert (weights[[2, 4]] < 1e-100).all()

@@ -77,6 +77,8 @@ class SumOfDistances:
         )
         if not (slope < FLAT**2 and determinant > CURVED and corners == 0):
             return None
+        if not np.isfinite(found).all():  # a step went so far that no row pulls any more
+            return None
         weights = np.zeros(self.geometry.points)
         weights[: self.n] = found
         return weights

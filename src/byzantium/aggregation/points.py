@@ -231,7 +231,7 @@ class GivenPoints(Points):
     - `rows`: the indices of those that take part, in order; by default all.
     - `norms`: their norms, if they are known.
     - `anchors`: points beside the rows, by name: "origin" (None) and "centre" (a vector).
-    - `honest`: tells how many of the rows are honest at least; by default, the smallest majority.
+    - `honest`: returns how many of the rows are honest at least; by default, the smallest majority.
       It is called only where rows cannot be told apart otherwise.
 
     >>> from byzantium.aggregation import Matrix

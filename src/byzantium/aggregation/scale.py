@@ -6,12 +6,13 @@ a million times larger. So vectors that are nearly as small are measured in a un
 power of two, and no bit of the results changes otherwise.
 
 The unit follows from a *radius* that f bad vectors cannot choose: the distance from the
-coordinate-wise median within which the smallest majority of the vectors lies. Others may be in the
-way: 1e150, the largest that is admitted, has no square in units of 1e-170. Vectors more than about
-1e295 times the radius away are therefore brought nearer, in the direction of one that is inside;
-but never those of the n - f nearest. So they are at most f, and what is proved of a rule holds
-wherever f vectors are. If in truth some of them are honest, then so many bad ones are among the
-nearest that nobody can tell, and the result must be close to these in either case.
+coordinate-wise median within which the smallest majority of the vectors lies. (Where a majority is
+equal, it is that of the n - f nearest; where these are equal, the smallest other distance.) Vectors
+outside may be in the way: 1e150, the largest that is admitted, has no square in units of 1e-170.
+Those more than about 1e295 times the radius away are therefore brought nearer, in the direction of
+one that is inside; but never the n - f nearest. So they are at most f, and what is proved of a rule
+holds wherever f vectors are. If in truth some of them are honest, then so many bad ones are among
+the nearest that nobody can tell, and the result must be close to these in either case.
 
 Distances that are smaller than the radius by many orders of magnitude may still underflow: honest
 vectors vary at least by a share of the radius, and what is far below their variation never matters.
@@ -30,7 +31,7 @@ Array = NDArray[np.float64]
 SMALL, SMALL_SQUARE = 2.0**-450, 2.0**-900
 # In the new unit the radius is 1. If there are larger distances than LARGEST, it is smaller, but
 # not below LEAST; these and the others are exponents of two.
-LEAST, LARGEST = -480, 500
+LEAST, LARGEST = -480, 496
 # No number of a vector, nor a factor, is larger than this.
 MOST = 1000
 # An exponent below that of all numbers, for zero.
@@ -64,15 +65,15 @@ class Scale:
         of the origin, whether or not it is an anchor.
         """
         rows, points = sizes[:n], sizes[:-1]
-        radius, largest = np.sort(rows)[[n // 2, honest - 1]]
-        if (radius if radius > 0 else points[points > 0].min(initial=np.inf)) >= SMALL:
+        near, largest = np.sort(rows)[[n // 2, honest - 1]]
+        radius = near or largest or points[points > 0].min(initial=np.inf)
+        if radius >= SMALL:
             return None
         exponents = np.where(sizes > 0, np.frexp(sizes)[1], NOTHING)
         top, origin = int(exponents[:-1].max()), int(exponents[-1])
-        # Where a majority is equal, all that is not is as large as can be.
-        base = int(np.frexp(radius)[1]) if radius > 0 else top - LARGEST + LEAST
+        base = int(np.frexp(radius)[1])
         exponent = max(min(-base, LARGEST - top), LEAST - base)
-        fixed = max(int(np.frexp(largest)[1]), int(exponents[n:-1].max(initial=NOTHING)))
+        fixed = int(np.append(exponents[n:-1], np.sort(exponents[:n])[honest - 1]).max())
         exponent = max(0, min(exponent, LARGEST - fixed, MOST - origin, MOST))
         beyond = np.maximum(exponents[:n] + exponent - LARGEST, 0)
         return cls(exponent, int(rows.argmin()), np.ldexp(1.0, -beyond))
