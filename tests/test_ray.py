@@ -15,6 +15,7 @@ import test_data
 import torch
 from click.testing import CliRunner
 from jail import jailed, needs_jail
+from pages import forget
 
 from byzantium import __version__
 from byzantium.cli import main
@@ -24,6 +25,13 @@ from byzantium.engines.ray import look
 from byzantium.runs import Run, Store, execute, load
 
 TESTS = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def no_plugins() -> Iterator[None]:
+    """The sweeps use a plugin, which is not to be seen by other tests."""
+    yield
+    forget()
 
 
 @pytest.fixture

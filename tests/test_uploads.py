@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -307,7 +308,8 @@ def test_what_we_may_not_read_stops_nobody() -> None:
             bz.TrimmedMean(f=2)(source).save(out)
             paths[1] = paths[2]
             told = command("aggregate", "--rule", "TrimmedMean(f=2)", *paths, "-o", out)
-            assert "Permission denied" in told.stdout
+            # A narrow table breaks its lines.
+            assert "Permission denied" in re.sub(r"[│\s]+", " ", told.stdout)
             (folder / "eve").chmod(0o700)
 
 

@@ -26,6 +26,14 @@ class Replay:
     - `curve`: the released run: (round, accuracy, loss) at each evaluation. Empty for Tables 1 and
       3, of which no curves were released.
     - `logged`: the training losses of the first rounds of the released run, by round.
+
+    >>> from pathlib import Path
+    >>> from byzantium.papers import Cell
+    >>> metrics = [{"round": 30, "accuracy": 68.349}, {"round": 60, "accuracy": 70.1}]
+    >>> result = Result(Run(), Path("results"), "unfinished", metrics, {})
+    >>> curve = [(30, 68.349, 1.634), (60, 70.132, 1.021)]
+    >>> Replay(Compared(Cell({}, ()), None, ()), result, curve, {}).equal
+    1
     """
 
     compared: Compared
@@ -115,6 +123,12 @@ def replays(comparison: Comparison) -> Iterator[Replay]:
     """All repeated runs of an artifact that have evaluated at least once.
 
     - `comparison`: the artifact, in its released version.
+
+    >>> from byzantium.papers import Version, artifact, compare
+    >>> from byzantium.runs import Store
+    >>> made = artifact("table2", Version(seeds=1, released=True))
+    >>> list(replays(compare(made, Store("nowhere"))))
+    []
     """
     name = comparison.artifact.name
     for compared in comparison.cells:
