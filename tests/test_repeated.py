@@ -151,3 +151,27 @@ def test_a_figure_has_each_seed_on_its_published_curve(tmp_path: Path) -> None:
     assert curves[:2] == curves[2:]
     assert len(curves) == 4
     assert artifact("table1", Version(released=True)).picture.kind == "table"
+
+
+def test_cells_that_end_differently_with_fresh_masks_are_listed(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    shared = Version(seeds=1, released=True)
+    ends = {
+        "alie": (80.0, 20.0),
+        "ipm": (80.0, 80.4),
+        "mimic": (10.0, 11.0),
+        "bit-flip": (50.0, 9.0),
+    }
+    for attack, values in ends.items():
+        for version, value in zip((shared, Version(seeds=1)), values, strict=True):
+            chosen = [
+                cell
+                for cell in made("figure-main", version).cells
+                if cell.name == f"krum {attack} momentum=0.0 s=1 noniid"
+            ]
+            (job,) = chosen[0].jobs
+            folders.write(store, job, [], folders.completed(value))
+    text = markdown([comparison("figure-main", store, Version(seeds=1))], store)
+    assert "4 cells of the main figure were run with both, seed 0. 2 of them end" in text
+    listed = {row[1]: row[-2:] for row in rows(text[text.index("## Shared and") :], "aggregator")}
+    assert listed == {"ALIE": ["80.00", "20.00"], "BF": ["50.00", "9.00"]}

@@ -3,8 +3,8 @@
 S. P. Karimireddy, L. He, M. Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via
 Bucketing, ICLR 2022. Where text and released runs differ, the presets follow the runs, which made
 the published numbers: heavy-ball momentum, Krum with the fourth power of the distance, clipping
-with three steps and radius 10, mimicry with a warm-up of one round. In the main figure it is the
-other way round: its numbers come out with the radius of the text, 10 / (1 - momentum).
+with three steps and radius 10 (in the main figure 10 / (1 - momentum)), mimicry with a warm-up of
+one round.
 """
 
 from __future__ import annotations
@@ -140,13 +140,10 @@ def _main() -> Artifact:
         Picture("curves", "aggregator", "attack", ("s", "momentum")),
         cells,
         notes=(
-            "The clipping radius is 10 / (1 - momentum), as in the text of the paper. (With 10 "
-            "whatever the momentum, as in the released code, CClip without bucketing and with "
-            "momentum 0.9 had 55.3 under IPM and 27.5 under ALIE, one seed, where 97.6 and 98.0 "
-            "were published.) Each worker draws its dropout anew in each round. (In the released "
-            "runs all workers and rounds had the same. With that, under ALIE without momentum and "
-            "bucketing, CM had 77.2 and rose and fell like the published curve, and CClip 88.0, "
-            "one seed, where 78.9 and 91.1 were published: at least a part of the difference.)"
+            "The clipping radius is 10 / (1 - momentum), as in the text of the paper and in the "
+            "runs that made the figure: with it the training losses are the logged ones. Each "
+            "worker draws its dropout anew in each round; in the released runs all workers and "
+            "rounds had the same (`--dropout shared`, or `--released` to repeat these runs)."
         ),
     )
 

@@ -16,7 +16,11 @@ RELEASED = ("table1", "table2", "table3", "table4", "figure-main")
 COPIED = {"by_label()": (14, 17, 1), "iid()": (2, 4, 12)}
 FOUND = "Mimic(warmup=1)"
 #: Why a repeated run is not equal to the released one, by the name of its cell and its seed.
-CAUSES: dict[tuple[str, int], str] = {}
+CAUSES: dict[tuple[str, int], str] = {
+    ("cclip ipm momentum=0.9 s=1 noniid", 0): (
+        "rounding in float32, amplified; computed in float64 the difference is 8e-7"
+    ),
+}
 
 
 def released(run: Run) -> Run:

@@ -7,6 +7,7 @@ from statistics import median
 
 from byzantium.papers import (
     CAUSES,
+    Compared,
     Comparison,
     Replay,
     Version,
@@ -38,9 +39,7 @@ MASKS = """\
 
 In the released runs one set of dropout masks serves all workers and all rounds, because the random
 generator was restored around every worker. In ours each worker draws its masks anew in each round,
-as dropout is usually defined. The runs below, of seed 0, end differently with these two; in all
-other cells of the main figure that were run with both the final accuracies agree. The order of the
-rules in the paper's conclusions does not depend on it, but these numbers do:
+as dropout is usually defined. {count} cells of the main figure were run with both, seed 0. {ends}
 """
 
 
@@ -175,24 +174,39 @@ def _ends(replay: Replay) -> tuple[Entry, Entry, Entry, Entry]:
 
 
 def masks(store: Store) -> Iterator[str]:
-    """What dropout does to the main figure: the cells that end differently with fresh masks."""
+    """What dropout does to the main figure: the cells that end differently with fresh masks.
+
+    - `store`: where the results are.
+    """
     fresh = compare(artifact("figure-main", Version(seeds=1)), store)
     shared = compare(artifact("figure-main", Version(seeds=1, released=True)), store)
+    pairs = [
+        (one, other)
+        for one, other in zip(fresh.cells, shared.cells, strict=True)
+        if one.results[0].done and other.results[0].done
+    ]
+    if not pairs:
+        return
+    names, called = tables.varying(shared), tables.namer(shared)
     rows = []
-    names = tables.varying(shared)
-    called = tables.namer(shared)
-    for ours, theirs in zip(fresh.cells, shared.cells, strict=True):
-        if not (ours.results[0].done and theirs.results[0].done):
+    for one, other in pairs:
+        if not _apart(one, other):
             continue
-        a, b = ours.value, theirs.value
-        apart = a is not None and b is not None and abs(a - b) > ours.tolerance
-        if not apart and (a is None) == (b is None):
-            continue
-        assert theirs.published is not None
-        labels = (Entry(tables.label(called, n, theirs.cell.labels[n])) for n in names)
-        numbers = (Entry("diverged" if x is None else f"{x:.2f}") for x in (b, a))
-        rows.append((*labels, Entry(f"{theirs.published.mean:.2f}"), *numbers))
+        assert other.published is not None
+        labels = (Entry(tables.label(called, n, other.cell.labels[n])) for n in names)
+        values = (Entry("diverged" if c.value is None else f"{c.value:.2f}") for c in (other, one))
+        rows.append((*labels, Entry(f"{other.published.mean:.2f}"), *values))
+    ends = "All end alike." if not rows else f"{len(rows)} of them end differently:"
+    yield MASKS.format(count=len(pairs), ends=ends)
     if rows:
         head = (*names, "published (seed 0)", "ours, shared masks", "ours, fresh masks")
-        yield MASKS
         yield markdown_table(Table(head, tuple(rows), len(names)))
+
+
+def _apart(one: Compared, other: Compared) -> bool:
+    """Whether two cells end differently; two that collapsed end alike."""
+    if one.collapsed or other.collapsed:
+        return bool(one.collapsed) != bool(other.collapsed)
+    assert one.value is not None
+    assert other.value is not None
+    return abs(one.value - other.value) > one.tolerance
