@@ -88,8 +88,9 @@ def _accuracies(found: Sequence[Replay]) -> str:
     whole = [replay.equal for replay in with_curve if replay.final is not None]
     if whole:
         said += (
-            f"; in the {len(whole)} that were run to their end, at {median(whole):g} evaluations "
-            f"in a row in the median, at {max(whole)} of {published.EVALUATIONS} in the longest"
+            f"; of those that were run to their end ({len(whole)}) at {median(whole):g} "
+            f"evaluations in a row in the median, and at up to {max(whole)} of "
+            f"{published.EVALUATIONS}"
         )
     return f"{said}."
 
@@ -99,7 +100,7 @@ def _finals(found: Sequence[Replay]) -> str:
     if not whole:
         return ""
     agree = sum(bool(replay.agrees) for replay in whole)
-    return f"Of these, {agree} final accuracies agree."
+    return f"The final accuracies of {agree} of these {len(whole)} agree."
 
 
 def _exceptions(found: Sequence[Replay]) -> Iterator[str]:
