@@ -21,7 +21,7 @@ CAUSES: dict[tuple[str, int], str] = {
         "rounding in float32, amplified; computed in float64 the difference is 8e-7"
     ),
     ("krum ipm momentum=0.9 s=2 noniid", 0): (
-        "rounding of the released run, amplified; computed in float64 the difference is 1.02e-5, too"
+        "rounding of the released run itself, amplified; in float64 ours differs by 1.02e-5, too"
     ),
 }
 
