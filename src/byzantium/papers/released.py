@@ -16,8 +16,8 @@ RELEASED = ("table1", "table2", "table3", "table4", "figure-main")
 COPIED = {"by_label()": (14, 17, 1), "iid()": (2, 4, 12)}
 FOUND = "Mimic(warmup=1)"
 UNEXPLAINED = (
-    "not known; float64, or an initial model that differs by 1e-7, gives the same difference of the "
-    "first losses"
+    "not known; float64, or an initial model that differs by 1e-7, gives the same difference of "
+    "the first losses"
 )
 #: Why a repeated run is not equal to the released one, by the name of its cell and its seed.
 CAUSES: dict[tuple[str, int], str] = {

@@ -117,11 +117,18 @@ def _exceptions(found: Sequence[Replay]) -> Iterator[str]:
             what.append(f"it ends at {ours:.2f}, published {theirs:.2f}")
         if what:
             cell = replay.compared.cell.name
-            cause = CAUSES.get((cell, replay.seed), "not known")
+            cause = CAUSES.get((cell, replay.seed)) or _cause(replay)
             lines.append(f"- {cell}, seed {replay.seed}: {'; '.join(what)}. Cause: {cause}.\n")
     if lines:
         yield "The exceptions:\n"
         yield "".join(lines)
+
+
+def _cause(replay: Replay) -> str:
+    """What explains a difference that nobody looked into."""
+    if replay.loss_differences and _first_losses(replay) <= LOGGED:
+        return "rounding, amplified; the first three losses are the logged ones"
+    return "not known"
 
 
 def _signed(replay: Replay) -> str:
