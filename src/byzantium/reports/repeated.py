@@ -127,7 +127,7 @@ def _exceptions(found: Sequence[Replay]) -> Iterator[str]:
 def _cause(replay: Replay) -> str:
     """What explains a difference that nobody looked into."""
     if replay.loss_differences and _first_losses(replay) <= LOGGED:
-        return "rounding, amplified; the first three losses are the logged ones"
+        return "presumably rounding, amplified; the first three losses are the logged ones"
     return "not known"
 
 
