@@ -100,6 +100,13 @@ class Compared:
         return self.value - self.published.mean
 
     @property
+    def within_seeds(self) -> bool:
+        """Whether our value is within `POINTS`, or two published deviations over seeds alone."""
+        if self.published is None or self.difference is None:
+            return False
+        return abs(self.difference) <= max(POINTS, 2 * self.published.deviation) + 1e-9
+
+    @property
     def tolerance(self) -> float:
         """How far our value may be from the published one to agree with it."""
         if self.published is None:

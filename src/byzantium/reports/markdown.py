@@ -15,6 +15,7 @@ from byzantium.papers import (
     MAKERS,
     POINTS,
     Artifact,
+    Compared,
     Comparison,
     artifact,
     published,
@@ -164,7 +165,7 @@ def _overview(shown: Sequence[Comparison], store: Store) -> Iterator[str]:
     yield (
         f"**{len(cells)} accuracies were published (Tables 1 to 4 and the main figure). "
         f"{len(run)} of them were run here as in the paper, with its model, data and rounds: "
-        f"{agree} agree.**\n"
+        f"{agree} agree.** {_wider(run)}\n"
     )
     yield "".join(
         f"- {_titled(each)}: {_lowered(tables.outcome(each))}\n"
@@ -172,6 +173,18 @@ def _overview(shown: Sequence[Comparison], store: Store) -> Iterator[str]:
         if not each.artifact.version.released
     )
     yield from repeated.masks(store)
+
+
+def _wider(run: Sequence[Compared]) -> str:
+    """How many cells agree only by what the criterion adds to the deviation over seeds."""
+    count = sum(cell.verdict == "agrees" and not cell.within_seeds for cell in run)
+    if not count:
+        return ""
+    return (
+        f"{count} of these are outside of {POINTS} points and of two standard deviations over "
+        "seeds: they agree only by the spread over the last ten evaluations, which for unstable "
+        "cells is wide, or because runs collapsed on both sides."
+    )
 
 
 def _titled(comparison: Comparison) -> str:
