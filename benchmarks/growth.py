@@ -50,7 +50,7 @@ class Work:
 
 def comparators(n: int, first: int, last: int) -> int:
     """Of the network that brings out these ranks of n."""
-    from byzantium.aggregation.network import middle
+    from byzantium._kernels.networks import middle
 
     return len(middle(n, first, last).parts)
 

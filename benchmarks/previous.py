@@ -15,6 +15,7 @@ from torch import Tensor
 
 import byzantium as bz
 from byzantium import learning
+from byzantium.data import by_label
 from byzantium.runs import LAST, Run
 
 F = 5
@@ -47,7 +48,7 @@ def accuracy(rule: bz.Aggregator, attack: str, momentum: float) -> float:
     """The mean of the last five evaluations, as of a run."""
     run = Run(attack=attack, momentum=momentum, f=F, rounds=350, record=())
     data = run.dataset()
-    attacker, partition = bz.parse_attack(attack), learning.by_label()
+    attacker, partition = bz.parse_attack(attack), by_label()
     history = learning.simulate(
         run.settings(), data, run.built(data), rule, attacker, partition, progress=False
     )

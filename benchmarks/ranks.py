@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 import byzantium as bz
-from byzantium.engines.distributed import robust_all_reduce
+from byzantium.engines.distributed.reduce import robust_all_reduce
 
 RULES = (bz.Krum(f=0), bz.GeometricMedian(), bz.Median(), bz.Bucketing(s=2) >> bz.GeometricMedian())
 

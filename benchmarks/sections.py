@@ -220,7 +220,7 @@ def after_torch(run: Run) -> Section:
 
 def comparators(n: int) -> int:
     """How many comparators the median's network of n inputs has."""
-    from byzantium.aggregation.network import middle
+    from byzantium._kernels.networks import middle
 
     first = (n - 1) // 2
     return len(middle(n, first, n - first).parts)

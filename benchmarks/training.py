@@ -22,7 +22,8 @@ from torch import nn
 from torch.nn import functional
 
 import byzantium as bz
-from byzantium.learning import Dataset, Settings, Simulation, cnn, iid, load, mlp
+from byzantium.data import Dataset, iid, load
+from byzantium.learning import Settings, Simulation, cnn, mlp
 from byzantium.learning.gradients import WorkerGradients
 
 N, Q, BATCH = 25, 5, 32

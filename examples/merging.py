@@ -19,8 +19,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import byzantium as bz
-from byzantium.engines import merge
-from byzantium.learning import load
+from byzantium.data import load
+from byzantium.engines.files import merge
 
 HONEST, POISONED = 5, 2
 RULES = (

@@ -8,7 +8,8 @@ learns them all.
 import torch
 
 import byzantium as bz
-from byzantium.learning import Settings, by_label, load, mlp, simulate
+from byzantium.data import by_label, load
+from byzantium.learning import Settings, mlp, simulate
 
 data = load("digits")
 settings = Settings(n=25, q=5, rounds=200, learning_rate=0.1, evaluate_every=50, dtype="float64")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import byzantium as bz
-from byzantium.learning import load
+from byzantium.data import load
 
 data = load("digits")
 x, y, test = data.train_x.double(), data.train_y, data.test_x.double()

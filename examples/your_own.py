@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 import byzantium as bz
-from byzantium.learning import Settings, iid, load, mlp, simulate
+from byzantium.data import iid, load
+from byzantium.learning import Settings, mlp, simulate
 from byzantium.testing import check_attack, check_rule
 
 

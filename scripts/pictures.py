@@ -25,7 +25,8 @@ from matplotlib.patches import ConnectionPatch, Patch
 from torch import Tensor
 
 import byzantium as bz
-from byzantium.learning import Settings, Simulation, by_label, iid, linear, load, mlp, simulate
+from byzantium.data import by_label, iid, load
+from byzantium.learning import Settings, Simulation, linear, mlp, simulate
 from byzantium.reports.palette import ATTACKER, BY_KIND, HONEST, LINES, SCALE
 from byzantium.reports.style import BLACK, GREY
 

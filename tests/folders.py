@@ -13,17 +13,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from byzantium.experiments import (
-    Artifact,
-    Cell,
-    Comparison,
-    Job,
-    Run,
-    Store,
-    Version,
-    artifact,
-    compare,
-)
+from byzantium.papers import Artifact, Cell, Comparison, Version, artifact, compare
+from byzantium.runs import Job, Run, Store
 
 SURROUNDINGS = {
     "byzantium": "0.1.0",

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import byzantium as bz
 from byzantium.cli import main
 from byzantium.core import Members, notation
-from byzantium.learning import partition
+from byzantium.data import partition
 from byzantium.reports import palette
 from byzantium.runs import Certification, Federation, Mimicry, Run, load, plugins
 

@@ -1,4 +1,4 @@
-"""The rooms, who may look into whom, and what the package exports."""
+"""The packages, which of them may import which, and what they export."""
 
 from __future__ import annotations
 
@@ -19,80 +19,113 @@ import byzantium as bz
 from byzantium.core import Formula
 
 PACKAGE = Path(bz.__file__).parent
-# Each room may import itself and the rooms named here.
-ROOMS: dict[str, set[str]] = {
-    "core": set(),
-    "aggregation": {"core"},
-    "threats": {"core", "aggregation"},
-    "guarantees": {"core", "aggregation", "threats"},
-    "learning": {"core", "aggregation", "threats", "guarantees"},
-    "runs": {"core", "aggregation", "threats", "guarantees", "learning"},
-    "engines": {"core", "aggregation", "threats", "guarantees", "learning", "runs"},
-    "papers": {"core", "learning", "runs"},
-    "reports": {"core", "aggregation", "guarantees", "learning", "runs", "papers"},
-    "experiments": {"runs", "papers"},
-    "cli": {"core", "engines", "guarantees", "learning", "runs", "papers", "reports"},
-}
+# The packages in the order of imports: each may import those before it.
+ORDER = ["core", "_kernels", "vectors", "rules", "attacks", "guarantees", "data", "learning"]
+ORDER += ["runs", "papers", "reports", "cli"]
+# Engines import `runs` and what lies before it; the command line imports engines.
+MAY_IMPORT = {package: set(ORDER[:place]) for place, package in enumerate(ORDER)}
+MAY_IMPORT["engines"] = {*MAY_IMPORT["runs"], "runs"}
+MAY_IMPORT["cli"] |= {"engines"}
+
+
+def sources() -> list[Path]:
+    return [path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".pyi")]
 
 
 def imports(path: Path) -> set[str]:
-    """The rooms of ours that a file imports, at any depth."""
+    """The modules of ours that a file imports, at any depth, in full."""
     found = set()
+    package = ("byzantium", *path.relative_to(PACKAGE).parts[:-1])
     for node in ast.walk(ast.parse(path.read_text())):
-        names = []
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path.name}: imports are written in full"
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        ours = {name.split(".")[1] for name in names if name.startswith("byzantium.")}
-        found |= ours - {"__version__"}
-    return found
+            module = node.module or ""
+            if node.level:
+                assert path.suffix == ".pyi", f"{path}: imports are written in full"
+                module = ".".join([*package, *module.split(".")]).rstrip(".")
+            found |= {f"{module}.{alias.name}" for alias in node.names}
+    return {name for name in found if name.startswith("byzantium.")}
 
 
-def inner_imports(path: Path, room: str) -> list[str]:
-    """The files of other rooms that a file imports past their `__init__`."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            parts = node.module.split(".")
-            if node.module == "byzantium.core.doors":  # of which doors are made
-                continue
-            if parts[0] == "byzantium" and len(parts) > 2 and parts[1] != room:
-                found.append(node.module)
-    return found
-
-
-def test_a_room_is_entered_through_its_door() -> None:
-    for path in PACKAGE.rglob("*.py"):
-        assert inner_imports(path, path.relative_to(PACKAGE).parts[0]) == [], path
-
-
-@pytest.mark.parametrize("room", [None, *ROOMS])
-def test_every_name_at_a_door_leads_somewhere(room: str | None) -> None:
-    """Names are loaded when they are used: a wrong one would be found out by its first user."""
-    module = importlib.import_module("byzantium" if room is None else f"byzantium.{room}")
-    for name in module.__all__:
-        assert getattr(module, name) is not None, name
-    assert set(module.__all__) <= set(dir(module))
-
-
-def test_the_package_offers_all_rules_mixings_and_attacks() -> None:
-    offered = {
-        name
-        for room in (bz.aggregation, bz.threats)
-        for name in room.__all__
-        if inspect.isclass(member := getattr(room, name)) and issubclass(member, Formula)
-    }
-    assert offered <= set(bz.__all__)
+def packages_of(path: Path) -> set[str]:
+    """The packages of ours that a file imports."""
+    return {name.split(".")[1] for name in imports(path)} - {"__version__"}
 
 
 def test_imports_point_one_way() -> None:
-    rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name[0] != "_"}
-    assert rooms == set(ROOMS)
-    for room, allowed in ROOMS.items():
-        for path in (PACKAGE / room).rglob("*.py"):
-            assert imports(path) <= allowed | {room}, path
+    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir()} - {"__pycache__"}
+    assert folders == set(MAY_IMPORT)
+    for path in sources():
+        package = path.relative_to(PACKAGE).parts[0]
+        if package in MAY_IMPORT:
+            assert packages_of(path) <= MAY_IMPORT[package] | {package}, path
+
+
+def test_a_package_imports_its_own_files_and_not_its_exports() -> None:
+    """Exports are for others: inside, they would hide which file needs which."""
+    for path in sources():
+        folder = path.parent
+        if path.suffix == ".pyi" or folder == PACKAGE:
+            continue
+        stub = folder / "__init__.pyi"
+        own = "byzantium." + ".".join(folder.relative_to(PACKAGE).parts)
+        exported = {name.rpartition(".")[2] for name in imports(stub)} if stub.exists() else set()
+        modules = {inner.stem for inner in folder.iterdir()}
+        through = {f"{own}.{name}" for name in exported - modules}
+        assert imports(path) & through == set(), path
+
+
+def test_private_packages_serve_the_library_alone() -> None:
+    for path in sources():
+        if path.suffix == ".pyi":
+            assert not any("._" in name for name in imports(path)), path
+
+
+@pytest.mark.parametrize("package", [None, *sorted(MAY_IMPORT)])
+def test_every_exported_name_leads_somewhere(package: str | None) -> None:
+    """Names are loaded when they are used: a wrong one would be found out by its first user."""
+    module = importlib.import_module("byzantium" if package is None else f"byzantium.{package}")
+    for name in getattr(module, "__all__", ()):
+        assert getattr(module, name) is not None, name
+    assert set(getattr(module, "__all__", ())) <= set(dir(module))
+
+
+def test_the_package_exports_all_rules_mixings_and_attacks() -> None:
+    formulas = {
+        name
+        for package in (bz.rules, bz.attacks)
+        for name in dir(package)
+        if inspect.isclass(member := getattr(package, name)) and issubclass(member, Formula)
+    }
+    assert formulas <= set(bz.__all__)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("aggregation.Krum", "rules.Krum"),
+        ("aggregation.as_source", "vectors.as_source"),
+        ("threats.Mimic", "attacks.Mimic"),
+        ("experiments.Run", "runs.Run"),
+        ("experiments.artifact", "papers.artifact"),
+        ("learning.by_label", "data.by_label"),
+        ("learning.load", "data.load"),
+    ],
+)
+def test_former_names_lead_to_the_new_ones_with_a_warning(old: str, new: str) -> None:
+    package, _, name = old.rpartition(".")
+    with pytest.warns(DeprecationWarning, match=rf"byzantium\.{old} is now byzantium\.{new}$"):
+        found = getattr(importlib.import_module(f"byzantium.{package}"), name)
+    place, _, name = new.rpartition(".")
+    assert found is getattr(importlib.import_module(f"byzantium.{place}"), name)
+
+
+def test_former_packages_are_attributes_still() -> None:
+    with pytest.warns(DeprecationWarning, match=r"is now byzantium\.attacks"):
+        assert importlib.import_module("byzantium").threats.BitFlip is bz.BitFlip
+    with pytest.raises(AttributeError, match=r"'byzantium\.aggregation' has no attribute 'Krun'"):
+        importlib.import_module("byzantium.aggregation").Krun  # noqa: B018
 
 
 def test_only_engines_know_of_torch_distributed() -> None:
@@ -106,17 +139,16 @@ def test_files_fit_in_the_head() -> None:
         assert len(path.read_text().splitlines()) <= 450, path
 
 
-DOORS = {"aggregation/__init__.pyi", "__init__.pyi"}
 # Of each kind one that is there, and the files in which it is named: where a new one goes.
 PLACES: dict[str, tuple[str, set[str]]] = {
-    "rule": ("SpectralFilter", {"aggregation/weightings.py", *DOORS}),
+    "rule": ("SpectralFilter", {"rules/weighting.py", "rules/__init__.pyi"}),
     "rule by coordinate": (
         "MeaMed",
-        {"aggregation/coordinatewise.py", "guarantees/bounds.py", *DOORS},
+        {"rules/coordinatewise.py", "rules/__init__.pyi", "guarantees/bounds.py"},
     ),
-    "mixing": ("AdaptiveClipping", {"aggregation/mixing.py", *DOORS}),
-    "attack": ("MinSum", {"threats/attacks.py", "threats/__init__.pyi", "__init__.pyi"}),
-    "data set": ("cifar10", {"learning/data.py"}),
+    "mixing": ("AdaptiveClipping", {"rules/mixing.py", "rules/__init__.pyi"}),
+    "attack": ("MinSum", {"attacks/stateless.py", "attacks/__init__.pyi"}),
+    "data set": ("cifar10", {"data/datasets.py"}),
     "metric": ("zeta2", {"learning/metrics.py", "learning/evaluation.py"}),
     "artifact": ("figure-b2", {"papers/bucketing.py"}),
     "option": ("local_rate", {"runs/run.py", "learning/settings.py", "learning/simulation.py"}),

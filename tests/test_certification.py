@@ -20,7 +20,7 @@ from byzantium.core import ByzantiumError
 from byzantium.guarantees import attack, breakdown, c_of, certify, guarantee, lower_bound
 from byzantium.guarantees.families import attacks
 from byzantium.guarantees.search import Trial, kappas
-from byzantium.reports import report
+from byzantium.reports.contents import contents as page_contents
 from byzantium.runs import Certification, Store, certificates, execute, perform, pipelines
 
 N = 25
@@ -154,7 +154,7 @@ def test_inputs_that_are_tried_together_do_not_disturb_each_other(text: str) -> 
 
 def test_every_attack_takes_part() -> None:
     kinds = {type(one) for one in attacks()}
-    exported = [getattr(bz.threats, name) for name in bz.threats.__all__]
+    exported = [getattr(bz.attacks, name) for name in dir(bz.attacks)]
     formulas = {k for k in exported if isinstance(k, type) and issubclass(k, bz.Attack)}
     assert kinds == formulas - {bz.Attack, bz.Tuned}  # which looks for what the search looks for
 
@@ -200,7 +200,7 @@ def test_a_search_is_a_job(tmp_path: Path) -> None:
     assert slow_c(bz.Krum(f=2), certificate.worst.rows, 2) == pytest.approx(certificate.c)
     assert execute([job], store)[0].summary == result.summary
     assert store.table()["rule"].tolist() == ["Krum(f=2)"]
-    assert report.contents(store, [])["runs"] == []  # nothing was trained
+    assert page_contents(store, [])["runs"] == []  # nothing was trained
     (result.folder / "input.npy").write_bytes(b"\x93NUMPY nonsense")
     with pytest.raises(ByzantiumError, match=r"input\.npy cannot be read"):
         certificates([result])

@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 import byzantium as bz
-from byzantium.core.claims import BusyError, held
-from byzantium.learning import Settings, Simulation, by_label, checkpoint, load, mlp, simulate
+from byzantium.core.locks import BusyError, held
+from byzantium.data import by_label, load
+from byzantium.learning import Settings, Simulation, checkpoint, mlp, simulate
 from byzantium.learning.checkpoint import MAGIC, CheckpointError
 
 DIGITS = load("digits")
@@ -385,7 +386,7 @@ def test_a_simulation_that_diverged_is_read_back(tmp_path: Path) -> None:
 LONG = """
 import sys; from pathlib import Path
 import byzantium as bz
-from byzantium.core.claims import BusyError
+from byzantium.core.locks import BusyError
 from byzantium.learning import Settings, load, mlp, simulate
 settings = Settings(n=3, rounds=int(sys.argv[2]), batch=2, evaluate_every=20)
 try:

@@ -19,12 +19,13 @@ from click.testing import CliRunner, Result
 
 import byzantium as bz
 from byzantium.cli import main
-from byzantium.experiments import MAKERS, Run, Store, Version, load
-from byzantium.learning.data import DATA
+from byzantium.data.datasets import DATA
+from byzantium.papers import MAKERS, Version
 from byzantium.papers.bucketing import artifact
 from byzantium.papers.requests import Requests
-from byzantium.runs.job import lines
+from byzantium.runs import Run, Store, load
 from byzantium.runs.progress import described
+from byzantium.runs.records import lines
 
 DIGITS = str(10**400)
 SMALL = ["--n", "7", "--f", "1", "--rounds", "6", "--evaluate-every", "3", "--batch", "8"]

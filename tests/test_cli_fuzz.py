@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from byzantium.cli import main
-from byzantium.experiments import Run
+from byzantium.runs import Run
 
 ODD = [
     *("", " ", "0", "-1", "1.5", "1e9", "nan", "inf", "-inf", "1e400", "0x10", "1_0", "٣", "½"),

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from byzantium.core import claims, files
-from byzantium.core.claims import BusyError, at_work, held
+from byzantium.core import files
+from byzantium.core import locks as claims
+from byzantium.core.locks import BusyError, at_work, held
 
 
 def program(code: str, *arguments: object) -> subprocess.Popen[str]:
@@ -109,7 +110,7 @@ def test_nothing_but_files_is_read_and_no_pipe_waited_for(tmp_path: Path) -> Non
 # -- who works in a folder -----------------------------------------------------------------------
 
 HOLDER = """
-import sys, time; from pathlib import Path; from byzantium.core.claims import held
+import sys, time; from pathlib import Path; from byzantium.core.locks import held
 with held(Path(sys.argv[1])):
     print("ready", flush=True)
     time.sleep(1000)

@@ -16,10 +16,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from byzantium.cli import main
-from byzantium.experiments import Run, Store, Version, execute, load, perform
 from byzantium.learning import checkpoint
+from byzantium.papers import Version
 from byzantium.papers.bucketing import artifact
 from byzantium.papers.requests import Requests
+from byzantium.runs import Run, Store, execute, load, perform
 from byzantium.runs.progress import described
 
 DEEP = 20000

@@ -21,7 +21,8 @@ import pytest
 import torch
 
 from byzantium import ByzantiumError
-from byzantium.learning import Dataset, data
+from byzantium.data import Dataset
+from byzantium.data import datasets as data
 
 Files = dict[str, bytes]
 TRAIN, TEST = 7, 3  # samples

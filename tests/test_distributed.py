@@ -23,7 +23,7 @@ from test_sources import agree
 from torch import Tensor
 
 import byzantium as bz
-from byzantium.engines.distributed import robust_all_reduce
+from byzantium.engines.distributed.reduce import robust_all_reduce
 
 pytestmark = needs_jail
 TESTS = Path(__file__).parent

@@ -14,8 +14,8 @@ import torch
 from members import EVERYTHING, MIXINGS, N
 
 import byzantium as bz
-from byzantium.aggregation import subset
-from byzantium.aggregation.sources import ROW
+from byzantium.rules import subset
+from byzantium.vectors.source import ROW
 
 BUILDING: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: bz.Krum(f=-1), ValueError, "Krum needs f >= 0, got f=-1"),
@@ -208,7 +208,7 @@ def test_an_unknown_name_gets_the_nearest_one(name: str) -> None:
     shown = "".join(traceback.format_exception_only(caught.value))
     assert shown == f"AttributeError: {expected}\n"  # to which Python adds no second hint
     assert not hasattr(bz, name)
-    with pytest.raises(AttributeError, match=r"'byzantium.threats' has no attribute 'Mimik'; did"):
+    with pytest.raises(AttributeError, match=r"'byzantium.attacks' has no attribute 'Mimik'; did"):
         _ = bz.threats.Mimik  # type: ignore[attr-defined]
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from byzantium.experiments import Run, Version
+from byzantium.papers import Version
 from byzantium.papers.bucketing import artifact
+from byzantium.runs import Run
 from byzantium.runs.run import LAST
 
 # Test accuracy of the three published seeds: RFA, s=2, mimic, non-iid, beta=0 (Table 4 of

@@ -24,9 +24,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
-from byzantium.experiments import MAKERS, Comparison, Run, Store, Version
+from byzantium.papers import MAKERS, Comparison, Version
 from byzantium.reports import palette
 from byzantium.reports.figures import KINDS, draw
+from byzantium.runs import Run, Store
 
 ONE = Version(seeds=1)
 CHEAP = Version(seeds=2, rounds=60, model="mlp", data="digits")

@@ -30,11 +30,12 @@ from test_sources import agree, seeded
 from torch import Tensor
 
 import byzantium as bz
-from byzantium.aggregation import plain
+from byzantium._kernels import torch_passes as plain
 from byzantium.cli import main
 from byzantium.core import files as core_files
-from byzantium.engines import Files, merge
-from byzantium.engines.checkpoints import KINDS, Checkpoint, UnreadableError
+from byzantium.engines.files import Files, merge
+from byzantium.engines.files.open_files import UnreadableError
+from byzantium.engines.files.safetensors import KINDS, Checkpoint
 
 pytestmark = pytest.mark.usefixtures("two_threads")  # which read the files
 

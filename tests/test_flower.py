@@ -452,7 +452,7 @@ import numpy as np
 sys.path.insert(0, sys.argv[1])
 import federation
 from flwr.app import ConfigRecord
-from byzantium.aggregation import plain
+from byzantium._kernels import torch_passes as plain
 from byzantium.engines.flower import RobustStrategy
 
 logging.disable(logging.CRITICAL)

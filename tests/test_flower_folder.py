@@ -26,7 +26,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, Result
 
 from byzantium.engines.flower import RobustStrategy, Standstill
-from byzantium.reports import report
+from byzantium.reports.contents import contents as page_contents
 from byzantium.runs import Store
 
 LIAR = FIRST + 6
@@ -72,7 +72,7 @@ def test_a_folder_holds_what_every_run_holds(tmp_path: Path) -> None:
 def test_the_report_shows_a_real_federation(tmp_path: Path) -> None:
     started(strategy(tmp_path), 3)
     store = Store(tmp_path)
-    (run,) = report.contents(store, [])["runs"]
+    (run,) = page_contents(store, [])["runs"]
     assert run["data"] == "trial"
     assert run["n"] == 7
     assert run["series"]["accuracy"] == pytest.approx([51.0, 52.0, 53.0])

@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byzantium.aggregation import machine
-from byzantium.aggregation.geometric_median import SumOfDistances
-from byzantium.aggregation.geometry import Geometry
-from byzantium.aggregation.machine import Processor
-from byzantium.aggregation.points import GivenPoints
-from byzantium.aggregation.sources import Matrix
+from byzantium._kernels import compiler as machine
+from byzantium._kernels.compiler import Processor
+from byzantium.rules.geometric_median import SumOfDistances
+from byzantium.vectors.geometry import Geometry
+from byzantium.vectors.points import GivenPoints
+from byzantium.vectors.source import Matrix
 
 Array = NDArray[np.float64]
 

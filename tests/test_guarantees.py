@@ -18,15 +18,7 @@ from torch import Tensor
 
 import byzantium as bz
 from byzantium.cli import main
-from byzantium.guarantees import (
-    Bound,
-    announce,
-    bound,
-    c_of,
-    guarantee,
-    lower_bound,
-    recommend,
-)
+from byzantium.guarantees import Bound, announce, bound, c_of, guarantee, lower_bound, recommend
 from byzantium.guarantees.bounds import agnostic
 from byzantium.guarantees.recommendation import CERTIFIED, TRAINED
 from byzantium.reports import palette

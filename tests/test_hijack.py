@@ -20,9 +20,9 @@ from test_numerics import counted_references
 from torch import Tensor
 
 import byzantium as bz
-from byzantium.aggregation.geometry import Geometry
-from byzantium.aggregation.points import GivenPoints, MixedPoints
-from byzantium.aggregation.sources import Matrix
+from byzantium.vectors.geometry import Geometry
+from byzantium.vectors.points import GivenPoints, MixedPoints
+from byzantium.vectors.source import Matrix
 
 N, F, D = 27, 3, 12
 LARGEST = {torch.float32: 1e18, torch.float64: 1e150}

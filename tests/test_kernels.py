@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import byzantium as bz
-from byzantium.aggregation import compiled, machine, plain
-from byzantium.aggregation.machine import Processor
-from byzantium.aggregation.network import Network, in_order, middle
+from byzantium._kernels import compiled_passes as compiled
+from byzantium._kernels import compiler as machine
+from byzantium._kernels import torch_passes as plain
+from byzantium._kernels.compiler import Processor
+from byzantium._kernels.networks import Network, in_order, middle
 
 WIDE = 90_001  # columns that are worth several threads
 WIDTHS = (0, 1, 15, 16, 17, 31, 2049)

@@ -18,11 +18,10 @@ import torch
 
 import byzantium as bz
 from byzantium.core.fields import Positive
-from byzantium.experiments import Mimicry, Run
+from byzantium.data.partition import PARTITIONS
 from byzantium.learning import Settings, models
-from byzantium.learning.partition import PARTITIONS
-from byzantium.runs import Certification
-from byzantium.runs.parts import MODELS, OPTIMISERS
+from byzantium.runs import Certification, Mimicry, Run
+from byzantium.runs.builders import MODELS, OPTIMISERS
 
 HUGE = 10**400
 # What a parameter of a kind is not. No count and no measure here may be negative.

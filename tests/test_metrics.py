@@ -10,10 +10,13 @@ import pytest
 import torch
 
 import byzantium as bz
-from byzantium.experiments import Picture, Run, Store, perform
-from byzantium.learning import Settings, Simulation, load, metrics, mlp
+from byzantium.data import load
+from byzantium.learning import Settings, Simulation, metrics, mlp
 from byzantium.learning.metrics import Metric, Round
+from byzantium.papers import Picture
 from byzantium.reports import report
+from byzantium.reports.contents import contents as page_contents
+from byzantium.runs import Run, Store, perform
 
 TITLE = "length of the step, in <units>"
 LENGTH = Metric(
@@ -46,7 +49,7 @@ def test_a_metric_that_is_in_the_table_is_everywhere(tmp_path: Path) -> None:
     expected = [max(lengths[:2]), max(lengths[2:4]), lengths[4]]
     assert [json.loads(line)["length"] for line in lines] == expected
 
-    found = report.contents(store, [])
+    found = page_contents(store, [])
     assert found["metrics"]["length"] == {"title": TITLE, "scale": "log"}
     assert found["metrics"]["largest"] == {"title": "share (%)", "scale": "percent"}
     (shown,) = found["runs"]

@@ -12,11 +12,11 @@ from members import EVERYTHING, RULES, N
 from torch import Tensor
 
 import byzantium as bz
-from byzantium.aggregation import plain
-from byzantium.aggregation import points as points_module
-from byzantium.aggregation.geometry import Geometry
-from byzantium.aggregation.points import GivenPoints, Points
-from byzantium.aggregation.sources import Matrix
+from byzantium._kernels import torch_passes as plain
+from byzantium.vectors import points as points_module
+from byzantium.vectors.geometry import Geometry
+from byzantium.vectors.points import GivenPoints, Points
+from byzantium.vectors.source import Matrix
 
 
 def seeded() -> torch.Generator:

@@ -18,23 +18,14 @@ from torch import nn
 
 import byzantium as bz
 from byzantium.cli import main
-from byzantium.experiments import Run, Store, perform
-from byzantium.learning import (
-    Dataset,
-    Settings,
-    Simulation,
-    by_user,
-    convnet,
-    load,
-    losses,
-    mlp,
-    own,
-    resnet20,
-)
+from byzantium.data import Dataset, by_user, load
+from byzantium.data import user_files as own
+from byzantium.learning import Settings, Simulation, convnet, losses, mlp, resnet20
 from byzantium.learning.models import check_fit
 from byzantium.learning.worker import Momentum, Workers
-from byzantium.reports import report
-from byzantium.runs import check_ready, parts
+from byzantium.reports.contents import contents as page_contents
+from byzantium.runs import Run, Store, check_ready, perform
+from byzantium.runs import builders as parts
 
 SMALL: dict[str, Any] = {"n": 7, "f": 1, "rounds": 4, "evaluate_every": 2, "batch": 8}
 
@@ -320,7 +311,7 @@ def test_a_table_of_regression_has_losses_and_the_largest_is_the_worst() -> None
     assert all(worst == max(others) > 0 for worst, *others in losses.values())
     assert losses["CM"][0] < losses["Mean"][0]
     assert rows["CM"][0].startswith("**")
-    contents = report.contents(Store("results"), [])
+    contents = page_contents(Store("results"), [])
     assert contents["headline"] is None  # it speaks of percents
     (shown,) = contents["tables"]
     assert shown["measure"] == "loss"

@@ -9,20 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from byzantium.experiments import (
-    MAKERS,
-    Mimicry,
-    Run,
-    Store,
-    Version,
-    artifact,
-    compare,
-    perform,
-)
-from byzantium.papers import published
+from byzantium.papers import MAKERS, Version, artifact, compare, published
 from byzantium.papers.comparison import Compared
 from byzantium.papers.published import Published
 from byzantium.papers.requests import Requests
+from byzantium.runs import Mimicry, Run, Store, perform
 from byzantium.runs.store import Result
 
 # Cells and runs with three seeds; equal runs are one.

@@ -14,9 +14,9 @@ import pytest
 import torch
 from hypothesis import given
 
-from byzantium.learning import partition
-from byzantium.learning.data import load
-from byzantium.learning.partition import (
+from byzantium.data import partition
+from byzantium.data.datasets import load
+from byzantium.data.partition import (
     Partition,
     by_label,
     counts,

@@ -16,18 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import byzantium as bz
-from byzantium.learning import (
-    Dataset,
-    Momentum,
-    Server,
-    Settings,
-    Simulation,
-    by_label,
-    checkpoint,
-    linear,
-    load,
-    mlp,
-)
+from byzantium.data import Dataset, by_label, load
+from byzantium.learning import Momentum, Server, Settings, Simulation, checkpoint, linear, mlp
 from byzantium.learning.gradients import WorkerGradients, shaped
 
 DIGITS = load("digits")

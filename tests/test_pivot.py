@@ -18,10 +18,10 @@ from matplotlib.patches import Rectangle
 
 from byzantium.cli import main
 from byzantium.core import ByzantiumError
-from byzantium.experiments import Comparison, Run, Store, Version
-from byzantium.papers import benchmark
+from byzantium.papers import Comparison, Version, benchmark
 from byzantium.reports import escaping, formats, headline, palette, pivots, tables
 from byzantium.reports.figures import KINDS
+from byzantium.runs import Run, Store
 
 RULES = ("Mean()", "Krum(f=2)", "Bucketing(s=2) >> Krum(f=2)")
 ATTACKS = ("Mimic(warmup=1)", "ALittleIsEnough()", "BitFlip()")

@@ -20,10 +20,10 @@ from pages import DO, byzantium, folder_of, forget, run_commands
 
 import byzantium as bz
 from byzantium.cli import main
-from byzantium.experiments import Mimicry, Run, Store, execute, load, perform
 from byzantium.learning import metrics
-from byzantium.reports import pivots, report
-from byzantium.runs import Processes, plugins
+from byzantium.reports import pivots
+from byzantium.reports.contents import contents as page_contents
+from byzantium.runs import Mimicry, Processes, Run, Store, execute, load, perform, plugins
 from byzantium.runs import store as results
 
 SMALL: dict[str, Any] = {"n": 7, "f": 1, "rounds": 4, "evaluate_every": 2, "batch": 8}
@@ -105,7 +105,7 @@ def test_the_page_on_plugins() -> None:
     assert first.accuracy > 40  # of ten classes
     assert all(-1 <= line["cosine"] <= 1 for line in first.metrics)
     assert Path("results/report.html").exists()
-    assert "my_plugin.py sha256:" in report.contents(Store("results"), [])["surroundings"][0]
+    assert "my_plugin.py sha256:" in page_contents(Store("results"), [])["surroundings"][0]
 
 
 # -- identity, and reading ------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def test_reading_results_never_runs_a_plugin(tmp_path: Path) -> None:
     assert result.metrics[0]["height"] == 3.0
     assert result.metrics[0]["largest"] == [0.0] * 7
     byzantium("report", "results", "--csv", "table.csv")
-    page = report.contents(Store("results"), [])
+    page = page_contents(Store("results"), [])
     assert page["runs"][0]["kind"] == "First"
     assert page["runs"][0]["rule"] == "First(which=1)"
     assert page["runs"][0]["series"]["height"] == [3.0, 3.0]

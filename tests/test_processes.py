@@ -19,9 +19,9 @@ from torch import Tensor
 
 import byzantium as bz
 import byzantium.core.forks
+from byzantium._kernels.threads import spread
 from byzantium.core.forks import fork_safe
 from byzantium.core.lazy import cached_property
-from byzantium.core.threads import spread
 
 WIDE = 30_001  # columns that are worth several threads, ours and those of torch
 LONG = 300  # seconds after which a process hangs

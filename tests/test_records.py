@@ -18,10 +18,10 @@ import pytest
 from click.testing import CliRunner
 
 from byzantium.cli import main
-from byzantium.experiments import Mimicry, Run, Store, Version, perform
 from byzantium.learning import checkpoint
+from byzantium.papers import Version
 from byzantium.papers.requests import Requests
-from byzantium.runs import Event, execute
+from byzantium.runs import Event, Mimicry, Run, Store, execute, perform
 
 JOB = Run(rounds=60, n=5, f=1, rule="Median()")
 OTHER = JOB.varied(seed=1)
@@ -47,7 +47,7 @@ def snapshot(root: Path) -> dict[str, tuple[int, int, int]]:
 # -- looking ---------------------------------------------------------------------------------------
 
 LOOKER = """
-import sys; from byzantium.experiments import Mimicry, Store
+import sys; from byzantium.runs import Mimicry, Store
 store, job = Store(sys.argv[1]), Mimicry(rule="Mean()", n=4, q=1, d=3, draws=1)
 print("ready", flush=True)
 while True:
@@ -84,7 +84,7 @@ def test_looking_writes_nothing(tmp_path: Path) -> None:
 
 
 READER = """
-import os, sys; from byzantium.experiments import Run, Store, perform
+import os, sys; from byzantium.runs import Run, Store, perform
 
 def look():
     store, job = Store(sys.argv[1]), Run(rounds=60, n=5, f=1, rule="Median()")
@@ -123,7 +123,7 @@ def test_a_folder_that_cannot_be_written_is_read_and_what_cannot_be_read_is_name
 def test_a_run_that_is_killed_is_not_running_a_moment_later(tmp_path: Path) -> None:
     store, job = Store(tmp_path), Mimicry(rule="Mean()", n=4, q=1, d=3, draws=10**9)
     code = (
-        "import sys; from byzantium.experiments import Mimicry, Store, perform; "
+        "import sys; from byzantium.runs import Mimicry, Store, perform; "
         'job = Mimicry(rule="Mean()", n=4, q=1, d=3, draws=10**9); '
         "perform(job, Store(sys.argv[1]).folder(job))"
     )

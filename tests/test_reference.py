@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 import byzantium as bz
-from byzantium.aggregation import plain, points, rules
+from byzantium._kernels import torch_passes as plain
+from byzantium.rules import kinds as rules
+from byzantium.vectors import points
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 

@@ -17,22 +17,13 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 import byzantium as bz
-from byzantium.aggregation import Permutations
 from byzantium.cli import main
-from byzantium.learning import (
-    Batches,
-    Dataset,
-    GivenBatches,
-    Partition,
-    Randomness,
-    Settings,
-    Simulation,
-    load,
-    mlp,
-)
+from byzantium.data import Batches, Dataset, GivenBatches, Partition, load
+from byzantium.learning import Randomness, Settings, Simulation, mlp
 from byzantium.learning.checkpoint import CheckpointError
 from byzantium.learning.models import FixedDropout
 from byzantium.papers import RELEASED, Cell, Version, artifact, published
+from byzantium.rules import Permutations
 from byzantium.runs import Event, Processes, Run, Store, execute, perform
 from byzantium.runs.released import Shuffles, masked, philox, whole_batches
 

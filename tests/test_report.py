@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from byzantium.experiments import Job, Run, Store, Version, compare
 from byzantium.learning import metrics as metrics_table
-from byzantium.papers import CRITERION, published
+from byzantium.papers import CRITERION, Version, compare, published
 from byzantium.papers.bucketing import artifact
 from byzantium.reports import palette, report
+from byzantium.reports.contents import command
+from byzantium.reports.contents import contents as page_contents
+from byzantium.runs import Job, Run, Store
 from byzantium.runs.job import CONFIGURATION, FAILURE, METRICS, SUMMARY
 
 if TYPE_CHECKING:
@@ -236,7 +238,7 @@ def test_what_failed_is_counted_and_why(desktop: Opened) -> None:
     page.get_by_label("Mimic", exact=True).check()
     choice = page.locator("#choice option").filter(has_text=re.compile("^CM · Mimic · seed 7$"))
     page.select_option("#choice", choice.first.get_attribute("value"))
-    assert page.text_content("#run code") == report.command(run)
+    assert page.text_content("#run code") == command(run)
     shown = page.locator("#run tr.result td").all_text_contents()
     assert shown[:2] == ["failed", REASON]
 
@@ -397,7 +399,7 @@ def test_a_chosen_run_shows_weights_and_its_command(desktop: Opened) -> None:
     page.get_by_label("Krum", exact=True).check()
     choice = page.locator("#choice option").filter(has_text=re.compile("^Krum · BF · seed 1$"))
     page.select_option("#choice", choice.first.get_attribute("value"))
-    assert page.text_content("#run code") == report.command(run)
+    assert page.text_content("#run code") == command(run)
     assert page.inner_text("#about") == "Krum under BF (bit flip)"
     rows = "[...document.querySelectorAll('#heat tbody tr')]"
     shape = page.evaluate(f"{rows}.map((row) => row.querySelectorAll('td').length)")
@@ -497,7 +499,7 @@ def test_a_hundred_runs_stay_small(tmp_path: Path) -> None:
     for seed in range(100):
         run = Run(rule=KRUM, attack="BitFlip()", rounds=600, seed=seed)
         lay(store, run, {"accuracy": 71.23456789}, evaluations=20)
-    contents = json.dumps(report.contents(store, []))
+    contents = json.dumps(page_contents(store, []))
     assert len(contents) < 0.55e6  # most of it weights; a page packs it to a fiftieth
 
 
@@ -505,7 +507,7 @@ def test_a_rule_that_is_the_only_one_of_its_name_is_called_by_it(tmp_path: Path)
     store = Store(tmp_path)
     for rule in ("Krum(power=4)", "CenteredClipping(radius=1)", "CenteredClipping(radius=2)"):
         lay(store, BASE.varied(rule=rule), {"accuracy": 50.0})
-    labels = report.contents(store, [])["labels"]
+    labels = page_contents(store, [])["labels"]
     assert labels["Krum(power=4)"] == "Krum"
     assert labels["CenteredClipping(radius=1)"] == "CClip(radius=1)"
 
@@ -513,7 +515,7 @@ def test_a_rule_that_is_the_only_one_of_its_name_is_called_by_it(tmp_path: Path)
 def test_many_evaluations_are_averaged_for_the_heat_map(tmp_path: Path) -> None:
     store = Store(tmp_path)
     lay(store, BASE, None, evaluations=130)
-    (run,) = report.contents(store, [])["runs"]
+    (run,) = page_contents(store, [])["runs"]
     assert len(run["series"]["round"]) == 130
     assert run["weights"]["round"] == [210 * (k + 1) for k in range(18)] + [3900]
     assert run["status"] == "unfinished"

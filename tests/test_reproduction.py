@@ -18,12 +18,12 @@ from folders import comparison, made
 from rich.console import Console
 
 from byzantium.cli.paper import report, reproduce
-from byzantium.experiments import MAKERS, Comparison, Store, Version
-from byzantium.papers import published
+from byzantium.papers import MAKERS, Comparison, Version, published
 from byzantium.papers.requests import Requests
 from byzantium.reports import own_runs, pivots
 from byzantium.reports.markdown import markdown, terminal
 from byzantium.reports.palette import short
+from byzantium.runs import Store
 
 ONE = Version(seeds=1)
 CHEAP = Version(seeds=1, rounds=60, model="mlp", data="digits")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import byzantium as bz
-from byzantium.aggregation import as_source
+from byzantium.vectors import as_source
 
 N, PLACES = 7, (0, 3, 6)
 RULES = [bz.Mean(), bz.Krum(f=1), bz.Bucketing(s=1) >> bz.GeometricMedian()]

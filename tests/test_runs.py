@@ -22,9 +22,11 @@ import pytest
 import torch
 from hypothesis import given
 
-from byzantium.experiments import Mimicry, Run, Store, perform
+from byzantium.core import BusyError
 from byzantium.learning import checkpoint
-from byzantium.runs.job import NUMERICS, BusyError, lines, option, read
+from byzantium.runs import Mimicry, Run, Store, perform
+from byzantium.runs.job import NUMERICS, option
+from byzantium.runs.records import lines, read
 from byzantium.runs.store import KINDS, job_of
 
 SHORT = Run(rounds=8, evaluate_every=4, n=7, f=1, batch=8, attack="Mimic(warmup=1)")
@@ -211,7 +213,7 @@ def started(run: Run, folder: Path) -> subprocess.Popen[bytes]:
     """A process that carries a run out with one thread, when it has begun to write metrics."""
     code = (
         "import sys, tomllib, torch; from pathlib import Path; torch.set_num_threads(1); "
-        "from byzantium.experiments import Run, perform; "
+        "from byzantium.runs import Run, perform; "
         "from byzantium.runs.store import job_of; "
         "perform(job_of(tomllib.loads(sys.argv[1])), Path(sys.argv[2]))"
     )

@@ -19,18 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import byzantium as bz
-from byzantium.learning import (
-    Dataset,
-    History,
-    Settings,
-    Simulation,
-    by_label,
-    checkpoint,
-    iid,
-    load,
-    mlp,
-    simulate,
-)
+from byzantium.data import Dataset, by_label, iid, load
+from byzantium.learning import History, Settings, Simulation, checkpoint, mlp, simulate
 from byzantium.learning.history import STATUSES, Status
 
 DIGITS = load("digits")

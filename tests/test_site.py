@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import byzantium
-from byzantium import engines, experiments, guarantees, learning, threats
+from byzantium import attacks, data, engines, guarantees, learning, rules, vectors
 from byzantium.engines import distributed
 
 if TYPE_CHECKING:
@@ -41,8 +41,18 @@ def page(browser: Browser) -> Page:
 
 def public_names() -> set[str]:
     """What users import: classes and functions, by the names that they have."""
-    rooms = (byzantium, learning, threats, guarantees, experiments, engines, distributed)
-    offered = [getattr(room, name) for room in rooms for name in room.__all__]
+    packages = (
+        byzantium,
+        rules,
+        vectors,
+        attacks,
+        guarantees,
+        data,
+        learning,
+        engines,
+        distributed,
+    )
+    offered = [getattr(package, name) for package in packages for name in dir(package)]
     return {each.__name__ for each in offered if isinstance(each, type) or isfunction(each)}
 
 

@@ -23,7 +23,8 @@ from test_own import arrays
 
 import byzantium as bz
 from byzantium.core import files
-from byzantium.learning import Dataset, checkpoint, load
+from byzantium.data import Dataset, load, user_files
+from byzantium.learning import checkpoint
 from byzantium.learning.checkpoint import MAGIC, CheckpointError
 from byzantium.runs import Mimicry, Store, load_plugin, perform, records, sweep
 
@@ -89,8 +90,8 @@ def test_lines_are_whole_and_not_too_long(tmp_path: Path) -> None:
 UNBOUNDED = {
     "core/files.py",  # where the size is checked
     "core/processor.py",  # of the system
-    "core/threads.py",  # of the system
-    "learning/data.py",  # of the package
+    "_kernels/threads.py",  # of the system
+    "data/datasets.py",  # of the package
     "papers/published.py",  # of the package
     "reports/report.py",  # of the package
 }
@@ -367,7 +368,7 @@ def test_a_data_set_is_no_larger_than_the_memory(name: str) -> None:
     with pytest.raises(bz.ByzantiumError, match=f"{name} cannot be read: it has more than"):
         load(name)
     with pytest.raises(bz.ByzantiumError, match=f"{name} cannot be read: it has more than"):
-        bz.learning.own.recorded(name)
+        user_files.recorded(name)
 
 
 @pytest.mark.usefixtures("here")

@@ -15,9 +15,11 @@ from members import EVERYTHING, N
 from torch import Tensor
 
 import byzantium as bz
-from byzantium.aggregation import plain, points, sources
-from byzantium.aggregation.rules import CoordinateWise
-from byzantium.aggregation.sources import Matrix, Source, Vectors, as_source
+from byzantium._kernels import torch_passes as plain
+from byzantium.rules.kinds import CoordinateWise
+from byzantium.vectors import points
+from byzantium.vectors import source as sources
+from byzantium.vectors.source import Matrix, Source, Vectors, as_source
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 

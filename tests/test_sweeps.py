@@ -18,7 +18,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from byzantium.core.claims import held
+from byzantium.core.locks import held
 from byzantium.runs import (
     Board,
     Event,

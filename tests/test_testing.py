@@ -14,7 +14,8 @@ from torch import Tensor
 
 import byzantium as bz
 from byzantium.core import Count
-from byzantium.learning import Settings, Simulation, load, mlp
+from byzantium.data import load
+from byzantium.learning import Settings, Simulation, mlp
 from byzantium.testing import check_attack, check_mixing, check_rule
 
 

@@ -15,12 +15,12 @@ from members import EVERYTHING, F, N
 from torch import Tensor
 
 import byzantium as bz
-from byzantium.aggregation import plain
-from byzantium.aggregation import points as points_module
-from byzantium.aggregation.geometry import Geometry
-from byzantium.aggregation.points import GivenPoints
-from byzantium.aggregation.sources import Matrix
+from byzantium._kernels import torch_passes as plain
 from byzantium.guarantees import guarantee
+from byzantium.vectors import points as points_module
+from byzantium.vectors.geometry import Geometry
+from byzantium.vectors.points import GivenPoints
+from byzantium.vectors.source import Matrix
 
 EQUIVARIANT = [member for member in EVERYTHING if "scale" not in member.fails]
 ROBUST = [

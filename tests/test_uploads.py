@@ -24,7 +24,7 @@ from torch import Tensor
 
 import byzantium as bz
 from byzantium.cli import main
-from byzantium.engines import Files, merge
+from byzantium.engines.files import Files, merge
 
 pytestmark = pytest.mark.usefixtures("two_threads")
 

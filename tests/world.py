@@ -26,7 +26,8 @@ from torch import Tensor
 
 import byzantium as bz
 from byzantium.engines import distributed
-from byzantium.engines.distributed import explain_all_reduce, ranks, robust_all_reduce, shard
+from byzantium.engines.distributed import ranks, shard
+from byzantium.engines.distributed.reduce import explain_all_reduce, robust_all_reduce
 
 Seen = dict[str, Any]
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]

@@ -28,8 +28,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import byzantium as bz
-from byzantium.engines.distributed import TIMEOUT, aggregate_gradients
-from byzantium.learning import Dataset, Momentum, by_label, checkpoint, load, mlp
+from byzantium.data import Dataset, by_label, load
+from byzantium.engines.distributed.ranks import TIMEOUT
+from byzantium.engines.distributed.training import aggregate_gradients
+from byzantium.learning import Momentum, checkpoint, mlp
 
 LIARS = 2
 BATCH, RATE, BETA = 32, 0.1, 0.9

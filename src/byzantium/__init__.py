@@ -11,8 +11,16 @@ data. A *rule* makes one vector of all workers' vectors, near the mean of the ho
 tensor([1., 1., 1.])
 """
 
-from byzantium.core.doors import door
+from byzantium.core.exports import lazy_exports
 
-__getattr__, __dir__, __all__ = door(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    __file__,
+    moved={
+        "aggregation": "byzantium.rules",
+        "experiments": "byzantium.runs",
+        "threats": "byzantium.attacks",
+    },
+)
 
 __version__ = "0.2.0"

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from byzantium.aggregation import Aggregator, Mixing
+from byzantium.attacks import Attack
 from byzantium.core import ByzantiumError
-from byzantium.threats import Attack
+from byzantium.rules import Aggregator, Mixing
 
 # What everything is tried on: enough vectors for 4f + 3 after buckets of two, with f = 2.
 N, D = 23, 17
@@ -89,7 +89,7 @@ def check_mixing(mixing: Mixing, *, n: int = N, breaks: Iterable[str] = ()) -> N
     >>> from byzantium import Clipping
     >>> check_mixing(Clipping(radius=1), breaks=["translation", "scale", "unanimity"])
     """
-    from byzantium.aggregation import Mean
+    from byzantium.rules import Mean
 
     broken = _named(breaks)
     X = torch.randn(n, D, generator=_seeded(1), dtype=torch.float64)
@@ -139,7 +139,7 @@ def check_attack(attack: Attack, *, honest: int = N, attackers: int = 3) -> None
     >>> from byzantium import BitFlip
     >>> check_attack(BitFlip())
     """
-    from byzantium.aggregation import Krum
+    from byzantium.rules import Krum
 
     X = torch.randn(honest, D, generator=_seeded(1))
     own = torch.randn(attackers, D, generator=_seeded(2))

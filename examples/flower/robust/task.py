@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from byzantium.learning import Dataset, load
+from byzantium.data import Dataset, load
 
 
 def network() -> nn.Module:

@@ -108,7 +108,7 @@ def certify(
     \b
     byzantium certify "Krum()" "NearestNeighborMixing() >> TrimmedMean()" --f 5 --jobs 2
     """  # noqa: D301
-    from byzantium import reports
+    from byzantium.reports import certificates as reported
 
     if not rules and not all_rules:
         raise ByzantiumError("certify needs a rule, such as 'Krum()', or --all")
@@ -121,14 +121,14 @@ def certify(
         texts = [(text, f) for f in counts for text in pipelines(n, f)]
         todo += [one for text, f in texts for one in _searches(text, n, (f,), seeds, budget)]
     found = certificates(carry_out(todo, Store(results), engine))
-    out.print(reports.certificates.terminal(found))
+    out.print(reported.terminal(found))
     out.print(f"the inputs that were found are in {results}", soft_wrap=True, highlight=False)
     if json:
-        reports.certificates.write_json(found, json)
+        reported.write_json(found, json)
     if markdown:
-        markdown.write_text(reports.certificates.text(found), encoding="utf-8")
+        markdown.write_text(reported.text(found), encoding="utf-8")
     if figure:
-        reports.certificates.draw(found, figure)
+        reported.draw(found, figure)
 
 
 def _searches(

@@ -6,17 +6,8 @@ from pathlib import Path
 
 import click
 
-from byzantium import learning
 from byzantium.cli.main import main
-from byzantium.cli.options import (
-    FAILED,
-    Place,
-    complete,
-    data_option,
-    members,
-    out,
-    plugin_option,
-)
+from byzantium.cli.options import FAILED, Place, complete, data_option, members, out, plugin_option
 from byzantium.core import needed
 
 
@@ -40,7 +31,9 @@ def fetch(name: str) -> None:
     \b
     byzantium data fetch mnist
     """  # noqa: D301
-    out.print(str(learning.load(name)))
+    from byzantium.data import load
+
+    out.print(str(load(name)))
 
 
 @data.command()
@@ -52,7 +45,9 @@ def verify(name: str) -> None:
     \b
     byzantium data verify mnist
     """  # noqa: D301
-    files = learning.data.verify(name)
+    from byzantium.data import datasets
+
+    files = datasets.verify(name)
     for path, original in files:
         verdict = "the original" if original else "NOT the original"
         out.print(f"{verdict}: {path}", soft_wrap=True, highlight=False)
@@ -95,9 +90,12 @@ def picture(name: str, partition: str, workers: int, seed: int, out: Path) -> No
     """  # noqa: D301
     import torch
 
+    from byzantium.data import load
+    from byzantium.data import partition as partitions
+
     needed("matplotlib", "report", "a picture")
-    loaded, way = learning.load(name), learning.partition.read(partition)
+    loaded, way = load(name), partitions.read(partition)
     generator = torch.Generator().manual_seed(seed)
     parts = way(loaded.train_y, workers, generator, users=loaded.train_user)
-    learning.partition.picture(parts, loaded.train_y, out)
+    partitions.picture(parts, loaded.train_y, out)
     click.echo(f"the picture: {out}")

@@ -3,6 +3,6 @@
 Every other package may use them, and they use none of the others.
 """
 
-from byzantium.core.doors import door
+from byzantium.core.exports import lazy_exports
 
-__getattr__, __dir__, __all__ = door(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

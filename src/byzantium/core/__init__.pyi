@@ -1,8 +1,3 @@
-from . import files as files
-from . import notation as notation
-from .claims import BusyError as BusyError
-from .claims import at_work as at_work
-from .claims import held as held
 from .errors import ByzantiumError as ByzantiumError
 from .errors import KindError as KindError
 from .errors import MissingLibraryError as MissingLibraryError
@@ -28,12 +23,15 @@ from .formula import Formula as Formula
 from .formula import Stateful as Stateful
 from .formula import check_dataclass as check_dataclass
 from .lazy import cached_property as cached_property
-from .members import Members as Members
-from .members import Plugin as Plugin
-from .members import offered as offered
-from .members import offered_as as offered_as
+from .locks import BusyError as BusyError
+from .locks import at_work as at_work
+from .locks import held as held
 from .processor import processor as processor
+from .registry import Members as Members
+from .registry import Plugin as Plugin
+from .registry import offered as offered
+from .registry import offered_as as offered_as
 from .texts import printable as printable
 from .texts import printable_lines as printable_lines
-from .threads import share as share
-from .threads import spread as spread
+
+__all__: list[str]

@@ -14,7 +14,7 @@ from typing import Any
 from byzantium.core.errors import ByzantiumError, KindError, kind_of
 from byzantium.core.fields import fitted_arguments
 from byzantium.core.formula import Formula
-from byzantium.core.members import Members
+from byzantium.core.registry import Members
 
 # Longer than any pipeline, and short enough that parsing never takes noticeable time.
 LONGEST = 2000

@@ -1,7 +1,7 @@
 from . import distributed as distributed
 from .files import Files as Files
 from .files import Merged as Merged
-from .merging import merge as merge
+from .files import merge as merge
 from .ray import Ray as Ray
 
 __all__: list[str]

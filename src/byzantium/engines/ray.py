@@ -22,18 +22,7 @@ from typing import Any, ClassVar, Self
 
 from byzantium import __version__
 from byzantium.core import ByzantiumError, files, needed
-from byzantium.runs import (
-    INTERRUPTS,
-    Event,
-    Gone,
-    Job,
-    Listen,
-    Pool,
-    Stop,
-    Store,
-    Worker,
-    attempt,
-)
+from byzantium.runs import INTERRUPTS, Event, Gone, Job, Listen, Pool, Stop, Store, Worker, attempt
 
 # Seconds after which a process that has nothing to tell answers all the same.
 SILENCE = 10.0

@@ -1,4 +1,3 @@
-from . import certification as certification
 from .bounds import Bound as Bound
 from .bounds import bound as bound
 from .bounds import mixed as mixed

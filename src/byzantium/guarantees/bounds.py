@@ -18,7 +18,8 @@ from functools import singledispatch
 
 import numpy as np
 
-from byzantium.aggregation import (
+from byzantium.guarantees.measure import lower_bound
+from byzantium.rules import (
     AgnosticClipping,
     Bucketing,
     Bulyan,
@@ -32,7 +33,6 @@ from byzantium.aggregation import (
     Resampling,
     TrimmedMean,
 )
-from byzantium.guarantees.measure import lower_bound
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from byzantium.aggregation import Aggregator, check_sizes
 from byzantium.core import ByzantiumError, cached_property, fitted
 from byzantium.guarantees import families
 from byzantium.guarantees.guarantee import guarantee
 from byzantium.guarantees.measure import c_of, lower_bound
 from byzantium.guarantees.search import Arrangement, Array, Found, Trial, climbed
+from byzantium.rules import Aggregator
+from byzantium.rules.pipeline import check_sizes
 
 logger = logging.getLogger("byzantium")
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import torch
 
-from byzantium import threats
+from byzantium import attacks as package
+from byzantium.attacks import Attack, Tuned
 from byzantium.guarantees.search import Array
-from byzantium.threats import Attack, Tuned
 
 # The dimension of honest vectors.
 D = 10
@@ -47,11 +47,11 @@ def honest(m: int, rng: np.random.Generator) -> dict[str, Array]:
 
 
 def attacks() -> list[Attack]:
-    """One attack of each kind in `threats`, with several strengths where it has one.
+    """One attack of each class in `byzantium.attacks`, with several strengths where it has one.
 
     (Without `Tuned`, which searches for a strength: so does the search that these are for.)
     """
-    exported = (getattr(threats, name) for name in threats.__all__)
+    exported = (getattr(package, name) for name in dir(package))
     kinds = [one for one in exported if inspect.isclass(one) and issubclass(one, Attack)]
     found: list[Attack] = []
     for kind in kinds:

@@ -8,19 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from byzantium.aggregation import (
-    Aggregator,
-    Bucketing,
-    GeometricMedian,
-    Krum,
-    Median,
-    Mixing,
-    Stage,
-    check_sizes,
-)
 from byzantium.core import ByzantiumError, fitted
 from byzantium.guarantees.bounds import Bound, bound, drawn, mixed
 from byzantium.guarantees.measure import c_of, lower_bound
+from byzantium.rules import Aggregator, Bucketing, GeometricMedian, Krum, Median, Mixing, Stage
+from byzantium.rules.pipeline import check_sizes
 
 logger = logging.getLogger("byzantium")
 

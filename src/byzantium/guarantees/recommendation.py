@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from byzantium.aggregation import Aggregator, parse_rule
 from byzantium.core import ByzantiumError
 from byzantium.guarantees.guarantee import Guarantee, guarantee
+from byzantium.rules import Aggregator, parse_rule
 
 # The worst accuracy under six attacks, in percent, by how many of 25 workers are bad: digits sorted
 # by label, momentum 0.9, three seeds (docs/benchmark.md).

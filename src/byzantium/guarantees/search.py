@@ -14,16 +14,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from byzantium.aggregation import (
-    Aggregator,
-    Geometry,
-    GivenPoints,
-    Matrix,
-    Mixing,
-    Weighting,
-    check_sizes,
-)
 from byzantium.core import ByzantiumError
+from byzantium.rules import Aggregator, Mixing, Weighting
+from byzantium.rules.pipeline import check_sizes
+from byzantium.vectors import Geometry, Matrix
+from byzantium.vectors.points import GivenPoints
 
 Array = NDArray[np.float64]
 

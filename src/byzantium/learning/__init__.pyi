@@ -1,15 +1,3 @@
-from . import checkpoint as checkpoint
-from . import data as data
-from . import losses as losses
-from . import metrics as metrics
-from . import models as models
-from . import own as own
-from . import partition as partition
-from . import settings as settings
-from .batches import Batches as Batches
-from .batches import GivenBatches as GivenBatches
-from .data import load as load
-from .dataset import Dataset as Dataset
 from .evaluation import spread as spread
 from .history import History as History
 from .metrics import Metric as Metric
@@ -18,13 +6,6 @@ from .models import convnet as convnet
 from .models import linear as linear
 from .models import mlp as mlp
 from .models import resnet20 as resnet20
-from .partition import Partition as Partition
-from .partition import by_label as by_label
-from .partition import by_user as by_user
-from .partition import dirichlet as dirichlet
-from .partition import iid as iid
-from .partition import long_tail as long_tail
-from .partition import mixed as mixed
 from .randomness import Randomness as Randomness
 from .saving import checkpointed as checkpointed
 from .saving import resume as resume
@@ -33,3 +14,5 @@ from .settings import Settings as Settings
 from .simulation import Simulation as Simulation
 from .training import simulate as simulate
 from .worker import Momentum as Momentum
+
+__all__: list[str]

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from byzantium.aggregation import Geometry, GivenPoints, Matrix
-from byzantium.learning.dataset import Dataset
+from byzantium.data.dataset import Dataset
 from byzantium.learning.gradients import WorkerGradients
 from byzantium.learning.losses import Loss, cross_entropy
+from byzantium.vectors import Geometry, Matrix
+from byzantium.vectors.points import GivenPoints
 
 # Where all samples are looked at, they are looked at in chunks of so many: what the layers of the
 # paper's CNN hand on then stays in the cache.

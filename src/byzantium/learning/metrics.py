@@ -11,14 +11,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from byzantium import aggregation, learning
 from byzantium.core import Members, cached_property
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from byzantium.aggregation import Aggregator, Report
     from byzantium.learning.simulation import Simulation
+    from byzantium.rules import Aggregator, Report
 
 
 # -- where a metric looks -----------------------------------------------------------------------
@@ -151,6 +150,25 @@ def _mean_of_all(scene: Round) -> float:
     return float(scene.losses.double().mean())
 
 
+def _distance(scene: Round) -> Tensor:
+    from byzantium.vectors.points import moments  # imports torch
+
+    return (scene.aggregate - moments(scene.honest)[0]).norm()
+
+
+def _spread(scene: Round) -> float:
+    from byzantium.learning.evaluation import spread  # imports torch
+
+    return spread(scene.honest)
+
+
+def _norm(scene: Round) -> Tensor:
+    from byzantium.vectors import Matrix  # imports torch
+    from byzantium.vectors.points import row_norms
+
+    return row_norms(Matrix(scene.honest)).mean()
+
+
 # -- reductions ---------------------------------------------------------------------------------
 
 
@@ -199,19 +217,19 @@ SHIPPED = (
     Metric(
         "distance",
         "distance to the honest mean",
-        lambda scene: (scene.aggregate - aggregation.moments(scene.honest)[0]).norm(),
+        _distance,
         mean,
     ),
     Metric(
         "spread",
         "spread of honest vectors (heterogeneity)",
-        lambda scene: learning.spread(scene.honest),
+        _spread,
         mean,
     ),
     Metric(
         "norm",
         "mean norm of honest vectors",
-        lambda scene: aggregation.row_norms(aggregation.Matrix(scene.honest)).mean(),
+        _norm,
         mean,
         "log",
     ),

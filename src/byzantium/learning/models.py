@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from byzantium.core import ByzantiumError, Positive, checked, offered
-from byzantium.learning.dataset import Dataset
+from byzantium.data.dataset import Dataset
 from byzantium.learning.losses import Loss
 
 P = ParamSpec("P")

@@ -7,9 +7,9 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from byzantium.learning.batches import Batches
-from byzantium.learning.dataset import Dataset
-from byzantium.learning.partition import Partition, iid
+from byzantium.data.batches import Batches
+from byzantium.data.dataset import Dataset
+from byzantium.data.partition import Partition, iid
 from byzantium.learning.settings import Settings
 
 STREAMS = ("partition", "batches", "own batches", "server", "attack", "participants", "dropout")

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from byzantium.aggregation import Aggregator
 from byzantium.core import ByzantiumError, fitted
 from byzantium.learning.gradients import columns_of, shaped
 from byzantium.learning.models import trainable
+from byzantium.rules import Aggregator
 
 MakeOptimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 

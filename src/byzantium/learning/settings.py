@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from byzantium import learning
 from byzantium.core import (
     Beta,
     ByzantiumError,
@@ -109,8 +108,10 @@ def check_record(words: tuple[str, ...]) -> None:
 
 def spelled(loss: str) -> str:
     """The usual spelling of a loss; raises an error where there is none of this name."""
+    from byzantium.learning import losses  # imports torch
+
     try:
-        return learning.losses.spelled(loss)[0]
+        return losses.spelled(loss)[0]
     except ByzantiumError as error:
         raise ByzantiumError(f"a simulation needs a loss: {error}") from error
 

@@ -14,21 +14,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from byzantium.aggregation import Aggregator
+from byzantium.attacks import Attack, NoAttack
 from byzantium.core import TooManyRejected
+from byzantium.data.dataset import Dataset
+from byzantium.data.partition import Partition, iid
 from byzantium.guarantees import announce
 from byzantium.learning import checkpoint, evaluation, losses, metrics
-from byzantium.learning.dataset import Dataset
 from byzantium.learning.history import History
 from byzantium.learning.losses import Loss
 from byzantium.learning.models import check_device, check_fit
-from byzantium.learning.partition import Partition, iid
 from byzantium.learning.randomness import Randomness
 from byzantium.learning.server import MakeOptimiser, Server
 from byzantium.learning.settings import Settings
 from byzantium.learning.state import check, check_result
 from byzantium.learning.worker import Momentum, Workers
-from byzantium.threats import Attack, NoAttack
+from byzantium.rules import Aggregator
 
 logger = logging.getLogger("byzantium")
 

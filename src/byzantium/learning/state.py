@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from byzantium.core import ByzantiumError
+from byzantium.data.batches import Batches
 from byzantium.learning import metrics
-from byzantium.learning.batches import Batches
 from byzantium.learning.checkpoint import CheckpointError, OtherSimulationError, State
 from byzantium.learning.history import History
 from byzantium.learning.metrics import Metric

@@ -10,17 +10,17 @@ from typing import Any
 
 from torch import nn
 
-from byzantium.aggregation import Aggregator
+from byzantium.attacks import Attack
 from byzantium.core import held
-from byzantium.learning.dataset import Dataset
+from byzantium.data.dataset import Dataset
+from byzantium.data.partition import Partition
 from byzantium.learning.history import History
 from byzantium.learning.losses import Loss
-from byzantium.learning.partition import Partition
 from byzantium.learning.saving import checkpointed, finished, resume
 from byzantium.learning.server import MakeOptimiser
 from byzantium.learning.settings import Settings
 from byzantium.learning.simulation import Simulation
-from byzantium.threats import Attack
+from byzantium.rules import Aggregator
 
 
 def simulate(

@@ -1,4 +1,3 @@
-from . import published as published
 from .artifacts import Artifact as Artifact
 from .artifacts import Cell as Cell
 from .artifacts import Picture as Picture
@@ -20,3 +19,5 @@ from .released import released as released
 from .replay import Replay as Replay
 from .replay import replays as replays
 from .requests import Requests as Requests
+
+__all__: list[str]

@@ -1,11 +1,7 @@
-from . import certificates as certificates
-from . import demo as demo
-from . import figures as figures
-from . import formats as formats
-from . import markdown as markdown
-from . import report as report
 from .headline import headline as headline
 from .markdown import terminal as terminal
 from .pivot import own_runs as own_runs
 from .pivot import pivots as pivots
 from .tables import duration as duration
+
+__all__: list[str]

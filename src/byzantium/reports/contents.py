@@ -13,8 +13,7 @@ from functools import cache
 from statistics import fmean, stdev
 from typing import Any
 
-from byzantium import __version__, aggregation
-from byzantium.aggregation import CAUTION, FEWEST_ROUNDS, Trust
+from byzantium import __version__, rules
 from byzantium.learning import metrics
 from byzantium.papers import CRITERION, Compared, Comparison
 from byzantium.reports import measured, palette
@@ -24,6 +23,8 @@ from byzantium.reports.looks import looks
 from byzantium.reports.looks import of as line_of
 from byzantium.reports.pivot import described, order, pivots, setting, varying, without_f
 from byzantium.reports.promises import promises
+from byzantium.rules import Trust
+from byzantium.rules.trust import CAUTION, FEWEST_ROUNDS
 from byzantium.runs import Federation, Job, Metrics, Mimicry, Result, Run, Store
 
 DIGITS = 4
@@ -149,7 +150,7 @@ def _labels(jobs: Sequence[Job]) -> dict[str, str]:
 @cache
 def _summary(kind: str) -> str:
     """What a rule does, in the first sentence of its documentation."""
-    text = inspect.getdoc(getattr(aggregation, kind, None)) or ""
+    text = inspect.getdoc(getattr(rules, kind, None)) or ""
     return re.sub(r",? :math:`[^`]*`", "", text.split("\n\n")[0].replace("\n", " "))
 
 

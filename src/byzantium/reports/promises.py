@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from byzantium.aggregation import parse_rule
 from byzantium.core import ByzantiumError
 from byzantium.guarantees import Guarantee, guarantee
 from byzantium.learning import metrics
+from byzantium.rules import parse_rule
 from byzantium.runs import LAST, Metrics, Run, plugins
 
 

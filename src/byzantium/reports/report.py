@@ -15,8 +15,7 @@ from typing import Any
 
 from byzantium.core import files
 from byzantium.papers import Comparison
-from byzantium.reports.contents import command as command
-from byzantium.reports.contents import contents as contents
+from byzantium.reports.contents import contents
 from byzantium.runs import Store
 
 

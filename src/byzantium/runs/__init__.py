@@ -1,5 +1,5 @@
 """Training runs as data: single runs, sweeps over settings, and their results on disk."""
 
-from byzantium.core.doors import door
+from byzantium.core.exports import lazy_exports
 
-__getattr__, __dir__, __all__ = door(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -1,18 +1,11 @@
-from . import job as job
-from . import parts as parts
-from . import plugins as plugins
-from . import records as records
-from . import released as released
 from .certification import Certification as Certification
 from .certification import certificates as certificates
 from .certification import pipelines as pipelines
 from .federation import Federation as Federation
 from .job import Job as Job
-from .job import Metrics as Metrics
 from .job import Stop as Stop
 from .job import check_names as check_names
 from .job import perform as perform
-from .job import read as read
 from .mimicry import Mimicry as Mimicry
 from .plugins import load_plugin as load_plugin
 from .pool import Engine as Engine
@@ -27,6 +20,8 @@ from .processes import Processes as Processes
 from .processes import handle_signal as handle_signal
 from .progress import Board as Board
 from .progress import described as described
+from .records import Metrics as Metrics
+from .records import read as read
 from .run import LAST as LAST
 from .run import PLUGIN_HELP as PLUGIN_HELP
 from .run import Run as Run
@@ -38,3 +33,5 @@ from .sweep import load as load
 from .sweep import product as product
 from .timing import estimate as estimate
 from .values import LARGEST as LARGEST
+
+__all__: list[str]

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from byzantium import aggregation, guarantees, runs
+from byzantium import guarantees
 from byzantium.core import ByzantiumError, Positive, Seed, files
-from byzantium.runs import plugins, values
+from byzantium.runs import plugins, records, values
 from byzantium.runs.job import METRICS, SUMMARY, Job, Stop, Watch, append, documented, option
 from byzantium.runs.plugins import PLUGINS_USED
 from byzantium.runs.run import Run
 from byzantium.runs.values import Kinds
 
 if TYPE_CHECKING:
-    from byzantium.aggregation import Aggregator
     from byzantium.guarantees import Certificate, Finding
+    from byzantium.rules import Aggregator
     from byzantium.runs.store import Result
 
 # The input that was found, beside the other files of the job.
@@ -84,8 +84,10 @@ class Certification(Job):
 
     def aggregator(self) -> Aggregator:
         """The rule that is attacked, with the mixings before it."""
+        from byzantium.runs import builders
+
         plugins.need(self)
-        return runs.parts.rule_of(self.rule, self.f)
+        return builders.rule_of(self.rule, self.f)
 
     def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:
         import numpy as np
@@ -145,20 +147,25 @@ def pipelines(n: int, f: int) -> list[str]:
     >>> pipelines(n=25, f=12)[:3]
     ['AgnosticClipping()', 'CenteredClipping(radius=1)', 'GeometricMedian()']
     """
-    exported = ((name, getattr(aggregation, name)) for name in aggregation.__all__)
-    rules = [
+    from byzantium import rules
+
+    exported = ((name, getattr(rules, name)) for name in dir(rules))
+    texts = [
         f"{name}({argument.format(m=n - f)})"
         for name, rule in exported
-        if inspect.isclass(rule) and issubclass(rule, aggregation.Aggregator)
+        if inspect.isclass(rule) and issubclass(rule, rules.Aggregator)
         if dataclasses.is_dataclass(rule)
         for argument in ARGUMENTS.get(name, ("",))
     ]
-    return [text for mixing in MIXINGS for rule in rules if _fits(text := mixing + rule, n, f)]
+    return [text for mixing in MIXINGS for rule in texts if _fits(text := mixing + rule, n, f)]
 
 
 def _fits(text: str, n: int, f: int) -> bool:
+    from byzantium.guarantees import certification
+    from byzantium.runs import builders
+
     try:
-        guarantees.certification.check(runs.parts.rule_of(text, f), n, f)
+        certification.check(builders.rule_of(text, f), n, f)
     except ByzantiumError:
         return False
     return True
@@ -207,7 +214,7 @@ def finding(result: Result) -> Finding:
     try:
         rows = np.load(io.BytesIO(files.read(path, LARGEST_INPUT)), allow_pickle=False)
     except Exception as wrong:  # decoders have errors of many kinds
-        raise ByzantiumError(f"{path} cannot be read: {runs.records.why(wrong)}") from wrong
+        raise ByzantiumError(f"{path} cannot be read: {records.why(wrong)}") from wrong
     if rows.ndim != 2 or len(rows) != job.n or rows.dtype != np.float64:
         raise ByzantiumError(f"{path} does not hold {job.n} vectors")
     c, error = float(summary["c"]), float(summary["error"])

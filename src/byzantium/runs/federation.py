@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from byzantium import aggregation
 from byzantium.core import ByzantiumError, notation
 from byzantium.runs import values
 from byzantium.runs.job import Job, Stop, Watch, documented, option
@@ -47,7 +46,9 @@ class Federation(Job):
                     f"a federation needs a {name} of 1 to 300 printable characters"
                 )
         # The rule may be the name of a function: it is not parsed.
-        written = notation.written_out(self.rule, aggregation.members())
+        from byzantium.rules.notation import members
+
+        written = notation.written_out(self.rule, members())
         object.__setattr__(self, "rule", written)
 
     @property

@@ -18,7 +18,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from byzantium.core import BusyError as BusyError
 from byzantium.core import (
     ByzantiumError,
     cached_property,
@@ -29,9 +28,7 @@ from byzantium.core import (
     processor,
 )
 from byzantium.runs import records, values
-from byzantium.runs.records import Metrics as Metrics
-from byzantium.runs.records import lines as lines
-from byzantium.runs.records import read as read
+from byzantium.runs.records import Metrics
 from byzantium.runs.values import Kinds
 
 if TYPE_CHECKING:

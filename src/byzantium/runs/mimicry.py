@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from byzantium import aggregation, runs
 from byzantium.core import ByzantiumError, Count, Positive, Seed, files
 from byzantium.runs import plugins, values
 from byzantium.runs.job import METRICS, Job, Stop, Watch, append, documented, option
@@ -15,7 +14,7 @@ from byzantium.runs.plugins import PLUGINS_USED
 from byzantium.runs.values import Kinds
 
 if TYPE_CHECKING:
-    from byzantium.aggregation import Aggregator
+    from byzantium.rules import Aggregator
 
 
 @documented
@@ -52,8 +51,10 @@ class Mimicry(Job):
             raise ByzantiumError(f"a demonstration needs q < n, got q={self.q} of {self.n}")
         if plugins.unread(self, ["rule"]):
             return
+        from byzantium.rules.pipeline import check_sizes
+
         rule = self.aggregator()
-        aggregation.check_sizes(rule.stages, self.n)
+        check_sizes(rule.stages, self.n)
         object.__setattr__(self, "rule", repr(rule))
         plugins.settle(self, ["rule"])
 
@@ -69,8 +70,10 @@ class Mimicry(Job):
 
     def aggregator(self) -> Aggregator:
         """Its rule, with the mixings before it."""
+        from byzantium.runs import builders
+
         plugins.need(self)
-        return runs.parts.rule_of(self.rule, self.q)
+        return builders.rule_of(self.rule, self.q)
 
     def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:
         import torch

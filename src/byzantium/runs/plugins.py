@@ -21,7 +21,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from byzantium import aggregation, learning, runs, threats
+from byzantium import rules
 from byzantium.core import (
     ByzantiumError,
     Formula,
@@ -33,6 +33,7 @@ from byzantium.core import (
     notation,
     offered_as,
 )
+from byzantium.learning import metrics
 
 logger = logging.getLogger("byzantium")
 
@@ -51,14 +52,20 @@ _loaded: dict[str, Plugin] = {}
 
 def tables() -> dict[str, Members[Any]]:
     """The tables of members, to which plugins add, by the field of a run that names a member."""
+    from byzantium.attacks import notation as attacks
+    from byzantium.data import datasets, partition
+    from byzantium.learning import losses
+    from byzantium.rules import notation as rules
+    from byzantium.runs import builders
+
     return {
-        "rule": aggregation.members(),
-        "attack": threats.members(),
-        "partition": learning.partition.PARTITIONS,
-        "model": runs.parts.MODELS,
-        "data": learning.data.DATA,
-        "loss": learning.losses.LOSSES,
-        "record": learning.metrics.TABLE,
+        "rule": rules.members(),
+        "attack": attacks.members(),
+        "partition": partition.PARTITIONS,
+        "model": builders.MODELS,
+        "data": datasets.DATA,
+        "loss": losses.LOSSES,
+        "record": metrics.TABLE,
     }
 
 
@@ -219,9 +226,9 @@ def _members(plugin: Plugin, module: ModuleType) -> list[tuple[Members[Any], str
         if inspect.isclass(value) and issubclass(value, Formula):
             if not inspect.isabstract(value):
                 check_dataclass(value)
-                pipeline = issubclass(value, (aggregation.Aggregator, aggregation.Mixing))
+                pipeline = issubclass(value, (rules.Aggregator, rules.Mixing))
                 table = tables()["rule" if pipeline else "attack"]
-        elif isinstance(value, learning.Metric):
+        elif isinstance(value, metrics.Metric):
             table, name = tables()["record"], value.name
             _check_metric(plugin, value)
         elif (kind := offered_as(value)) is not None:
@@ -233,15 +240,15 @@ def _members(plugin: Plugin, module: ModuleType) -> list[tuple[Members[Any], str
 
 def _is_of(value: Any, module: ModuleType) -> bool:
     """Whether it was defined there, and not only imported."""
-    if isinstance(value, learning.Metric):
-        return value not in learning.metrics.SHIPPED
+    if isinstance(value, metrics.Metric):
+        return value not in metrics.SHIPPED
     package = module.__name__.partition(".")[0]
     return str(getattr(value, "__module__", "")).partition(".")[0] == package
 
 
-def _check_metric(plugin: Plugin, metric: learning.Metric) -> None:
+def _check_metric(plugin: Plugin, metric: metrics.Metric) -> None:
     """Raise a sentence where the record of a round or an evaluation has another thing there."""
-    shipped = learning.metrics.SHIPPED
+    shipped = metrics.SHIPPED
     taken = {"round", *(m.key for m in shipped), *(m.name for m in shipped)}
     if metric.key in taken or metric.name == "round":
         raise ByzantiumError(

@@ -11,9 +11,9 @@ from itertools import islice
 from pathlib import Path
 from typing import ClassVar, Generic, Protocol, TypeVar
 
-from byzantium.core import held
+from byzantium.core import BusyError, held
 from byzantium.runs import records
-from byzantium.runs.job import BusyError, Job, Stop, perform, write_failure
+from byzantium.runs.job import Job, Stop, perform, write_failure
 from byzantium.runs.store import Store
 
 logger = logging.getLogger("byzantium")

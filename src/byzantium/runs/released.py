@@ -16,17 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from byzantium.aggregation import Permutations
 from byzantium.core import ByzantiumError
-from byzantium.learning import (
-    Batches,
-    Dataset,
-    GivenBatches,
-    Partition,
-    Randomness,
-    Settings,
-    models,
-)
+from byzantium.data import Batches, Dataset, GivenBatches, Partition
+from byzantium.learning import Randomness, Settings, models
+from byzantium.rules import Permutations
 
 # They evaluated in batches of so many, and dropped the last one where it was incomplete.
 EVALUATED = 128

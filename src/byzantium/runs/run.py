@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from byzantium import aggregation, guarantees, learning, runs, threats
+from byzantium import attacks, guarantees, learning
 from byzantium.core import (
     Beta,
     ByzantiumError,
@@ -27,14 +27,16 @@ from byzantium.core import (
 )
 from byzantium.learning import metrics
 from byzantium.runs import plugins, values
-from byzantium.runs.job import METRICS, Job, Metrics, Stop, Watch, append, documented, option
+from byzantium.runs.job import METRICS, Job, Stop, Watch, append, documented, option
+from byzantium.runs.records import Metrics
 from byzantium.runs.values import Kinds
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from byzantium.aggregation import Aggregator
-    from byzantium.learning import Dataset, Settings, Simulation
+    from byzantium.data import Dataset
+    from byzantium.learning import Settings, Simulation
+    from byzantium.rules import Aggregator
 
 #: The accuracy of a run is the mean of so many last evaluations, as in the paper.
 LAST = 5
@@ -168,14 +170,19 @@ class Run(Job):
     )
 
     def check(self) -> None:
+        from byzantium.data import partition, user_files
+        from byzantium.learning import settings
+        from byzantium.rules.pipeline import check_sizes
+        from byzantium.runs import builders, released
+
         if plugins.unread(self, (*plugins.tables(), "optimiser")):
-            learning.settings.check(self.n, self.q, self.participants, self.device)
+            settings.check(self.n, self.q, self.participants, self.device)
             return
         # First of all: how many workers attack depends on it.
-        attack = repr(threats.parse_attack(notation.called(self.attack)))
+        attack = repr(attacks.parse_attack(notation.called(self.attack)))
         object.__setattr__(self, "attack", attack)
-        learning.settings.check(self.n, self.q, self.participants, self.device)
-        learning.settings.check_record(self.record)
+        settings.check(self.n, self.q, self.participants, self.device)
+        settings.check_record(self.record)
         rule = self.aggregator()
         for stage in rule.stages:
             if stage.bad not in (None, self.f):
@@ -183,27 +190,29 @@ class Run(Job):
                     f"{stage!r} says f={stage.bad} and the run says f={self.f}; "
                     "a rule that is written without f takes that of the run"
                 )
-        aggregation.check_sizes(rule.stages, self.vectors)
+        check_sizes(rule.stages, self.vectors)
         normal = {
             "rule": repr(rule),
-            "partition": repr(learning.partition.read(self.partition)),
-            "model": runs.parts.model(self.model)[0],
-            "optimiser": runs.parts.optimiser(self.optimiser)[0],
-            "data": runs.parts.data(self.data),
-            "loss": learning.settings.spelled(self.loss),
+            "partition": repr(partition.read(self.partition)),
+            "model": builders.model(self.model)[0],
+            "optimiser": builders.optimiser(self.optimiser)[0],
+            "data": builders.data(self.data),
+            "loss": settings.spelled(self.loss),
         }
         for name, text in normal.items():
             object.__setattr__(self, name, text)
         if self.randomness == "released":
-            runs.released.check(self.seed, self.partition)
+            released.check(self.seed, self.partition)
         plugins.settle(self, plugins.tables())
-        object.__setattr__(self, "_data", learning.own.place(self.data))
+        object.__setattr__(self, "_data", user_files.place(self.data))
 
     @classmethod
     def recorded(cls, values: Mapping[str, Any]) -> Self:
         """The run of a configuration that may be a stranger's: no file that it names is opened."""
+        from byzantium.data import user_files
+
         data = values.get("data", "")
-        if isinstance(data, str) and learning.own.is_path(data):
+        if isinstance(data, str) and user_files.is_path(data):
             raise ByzantiumError(f"its data, {data[:80]!r}, is a path without a digest")
         return cls.of(values)
 
@@ -212,9 +221,11 @@ class Run(Job):
 
         Where a file of data is, travels with it into other processes, as the places of plugins do.
         """
+        from byzantium.data import user_files
+
         plugins.need(self)
         if place := getattr(self, "_data", None):
-            learning.own.know(self.data, place)
+            user_files.know(self.data, place)
 
     # -- parts -----------------------------------------------------------------------------------
 
@@ -242,8 +253,10 @@ class Run(Job):
 
     def aggregator(self) -> Aggregator:
         """Its rule, with the mixings before it."""
+        from byzantium.runs import builders
+
         self._prepare()
-        return runs.parts.rule_of(self.rule, self.f)
+        return builders.rule_of(self.rule, self.f)
 
     @property
     def vectors(self) -> int:
@@ -268,17 +281,21 @@ class Run(Job):
 
     def dataset(self) -> Dataset:
         """Its data set; the last two that runs of this process used are kept in memory."""
+        from byzantium.runs import builders, released
+
         self._prepare()
         folder = os.environ.get("BYZANTIUM_DATA")
-        data = runs.parts.dataset(self.data, self.long_tail, folder, self.plugin)
-        return runs.released.whole_batches(data) if self.randomness == "released" else data
+        data = builders.dataset(self.data, self.long_tail, folder, self.plugin)
+        return released.whole_batches(data) if self.randomness == "released" else data
 
     def built(self, data: Dataset) -> nn.Module:
         """Its model for a data set, before the first round."""
         import torch
 
+        from byzantium.runs import builders, released
+
         self._prepare()
-        _, build = runs.parts.model(self.model)
+        _, build = builders.model(self.model)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             model: nn.Module = build(data)
@@ -286,40 +303,46 @@ class Run(Job):
             kind = kind_of(model)
             raise ByzantiumError(f"the model {self.model} must be an nn.Module, got {kind}")
         if self.randomness == "released" and self.dropout == "shared":
-            return runs.released.masked(model, self.seed)
+            return released.masked(model, self.seed)
         return model
 
     def check_parts(self, data: Dataset) -> None:
         """Raise an error unless its model, loss, device and partition fit a data set."""
         import torch
 
-        learning.models.check_device(self.device)
+        from byzantium.data import partition
+        from byzantium.learning import losses, models
+
+        models.check_device(self.device)
         try:
             with torch.device("meta"):  # shapes without numbers, which take no memory
                 model = self.built(data)
         except (RuntimeError, MemoryError) as error:
             raise ByzantiumError(f"the model {self.model} cannot be built: {error}") from error
-        loss = learning.losses.read(self.loss)
-        learning.models.check_fit(model, data, loss, f"the model {self.model}")
+        loss = losses.read(self.loss)
+        models.check_fit(model, data, loss, f"the model {self.model}")
         generator = torch.Generator().manual_seed(0)
-        learning.partition.read(self.partition)(
+        partition.read(self.partition)(
             data.train_y, self.n - self.q, generator, users=data.train_user
         )
 
     def simulation(self) -> Simulation:
         """Its training, before the first round."""
+        from byzantium.data import partition
+        from byzantium.runs import builders, released
+
         data = self.dataset()
-        _, optimiser = runs.parts.optimiser(self.optimiser)
+        _, optimiser = builders.optimiser(self.optimiser)
         return learning.Simulation(
             self.settings(),
             data,
             self.built(data),
             self.aggregator(),
-            threats.parse_attack(self.attack),
-            learning.partition.read(self.partition),
+            attacks.parse_attack(self.attack),
+            partition.read(self.partition),
             lambda parameters: optimiser(parameters, self.learning_rate),
             randomness=(
-                runs.released.Released if self.randomness == "released" else learning.Randomness
+                released.Released if self.randomness == "released" else learning.Randomness
             ),
         )
 
@@ -394,6 +417,8 @@ def check_ready(jobs: Iterable[Job]) -> None:
     Traceback (most recent call last):
     byzantium.ByzantiumError: the model cnn is for images of 1 x 28 x 28, those of digits are ...
     """
+    from byzantium.runs import builders
+
     alike: dict[tuple[str, float], dict[tuple[Any, ...], Run]] = {}
     for run in jobs:
         if isinstance(run, Run):
@@ -401,6 +426,6 @@ def check_ready(jobs: Iterable[Job]) -> None:
             same = alike.setdefault((run.data, run.long_tail), {})
             same[run.model, run.partition, run.loss, run.device, run.n - run.q] = run
     for (name, gamma), different in alike.items():
-        data = runs.parts.selected(name, gamma)
+        data = builders.selected(name, gamma)
         for run in different.values():
             run.check_parts(data)

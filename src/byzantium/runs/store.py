@@ -14,16 +14,9 @@ from byzantium.core import ByzantiumError, at_work, needed
 from byzantium.runs import records
 from byzantium.runs.certification import Certification
 from byzantium.runs.federation import Federation
-from byzantium.runs.job import (
-    CONFIGURATION,
-    FAILURE,
-    NUMERICS,
-    Job,
-    Metrics,
-    finished,
-    measured,
-)
+from byzantium.runs.job import CONFIGURATION, FAILURE, NUMERICS, Job, finished, measured
 from byzantium.runs.mimicry import Mimicry
+from byzantium.runs.records import Metrics
 from byzantium.runs.run import Run
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ from typing import Any
 
 from byzantium.core import ByzantiumError
 from byzantium.runs import plugins
-from byzantium.runs.job import Job, Stop, read
+from byzantium.runs.job import Job, Stop
 from byzantium.runs.pool import Engine, Event, Listen
 from byzantium.runs.processes import Processes
+from byzantium.runs.records import read
 from byzantium.runs.run import Run
 from byzantium.runs.store import Result, Store
 

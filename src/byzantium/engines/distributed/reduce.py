@@ -11,11 +11,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from byzantium.aggregation import Aggregator, Matrix, Report, Source, check_sizes, row_norms
 from byzantium.core import ByzantiumError, KindError, PositiveMeasure, fitted, kind_of
 from byzantium.engines.distributed.ranks import TIMEOUT, Ranks
 from byzantium.engines.distributed.shard import DoubtedError, Shard
 from byzantium.guarantees import announce
+from byzantium.rules import Aggregator, Report
+from byzantium.rules.pipeline import check_sizes
+from byzantium.vectors import Matrix, Source
+from byzantium.vectors.points import row_norms
 
 
 def robust_all_reduce(

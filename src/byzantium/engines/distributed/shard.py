@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byzantium.aggregation import Matrix, Source
 from byzantium.core import ByzantiumError
 from byzantium.engines.distributed.ranks import Ranks
+from byzantium.vectors import Matrix, Source
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
-from byzantium.aggregation import Aggregator
 from byzantium.core import ByzantiumError
 from byzantium.engines.distributed.ranks import TIMEOUT
 from byzantium.engines.distributed.reduce import robust_all_reduce
 from byzantium.learning import Momentum
+from byzantium.rules import Aggregator
 
 
 def aggregate_gradients(

@@ -16,11 +16,11 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from torch import Tensor
 
+from byzantium.attacks import Attack, BitFlip, GaussianNoise, NoAttack, NonFinite, parse_attack
 from byzantium.core import Bounds, ByzantiumError, Formula, KindError, Measure, kind_of, notation
 from byzantium.engines.flower.replies import Arrays, record_of
 from byzantium.engines.flower.vectors import change, moved
 from byzantium.learning import Momentum
-from byzantium.threats import Attack, BitFlip, GaussianNoise, NoAttack, NonFinite, parse_attack
 
 # Where a node keeps its momentum between rounds.
 MOMENTUM = "byzantium.momentum"

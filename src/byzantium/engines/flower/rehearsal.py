@@ -7,12 +7,12 @@ from collections.abc import Collection
 import numpy as np
 import torch
 
-from byzantium.aggregation import Aggregator
+from byzantium.attacks import Attack, parse_attack
 from byzantium.core import ByzantiumError, Positive, fitted
 from byzantium.engines.flower.replies import Arrays
 from byzantium.engines.flower.rounds import logger
 from byzantium.engines.flower.vectors import change, moved
-from byzantium.threats import Attack, parse_attack
+from byzantium.rules import Aggregator
 
 
 class Rehearsal:

@@ -17,8 +17,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from byzantium.aggregation import as_source
 from byzantium.core import ByzantiumError
+from byzantium.vectors import as_source
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -22,7 +22,7 @@ from flwr.app import (
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
-from byzantium.aggregation import Aggregator, Report, Trust, as_source, parse_rule
+from byzantium.attacks import Attack
 from byzantium.core import (
     Bounds,
     ByzantiumError,
@@ -58,8 +58,9 @@ from byzantium.engines.flower.rounds import (
 from byzantium.engines.flower.step import MakeOptimiser, Step
 from byzantium.engines.flower.vectors import distance, unusable
 from byzantium.guarantees import announce
+from byzantium.rules import Aggregator, Report, Trust, parse_rule
 from byzantium.runs import Federation
-from byzantium.threats import Attack
+from byzantium.vectors import as_source
 
 Given = Aggregator | str
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]

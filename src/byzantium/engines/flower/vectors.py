@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from byzantium.aggregation import Mean, Source, admit
 from byzantium.core import TooManyRejected
 from byzantium.engines.flower.replies import Arrays
+from byzantium.rules import Mean
+from byzantium.rules.pipeline import admit
+from byzantium.vectors import Source
 
 # Numbers that are looked at together when distances are taken.
 CHUNK = 1 << 18

@@ -1,0 +1,1 @@
+"""Private: how the passes over the vectors run, in torch and as compiled kernels."""

@@ -1,0 +1,421 @@
+"""Kernels for order statistics: all rows of some columns are sorted at once, by a network.
+
+Both kinds of kernel are called alike: columns(context, rows, first, last, peak, out) fills out[c]
+for first <= c < last, whole vectors, with the mean of the central values of the rows (see
+`order.central`). peak, as many whole numbers as lanes, is raised to the largest `magnitude` of all.
+
+To find out whose values these are, kernels with `bounds` are given a block of columns, fill out
+from its beginning, and store three more numbers for each column, one block further each: the lowest
+and the highest of the central values, and the rank of the lowest. `supplied` then looks at all
+values again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import reduce
+from itertools import chain, groupby
+
+from byzantium._kernels import compiler as machine
+from byzantium._kernels.compiler import kernel
+from byzantium._kernels.ir import (
+    ADDRESS,
+    BITS,
+    DOUBLE,
+    INTEGER,
+    SIZE,
+    Array,
+    Function,
+    Value,
+    larger,
+    magnitude,
+    maximum,
+    minimum,
+    select,
+)
+from byzantium._kernels.networks import SINGLE, Network, in_order, middle
+from byzantium._kernels.sums import BLOCK, Mixing, Total, prefetch
+
+
+class _Columns:
+    """What a kernel is given."""
+
+    def __init__(self, function: Function, real: str) -> None:
+        self.context = function.array("context", INTEGER)
+        self.rows = function.array("rows", ADDRESS)
+        self.first, self.last = function.number("first"), function.number("last")
+        self.peak = function.array("peak", BITS[real])
+        self.out = function.array("out", real)
+
+
+def network(n: int, kept: int, nearest: bool, most: int = SINGLE) -> Network:
+    """What must be compared for the `kept` central values among n."""
+    if not nearest:
+        low = (n - kept) // 2
+        return middle(n, low, low + kept, most)
+    # Those that stay in the window wherever it slides are only summed, unless they are the median.
+    always = set(range(n - kept, kept)) - {(n - 1) // 2, n // 2}
+    return in_order(n, tuple(sorted(always)), most)
+
+
+@kernel
+def straight(n: int, kept: int, nearest: bool, real: str, bounds: bool) -> list[Function]:
+    """One vector of columns at a time, comparator by comparator, without a loop or a table.
+
+    Where `last` does not end a vector, the last vector begins before the one before it has ended.
+    """
+    comparators, wires = network(n, kept, nearest)
+    function, lanes = Function("straight"), machine.HOST.lanes(real)
+    given = _Columns(function, real)
+    peak = function.variable(given.peak.load(0, lanes))
+    with function.loop(given.first, given.last, lanes) as start:
+        c = start if bounds else minimum(start, given.last - lanes)
+        values: dict[int, Value] = {}
+
+        def value(wire: int) -> Value:
+            """What is on a wire; at first, and not before it is needed, a row."""
+            if wire not in values:
+                row = Array(given.rows.load(wire), real)
+                x = values[wire] = row.load(c, lanes)
+                prefetch(row, c, lanes)
+                peak.value = larger(peak.value, magnitude(x))
+            return values[wire]
+
+        for (a, b), _, (low, high) in comparators:
+            x, y = value(a), value(b)
+            if low:
+                values[a] = minimum(x, y)
+            if high:
+                values[b] = maximum(x, y)
+        for wire in range(n):
+            value(wire)  # its magnitude is wanted, if nothing else
+        central = [values[wire] for wire in wires]
+        rank = function.constant(float((n - kept) // 2), real, lanes)
+        if nearest:
+            central, rank = _nearest(central, kept)
+        mean = _mean(function, central, real)
+        if bounds:
+            found = mean, reduce(minimum, central), reduce(maximum, central), rank
+            for k, number in enumerate(found):
+                given.out.store(c - given.first + k * (BLOCK // SIZE[real]), number)
+        else:
+            given.out.store(c, mean)
+    given.peak.store(0, peak.value)
+    return [function]
+
+
+def _mean(function: Function, values: Sequence[Value], real: str) -> Value:
+    if len(values) == 1:
+        return values[0]
+    total = Total(function, real, values[0].lanes)
+    for x in values:
+        total.add(x)
+    return total.over(function.constant(float(len(values)), DOUBLE, values[0].lanes)).to(real)
+
+
+def _nearest(values: Sequence[Value], kept: int) -> tuple[list[Value], Value]:
+    """Of sorted values, the `kept` nearest the median, and the rank of the lowest.
+
+    A window of so many slides up past value j if value j + kept is nearer: then one takes the
+    place of the other.
+    """
+    n = len(values)
+    median = _median(values[(n - 1) // 2], values[n // 2])
+    window, rank = list(values[:kept]), _constant(0.0, values[0])
+    for j in range(n - kept):
+        enters = values[j + kept]
+        slides = _slides(enters, values[j], median)
+        window[j % kept] = select(slides, enters, window[j % kept])
+        rank = _plus_one(rank, slides)
+    return window, rank
+
+
+def _constant(number: float, like: Value) -> Value:
+    return like.function.constant(number, like.kind, like.lanes)
+
+
+def _plus_one(count: Value, truth: Value) -> Value:
+    """One more where it is true."""
+    return select(truth, count + 1.0, count)
+
+
+def _median(low: Value, high: Value) -> Value:
+    return (low.to(DOUBLE) + high.to(DOUBLE)) * 0.5
+
+
+def _slides(enters: Value, leaves: Value, median: Value) -> Value:
+    return enters.to(DOUBLE) - median < median - leaves.to(DOUBLE)
+
+
+# -- many rows ---------------------------------------------------------------------------------
+
+
+@kernel
+def part(pairs: tuple[tuple[int, int], ...], real: str) -> list[Function]:
+    """Sort a block of columns by a `network.Part`, the rows being where they are."""
+    function, lanes = Function("part"), machine.HOST.lanes(real)
+    rows, wires = function.array("rows", ADDRESS), function.array("wires", INTEGER)
+    start = function.number("start")
+    with function.loop(start, start + BLOCK // SIZE[real], lanes) as c:
+        places: dict[int, Array] = {}
+        values: dict[int, Value] = {}
+
+        def value(k: int) -> Value:
+            if k not in values:
+                places[k] = Array(rows.load(wires.load(k)), real).at(c)
+                values[k] = places[k].load(0, lanes)
+            return values[k]
+
+        for a, b in pairs:
+            x, y = value(a), value(b)
+            values[a], values[b] = minimum(x, y), maximum(x, y)
+        for k, place in places.items():
+            place.store(0, values[k])
+    return [function]
+
+
+@kernel
+def tabled(nearest: bool, real: str, bounds: bool) -> list[Function]:
+    """The network comes as a table, and sorts the rows where they are: they are to be copies.
+
+    context: see `table`.
+    """
+    function = Function("tabled")
+    given = _Columns(function, real)
+    n, kept, steps = (given.context.load(k) for k in range(3))
+    wires = given.context.at(3)
+    lanes, strip = machine.HOST.lanes(real), BLOCK // SIZE[real]
+
+    def row(wire: Value) -> Array:
+        return Array(given.rows.load(wire), real)
+
+    peak = function.variable(given.peak.load(0, lanes))
+    with function.loop(given.first, given.last, strip) as start:
+        with function.loop(0, n) as i:
+            for c in range(0, strip, lanes):
+                x = row(i).load(start + c, lanes)
+                peak.value = larger(peak.value, magnitude(x))
+
+        place = function.variable(n if nearest else kept)
+        with function.loop(0, steps):
+            step = wires.at(place.value)
+            parts, code, comparators, length = (step.load(k) for k in range(4))
+            here = step.at(4)
+            with function.loop(0, parts):
+                function.call(code, given.rows, here, start)
+            with function.loop(0, comparators) as k:
+                a, b = row(here.load(k * 2)), row(here.load(k * 2 + 1))
+                for c in range(0, strip, lanes):
+                    x, y = a.load(start + c, lanes), b.load(start + c, lanes)
+                    a.store(start + c, minimum(x, y))
+                    b.store(start + c, maximum(x, y))
+            place.value = place.value + length
+
+        def value(rank: Value, start: Value = start) -> Value:
+            return row(wires.load(rank)).load(start, strip)
+
+        total = Total(function, real, strip)
+        median = _median(value((n - 1) / 2), value(n / 2)) if nearest else None
+        lowest = function.constant(0, INTEGER) if nearest else (n - kept) / 2
+        rank = function.variable(lowest.to(real).on(strip))
+        low = function.variable(function.constant(math.inf, real, strip))
+        high = function.variable(-low.value)
+        with function.loop(0, kept) as r:
+            inside = function.variable(value(r))
+            if median is not None:
+                with function.loop(r, n - kept, kept) as j:
+                    enters = value(j + kept)
+                    slides = _slides(enters, value(j), median)
+                    inside.value = select(slides, enters, inside.value)
+                    if bounds:
+                        rank.value = _plus_one(rank.value, slides)
+            total.add(inside.value)
+            if bounds:
+                low.value = minimum(low.value, inside.value)
+                high.value = maximum(high.value, inside.value)
+        given.out.store(start, total.over(kept.to(DOUBLE).on(strip)).to(real))
+        if bounds:
+            for further, bound in enumerate((low, high, rank), 1):
+                given.out.store(start + further * strip, bound.value)
+    given.peak.store(0, peak.value)
+    return [function]
+
+
+def table(n: int, kept: int, nearest: bool, real: str, most: int) -> list[int]:
+    """The context of `tabled`, for a network with parts of at most so many wires.
+
+    n, kept, the number of steps; the wires that count; then the steps. A step is one part, or some
+    single comparators: the number of parts (one or none), the address of the code of that part, the
+    number of comparators, the length of all this, and the wires.
+    """
+    parts, wires = network(n, kept, nearest, most)
+    steps = []
+    for single, group in groupby(parts, key=lambda part: len(part.wires) == SINGLE):
+        if single:
+            pairs = [wire for comparator in group for wire in comparator.wires]
+            steps.append([0, 0, len(pairs) // 2, 4 + len(pairs), *pairs])
+        else:
+            steps += [
+                [1, part(one.pairs, real).address, 0, 4 + len(one.wires), *one.wires]
+                for one in group
+            ]
+    return [n, kept, len(steps), *wires, *chain(*steps)]
+
+
+# -- whose values they are ---------------------------------------------------------------------
+
+
+@kernel
+def supplied(real: str) -> list[Function]:
+    """Count, in a block of columns from `start` on, how many of the central values are row i's.
+
+    within[i, :] is raised where the value of row i lies within the bounds. Where these are more
+    than are central, some that are equal to a bound are not, and all that are equal share: what
+    that changes is added to changes[i, :]. Only the first `width` columns of the block count.
+
+    found: the means, and the bounds.
+    """
+    function, lanes, size = Function("supplied"), machine.HOST.lanes(real), BLOCK // SIZE[real]
+    rows, n = function.array("rows", ADDRESS), function.number("n")
+    kept, start = function.number("kept"), function.number("start")
+    width = function.number("width")
+    found, within = function.array("found", real), function.array("within", real)
+    changes = function.array("changes", DOUBLE)
+
+    def value(i: Value, c: Value) -> Value:
+        return Array(rows.load(i), real).load(start + c, lanes)
+
+    with function.loop(0, size, lanes) as c:
+        low, high, rank = (found.load(c + k * size, lanes) for k in (1, 2, 3))
+        none = _constant(0.0, low)
+        counted = function.lanes_before(c, width, lanes)
+        one = select(counted, _constant(1.0, low), none)
+        inside = function.variable(none)
+        with function.loop(0, n) as i:
+            x = value(i, c)
+            here = select(x < low, none, select(high < x, none, one))
+            inside.value = inside.value + here
+            within.store(i * lanes, within.load(i * lanes, lanes) + here)
+        window = kept.to(real).on(lanes)
+        with function.when(function.constant(0.5, real) < (inside.value - window * one).sum()):
+            counts = [function.variable(none) for _ in range(4)]
+            with function.loop(0, n) as i:
+                x = value(i, c)
+                truths = x < low, low < x, x < high, high < x
+                for count, truth in zip(counts, truths, strict=True):
+                    count.value = _plus_one(count.value, truth)
+            below, above_low, below_high, above = (count.value for count in counts)
+            number = n.to(real).on(lanes)
+            # So many of the central values are equal to the lowest, to the highest of them.
+            lowest = select(low < high, number - above_low - rank, window)
+            highest = rank + window - below_high
+            change_low = _change(lowest, number - below - above_low, counted)
+            change_high = _change(highest, number - below_high - above, counted)
+            nothing = _constant(0.0, change_low)
+            with function.loop(0, n) as i:
+                x = value(i, c)
+                above = select(x < high, nothing, select(high < x, nothing, change_high))
+                change = select(x < low, nothing, select(low < x, above, change_low))
+                changes.store(i * lanes, changes.load(i * lanes, lanes) + change)
+    return [function]
+
+
+def _change(central: Value, equal: Value, counted: Value) -> Value:
+    """What sharing changes for each of some equal values, all of which were counted."""
+    change = central.to(DOUBLE) / equal.to(DOUBLE) - 1.0
+    return select(counted, change, _constant(0.0, change))
+
+
+# -- block by block ----------------------------------------------------------------------------
+
+
+class _Blocks:
+    """What a function is given to sort the columns of rows that are made a block at a time.
+
+    columns: the kernel that sorts, and its context. All else but `peak` and `out` is room to work
+    in. To find out whose values are central, it is also given `supplied`, and what that needs.
+    again: whether the kernel leaves the block changed, so that it must be made again for that.
+    """
+
+    def __init__(self, function: Function, real: str, explained: bool, again: bool) -> None:
+        self.function, self.real = function, real
+        self.first, self.last = function.number("first"), function.number("last")
+        self.columns = function.number("columns")
+        self.context = function.array("context", INTEGER)
+        self.block, self.places = function.array("block", real), function.array("places", ADDRESS)
+        self.result, self.peak = function.array("result", real), function.array("peak", BITS[real])
+        self.out, self.explained, self.again = function.array("out", real), explained, again
+        if explained:
+            self.supplied, self.kept = function.number("supplied"), function.number("kept")
+            self.within = function.array("within", real)
+            self.changes = function.array("changes", DOUBLE)
+
+    def sort(self, n: Value, make: Callable[[Value, Value | None], None]) -> None:
+        """make(start, bound) stores row i, columns start and following, at block[i, :]."""
+        function, size = self.function, BLOCK // SIZE[self.real]
+        lanes = machine.HOST.lanes(self.real)
+        with function.loop(0, n) as i:
+            self.places.store(i, self.block.at(i * size).address)
+        zero, width = function.constant(0, INTEGER), function.constant(size, INTEGER)
+        given = self.context, self.places, zero, width, self.peak, self.result
+        for start, bound in function.columns(self.first, self.last, size):
+            make(start, bound)
+            function.call(self.columns, *given)
+            for c in range(0, size, lanes):
+                self.out.store(start + c, self.result.load(c, lanes), bound)
+            if self.explained:
+                if self.again:
+                    make(start, bound)
+                self.count(self.places, n, zero, width if bound is None else bound - start)
+
+    def count(self, rows: Array, n: Value, start: Value, width: Value) -> None:
+        given = rows, n, self.kept, start, width, self.result, self.within, self.changes
+        self.function.call(self.supplied, *given)
+
+
+@kernel
+def copied(real: str, explained: bool, again: bool) -> list[Function]:
+    """Copy the rows, and sort them."""
+    function, lanes, size = Function("copied"), machine.HOST.lanes(real), BLOCK // SIZE[real]
+    rows, n = function.array("rows", ADDRESS), function.number("n")
+    blocks = _Blocks(function, real, explained, again)
+
+    def copy(start: Value, bound: Value | None) -> None:
+        with function.loop(0, n) as i:
+            row = Array(rows.load(i), real)
+            for c in range(0, size, lanes):
+                blocks.block.store(i * size + c, row.load(start + c, lanes, bound))
+            prefetch(row, start, size)
+
+    blocks.sort(n, copy)
+    return [function]
+
+
+@kernel
+def direct(real: str) -> list[Function]:
+    """Sort whole blocks as they come from the memory, and find out whose values are central."""
+    function, lanes, size = Function("direct"), machine.HOST.lanes(real), BLOCK // SIZE[real]
+    rows, n = function.array("rows", ADDRESS), function.number("n")
+    blocks = _Blocks(function, real, explained=True, again=False)
+    width = function.constant(size, INTEGER)
+    with function.loop(blocks.first, blocks.last, size) as start:
+        given = blocks.context, rows, start, start + size, blocks.peak, blocks.result
+        function.call(blocks.columns, *given)
+        for c in range(0, size, lanes):
+            blocks.out.store(start + c, blocks.result.load(c, lanes))
+        blocks.count(rows, n, start, width)
+    return [function]
+
+
+@kernel
+def mixed(real: str, explained: bool, again: bool) -> list[Function]:
+    """Mix the rows, and sort what comes of it; see `Mixing`."""
+    function, size = Function("mixed"), BLOCK // SIZE[real]
+    mixing, blocks = Mixing(function, real), _Blocks(function, real, explained, again)
+
+    def store(i: Value, c: int, x: Value) -> None:
+        blocks.block.store(i * size + c, x.to(real))
+
+    blocks.sort(mixing.m, lambda start, bound: mixing.block(start, bound, store))
+    return [function]

@@ -1,0 +1,129 @@
+"""The passes over the vectors in plain torch, for any device; `compiled` has them for the CPU.
+
+Each takes a matrix of float32 or float64, and which of its rows to use.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from byzantium._kernels.selection import central
+from byzantium._kernels.selection import shares as shares_of
+
+Array = NDArray[np.float64]
+Rows = NDArray[np.int64]  # indices of rows
+
+# Columns are converted, mixed, multiplied and sorted in blocks of about this size.
+BLOCK_BYTES = 8 << 20
+
+
+def column_blocks(rows: int, d: int, dtype: torch.dtype) -> Iterator[slice]:
+    """Divide d columns into slices, such that `rows` rows of a slice take about 8 MB.
+
+    >>> list(column_blocks(1024, 5000, torch.float32))
+    [slice(0, 2048, None), slice(2048, 4096, None), slice(4096, 5000, None)]
+    """
+    width = max(256, BLOCK_BYTES // (max(rows, 1) * dtype.itemsize))
+    for start in range(0, d, width):
+        yield slice(start, min(start + width, d))
+
+
+def mixed_blocks(
+    matrix: Tensor, rows: Rows, mixing: Array | None
+) -> Iterator[tuple[slice, Tensor]]:
+    """Blocks of columns, and P X in these columns; None for P is the identity."""
+    which = torch.from_numpy(rows).to(matrix.device)
+    widest = len(rows) if mixing is None else max(mixing.shape)
+    for columns in column_blocks(widest, matrix.shape[1], matrix.dtype):
+        block = matrix[:, columns].index_select(0, which)
+        yield columns, block if mixing is None else torch.from_numpy(mixing).to(block) @ block
+
+
+def mixed(matrix: Tensor, rows: Rows, mixing: Array) -> Tensor:
+    """P X in float64."""
+    which = torch.from_numpy(rows).to(matrix.device)
+    return torch.from_numpy(mixing).to(matrix.device) @ matrix[which].double()
+
+
+def squared_norms(matrix: Tensor, rows: Rows) -> Array:
+    """The squared norm of each row, (n,)."""
+    total = torch.zeros(len(rows), dtype=torch.float64, device=matrix.device)
+    for _, block in mixed_blocks(matrix, rows, None):
+        total += block.double().square().sum(dim=1)
+    return total.cpu().numpy()
+
+
+def gram(matrix: Tensor, rows: Rows, anchors: Sequence[Tensor | None], reference: int) -> Array:
+    """Inner products <p_i - r, p_j - r> of rows and anchors, in float64; r is the row `reference`.
+
+    An anchor is a vector; None is the origin.
+    """
+    points = len(rows) + len(anchors)
+    total = torch.zeros(points, points, dtype=torch.float64, device=matrix.device)
+    which = torch.from_numpy(rows).to(matrix.device)
+    for columns in column_blocks(points, matrix.shape[1], torch.float64):
+        block = matrix[:, columns].index_select(0, which).double()
+        origin = block.new_zeros(block.shape[1])
+        beside = [origin if a is None else a[columns].double() for a in anchors]
+        block = torch.vstack([block, *beside]) - block[reference]
+        total += block @ block.T
+    # Some libraries' products are not symmetric to the bit, and two rows that are each other's
+    # nearest would be told apart by that.
+    lower = total.tril()
+    return (lower + lower.tril(-1).T).cpu().numpy()
+
+
+def combine(
+    matrix: Tensor, rows: Rows, anchors: Sequence[Tensor | None], weights: Array, out: Tensor
+) -> None:
+    """Fill `out` with the weighted sum of rows and anchors."""
+    shares = torch.from_numpy(weights).to(out)
+    for columns, block in mixed_blocks(matrix, rows, None):
+        out[columns] = shares[: len(rows)] @ block
+    for anchor, share in zip(anchors, weights[len(rows) :].tolist(), strict=True):
+        if anchor is not None:
+            out.add_(anchor, alpha=share)
+
+
+def central_mean(
+    matrix: Tensor,
+    rows: Rows,
+    mixing: Array | None,
+    kept: int,
+    nearest: bool,
+    out: Tensor,
+    shares: Array | None = None,
+) -> float:
+    """Fill `out` with the mean of the `kept` central values of each column of P X.
+
+    See `order.central`. Returns the largest magnitude in P X, which comes for free; NaN if there is
+    a NaN. Where `shares` is given, the `order.shares` of each row of P X are added to it.
+    """
+    peaks = [0.0]
+    for columns, block in mixed_blocks(matrix, rows, mixing):
+        values = block.sort(dim=0).values
+        inside = central(values, kept, nearest=nearest)
+        out[columns] = torch.where(inside, values.double(), 0).sum(dim=0).div(kept)
+        peaks.append(float(block.abs().max()))
+        if shares is not None:
+            shares += shares_of(block, kept, nearest=nearest).numpy()
+    return float(np.max(peaks))
+
+
+def newton(gram: Array, n: int, near: float) -> tuple[Array, list[float]]:
+    """No weights, and a gradient that says so: `geometric_median` has a search without kernels."""
+    return np.zeros(n), [math.inf, 0.0, 0.0]
+
+
+def moments(matrix: Tensor, rows: Rows, mean: Tensor, deviation: Tensor) -> None:
+    """Fill in the mean and the standard deviation (n - 1) of each column; of one row it is 0."""
+    for columns, block in mixed_blocks(matrix, rows, None):
+        wide = block.double()
+        mean[columns] = wide.mean(dim=0)
+        deviation[columns] = wide.std(dim=0, correction=min(1, len(rows) - 1))

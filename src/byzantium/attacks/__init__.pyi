@@ -1,0 +1,14 @@
+from .attack import Attack as Attack
+from .attack import Scene as Scene
+from .mimic import Mimic as Mimic
+from .notation import parse_attack as parse_attack
+from .stateless import ALittleIsEnough as ALittleIsEnough
+from .stateless import BitFlip as BitFlip
+from .stateless import GaussianNoise as GaussianNoise
+from .stateless import InnerProduct as InnerProduct
+from .stateless import LabelFlip as LabelFlip
+from .stateless import MinMax as MinMax
+from .stateless import MinSum as MinSum
+from .stateless import NoAttack as NoAttack
+from .stateless import NonFinite as NonFinite
+from .tuned import Tuned as Tuned

@@ -1,0 +1,128 @@
+"""What all attacks share: what attackers know, their state, and how an attack is called."""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from byzantium.core import ByzantiumError, Formula, Stateful, cached_property, fork_safe, kind_of
+from byzantium.rules import Aggregator
+from byzantium.vectors.points import moments
+
+
+@dataclass(frozen=True)
+class Scene:
+    """All that the attackers know in one round; they see everything and work together.
+
+    - `honest`: (h, d), the vectors that the honest workers send.
+    - `own`: (q, d), the vectors that the attackers would send if they were honest; None if they
+      were not computed, see `Attack.needs_own`.
+    - `q`: how many attackers there are.
+    - `rule`: the server's rule; None if it is not known. Attacks try it on copies only.
+    - `epoch`: how many rounds an epoch has; None if it is not known.
+    - `generator`: the attackers' source of randomness, never that of the server.
+
+    >>> honest = torch.tensor([[2.0], [4.0], [6.0]])
+    >>> scene = Scene(honest, None, 1, None, None, torch.Generator())
+    >>> scene.mean, scene.deviation
+    (tensor([4.]), tensor([2.]))
+    """
+
+    honest: Tensor
+    own: Tensor | None
+    q: int
+    rule: Aggregator | None
+    epoch: int | None
+    generator: torch.Generator
+
+    @cached_property
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """`mean` and `deviation`, computed together."""
+        return moments(self.honest)
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean of the honest vectors, (d,)."""
+        return self.moments[0]
+
+    @property
+    def deviation(self) -> Tensor:
+        """The standard deviation (divided by h - 1) of the honest vectors by coordinate, (d,)."""
+        return self.moments[1]
+
+
+class Attack(Formula, Stateful, ABC):
+    """An attack: from what the honest workers send it computes what the q attackers send, (q, d).
+
+    To write one, derive from this class and define `vectors`. These class variables describe it:
+
+    - `needs_own`: whether the attackers must compute honest vectors of their own first.
+    - `own_momentum`: whether these vectors carry momentum, as those of honest workers do.
+    - `strength`: the name of the field that says how hard it pushes, for `Tuned`; None without one.
+
+    >>> class Opposite(Attack):
+    ...     def vectors(self, scene):
+    ...         return -scene.mean
+    >>> Opposite()(torch.tensor([[2.0], [4.0]]), q=2)
+    tensor([[-3.],
+            [-3.]])
+    """
+
+    needs_own: ClassVar[bool] = False
+    own_momentum: ClassVar[bool] = False
+    strength: ClassVar[str | None] = None
+
+    @abstractmethod
+    def vectors(self, scene: Scene) -> Tensor:
+        """What the attackers send: (q, d), or (d,) if all send the same."""
+
+    def labels(self, y: Tensor, classes: int) -> Tensor:
+        """The labels that the attackers train on, instead of the true labels y.
+
+        - `y`: labels from 0 to classes - 1.
+        - `classes`: how many classes there are; 0 where the targets are numbers.
+        """
+        return y
+
+    @fork_safe
+    def __call__(
+        self,
+        honest: Tensor,
+        own: Tensor | None = None,
+        *,
+        q: int | None = None,
+        rule: Aggregator | None = None,
+        epoch: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """What the q attackers send, (q, d).
+
+        - `honest`: (h, d), what the honest workers send.
+        - `own`: (q, d), what the attackers would send if they were honest; some attacks use it.
+        - `q`: how many attackers there are; by default the number of rows of `own`.
+        - `rule`: the server's rule, for attacks that try it (`Tuned`).
+        - `epoch`: how many rounds an epoch has, for attacks that count epochs (`Mimic`).
+        - `generator`: the attackers' randomness; None means the operating system's entropy.
+        """
+        if self.needs_own and own is None:
+            raise ByzantiumError(f"{self!r} needs the attackers' own vectors, own=...")
+        if q is None:
+            if own is None:
+                raise ByzantiumError(
+                    f"{self!r} needs the number of attackers, q=..., or their own vectors, own=..."
+                )
+            q = len(own)
+        generator = generator or torch.Generator().manual_seed(secrets.randbits(63))
+        sent = self.vectors(Scene(honest.detach(), own, q, rule, epoch, generator))
+        d = honest.shape[1]
+        if not isinstance(sent, Tensor) or sent.shape not in ((d,), (1, d), (q, d)):
+            raise ByzantiumError(
+                f"{self!r} must send {q} vectors of dimension {d}, or one for all attackers, got "
+                f"{kind_of(sent)} of shape {tuple(getattr(sent, 'shape', ()))}"
+            )
+        return sent.detach().to(honest).expand(q, d)

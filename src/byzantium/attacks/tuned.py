@@ -1,0 +1,97 @@
+"""An attack that searches for the strength that hurts the server's rule most."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from byzantium.attacks.attack import Attack, Scene
+from byzantium.core import ByzantiumError
+
+# Ten strengths to try, of either sign; then up to six more around the best.
+GRID = tuple(2.0**k for k in range(-4, 6))
+
+
+@dataclass(frozen=True, repr=False)
+class Tuned(Attack):
+    r"""Another attack, of the strength that moves the rule's result farthest from the honest mean.
+
+    .. math:: \operatorname*{argmax}_\lambda
+        \|\mathrm{rule}(x_1, \dots, \mathrm{attack}_\lambda) - \bar x\|
+
+    In each round it tries at most 26 strengths :math:`\lambda`, on copies of the rule and with
+    random numbers of the attackers' own: trying never changes the server's state, and never shows
+    its next random permutation.
+
+    - `attack`: the attack to tune; its class must name a `strength`, as `InnerProduct`,
+      `ALittleIsEnough` and `GaussianNoise` do.
+    - `both`: whether to try negative strengths, too: a rule that withstands a push in one direction
+      may give way in the other. It is always written out, because earlier runs tried one sign only.
+
+    >>> from byzantium import Mean
+    >>> from byzantium.attacks import InnerProduct
+    >>> Tuned(InnerProduct())(torch.ones(4, 1), q=1, rule=Mean())  # the stronger the farther
+    tensor([[-32.]])
+    """
+
+    attack: Attack
+    both: bool = field(default=True, metadata={"written": True})
+
+    def check_parameters(self) -> None:
+        if self.attack.strength is None:
+            raise ByzantiumError(
+                "Tuned needs an attack that has a strength, such as InnerProduct, "
+                f"ALittleIsEnough or GaussianNoise, got {self.attack!r}"
+            )
+
+    @property
+    def needs_own(self) -> bool:  # type: ignore[override]
+        return self.attack.needs_own
+
+    def labels(self, y: Tensor, classes: int) -> Tensor:
+        return self.attack.labels(y, classes)
+
+    def vectors(self, scene: Scene) -> Tensor:
+        if scene.rule is None:
+            raise ByzantiumError(f"{self!r} needs the server's rule to tune itself to, rule=...")
+        device = scene.generator.device
+        seed = int(torch.randint(2**62, (), generator=scene.generator, device=device))
+        own = dataclasses.replace(scene, generator=torch.Generator())
+        h, d = scene.honest.shape
+        everybody = scene.honest.new_empty(h + scene.q, d)
+        everybody[:h] = scene.honest
+
+        def sent(strength: float) -> Tensor:
+            attack = copy.copy(self.attack)
+            object.__setattr__(attack, str(attack.strength), strength)
+            own.generator.manual_seed(seed)
+            return attack.vectors(own)
+
+        def distance(strength: float) -> float:
+            everybody[h:] = sent(strength)
+            rule = copy.deepcopy(scene.rule)
+            assert rule is not None
+            moved = rule(everybody, torch.Generator().manual_seed(seed)) - own.mean
+            return float(moved.norm())
+
+        strengths = (*GRID, *(-strength for strength in GRID)) if self.both else GRID
+        tried = {strength: distance(strength) for strength in strengths}
+        farthest = max(tried, key=tried.__getitem__)
+        around = abs(farthest)
+        for step in (around / 4, around / 8, around / 16):
+            best = max(tried, key=tried.__getitem__)
+            for strength in (max(best - step, -GRID[-1]), min(best + step, GRID[-1])):
+                if strength not in tried:
+                    tried[strength] = distance(strength)
+        return sent(max(tried, key=tried.__getitem__))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.attack.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self.attack.load_state_dict(state)

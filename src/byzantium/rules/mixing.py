@@ -1,0 +1,310 @@
+"""The mixings, steps before a rule: matrices P that mix the workers' vectors."""
+
+from __future__ import annotations
+
+import secrets
+from bisect import bisect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from byzantium.core import Bounds, ByzantiumError, Count, Positive
+from byzantium.rules.pipeline import Mixing, withstand
+from byzantium.rules.stage import Stage
+from byzantium.vectors.geometry import Geometry
+from byzantium.vectors.points import EQUAL, Array
+
+
+class Permutations(torch.Generator):
+    """A generator whose permutations come from elsewhere: random mixings take them from it.
+
+    Derive from it and define `permutation`; define `get_state` and `set_state`, too, where a
+    simulation that saves itself draws from it.
+
+    >>> class Reversed(Permutations):
+    ...     def permutation(self, n):
+    ...         return np.arange(n)[::-1]
+    >>> Bucketing(s=2)(torch.tensor([[1.0], [2.0], [3.0]]), Reversed())
+    tensor([[2.5000],
+            [1.0000]])
+    """
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        # torch would take an argument of `__init__` for a device.
+        return super().__new__(cls)
+
+    def permutation(self, n: int) -> NDArray[np.int64]:
+        """The numbers from 0 to n - 1, in the order of the next permutation."""
+        raise NotImplementedError
+
+
+def _permutation(n: int, generator: torch.Generator | None) -> NDArray[np.int64]:
+    if generator is None:
+        # Buckets that an attacker can predict can be gamed: nothing seeded by the program.
+        generator = torch.Generator().manual_seed(secrets.randbits(63))
+    if isinstance(generator, Permutations):
+        return generator.permutation(n)
+    return torch.randperm(n, generator=generator, device=generator.device).cpu().numpy()
+
+
+def _averages(items: NDArray[np.int64], sizes: NDArray[np.int64], n: int) -> Array:
+    """The matrix that averages the rows named by `sizes[0]` items, by the next `sizes[1]`, ..."""
+    m = len(sizes)
+    places = np.arange(m).repeat(sizes) * n + items
+    return np.bincount(places, minlength=m * n).reshape(m, n) / sizes[:, None]
+
+
+def _by_distance(geometry: Geometry) -> NDArray[np.int64]:
+    """(n, n): for each row the indices of all rows by distance, beginning with itself."""
+    distances = geometry.squared_distances.copy()
+    np.fill_diagonal(distances, -1)
+    return distances.argsort(axis=1, kind="stable")
+
+
+@dataclass(frozen=True, repr=False)
+class Bucketing(Mixing):
+    r"""Averages random groups ("buckets") of s vectors: Algorithm 1 of the bucketing paper.
+
+    .. math:: y_i = \frac{1}{|B_i|} \sum_{k \in B_i} x_k, \quad
+        B_i = \{\pi(k) : (i-1) s < k \le \min(n, i s)\}
+
+    with a new random permutation :math:`\pi` in each call. :math:`\lceil n/s \rceil` vectors come
+    out; their variance is s times smaller, and still at most f of them are bad. (Algorithm 1 of the
+    paper divides by s; its proof, like this class, divides by the real size of a group, which is
+    smaller for the last one where s does not divide n.)
+
+    - `s`: how many vectors a bucket has, at least 1 and at most n. "auto" takes balanced buckets
+      with the largest s for which the rule that follows tolerates f bad vectors among
+      :math:`\lceil n/s \rceil`: the paper's :math:`\lfloor \delta_{\max} / \delta \rfloor`, where
+      that leaves an honest majority.
+    - `balanced`: whether to make buckets whose sizes differ by at most one. A last bucket of one
+      vector would not be averaged at all: 25 vectors with s = 12 make buckets of 12, 12 and 1, or
+      balanced of 9, 8 and 8.
+    - `f`: how many vectors may be bad, at least 0; only `s="auto"` needs it.
+
+    Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, 2022.
+
+    >>> updates = torch.tensor([[1.0], [2.0], [3.0], [4.0]])
+    >>> Bucketing(s=4)(updates)
+    tensor([[2.5000]])
+    """
+
+    s: Positive | Literal["auto"]
+    balanced: bool = False
+    f: Count | None = None
+
+    @classmethod
+    def wanted(cls, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("f",) if arguments.get("s") == "auto" else ()
+
+    def check_parameters(self) -> None:
+        if self.s == "auto" and self.f is None:
+            raise ByzantiumError(f"{self!r} needs f, the number of vectors that may be bad")
+
+    def settled(self, n: int, behind: Sequence[Stage]) -> Stage:
+        if self.s != "auto":
+            return self
+        if not behind or isinstance(behind[-1], Mixing):
+            raise ByzantiumError(f"{self!r} chooses s for the rule that follows, but none does")
+        # The larger s, the fewer groups; if a rule cannot do with these, it cannot with fewer.
+        s = bisect(range(1, n + 1), False, key=lambda s: not self._withstood(-(-n // s), behind))
+        if not s:
+            rule = " >> ".join(map(repr, behind))
+            raise ByzantiumError(
+                f"{self!r} finds no s with which {rule} tolerates f = {self.f} bad vectors of {n}"
+            )
+        return replace(self, s=s, balanced=True)
+
+    def _withstood(self, groups: int, behind: Sequence[Stage]) -> bool:
+        return withstand(behind, groups, self.f or 0)
+
+    @property
+    def size(self) -> int:
+        """The number s; raises while it is still "auto"."""
+        if self.s == "auto":
+            raise ByzantiumError(f"{self!r} has no s until a pipeline with a rule is called")
+        return self.s
+
+    def least(self) -> tuple[int, str]:
+        return self.size, "s"
+
+    def rows(self, n: int) -> int:
+        return -(-n // self.size)
+
+    def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
+        n = geometry.n
+        return _averages(_permutation(n, generator), self.sizes(n), n)
+
+    def sizes(self, n: int) -> NDArray[np.int64]:
+        """How many vectors are in each bucket of n."""
+        m = self.rows(n)
+        if self.balanced:
+            return n // m + (np.arange(m) < n % m)
+        sizes = np.full(m, self.size)
+        sizes[-1] = n - (m - 1) * self.size
+        return sizes
+
+
+@dataclass(frozen=True, repr=False)
+class Resampling(Mixing):
+    r"""Averages n random groups of s vectors, using each vector s times: an older bucketing.
+
+    .. math:: y_i = \frac{1}{s} \sum_{k \in B_i} x_k
+
+    Each vector is repeated s times, and the s n copies are dealt at random into n buckets
+    :math:`B_i` of s. n vectors come out; up to s f of them contain a bad one, so the rule that
+    follows must be built for s f bad vectors. Bucketing took its place.
+
+    - `s`: how many vectors a bucket has, at least 1 and at most n.
+
+    Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, 2022,
+    appendix (bucketing against resampling).
+
+    >>> Resampling(s=2)(torch.tensor([[0.0], [6.0]])).mean()
+    tensor(3.)
+    """
+
+    s: Positive
+
+    def least(self) -> tuple[int, str]:
+        return self.s, "s"
+
+    def spoiled(self, f: int) -> int:
+        return self.s * f
+
+    def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
+        n = geometry.n
+        return _averages(_permutation(n * self.s, generator) % n, np.full(n, self.s), n)
+
+
+@dataclass(frozen=True, repr=False)
+class NearestNeighborMixing(Mixing):
+    r"""Replaces each vector by the mean of its n - f nearest vectors, itself included (NNM).
+
+    .. math:: y_i = \frac{1}{n-f} \sum_{j \in N_i} x_j
+
+    where :math:`N_i` are the n - f vectors nearest to :math:`x_i`.
+
+    - `f`: how many vectors may be bad, at least 0; there must be at least 2f + 1 vectors.
+
+    Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan: Fixing by Mixing, AISTATS 2023.
+
+    >>> updates = torch.tensor([[0.0], [1.0], [100.0]])
+    >>> NearestNeighborMixing(f=1)(updates)
+    tensor([[ 0.5000],
+            [ 0.5000],
+            [50.5000]])
+    """
+
+    f: Count
+
+    @property
+    def measures(self) -> bool:
+        return True
+
+    def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
+        n, near = geometry.n, geometry.n - self.f
+        return _averages(_by_distance(geometry)[:, :near].ravel(), np.full(n, near), n)
+
+
+@dataclass(frozen=True, repr=False)
+class AdaptiveClipping(Mixing):
+    r"""Clips the largest norms to the next largest one; how many follows from f and n (ARC).
+
+    .. math:: y_i = x_i \min(1, C / \|x_i\|)
+
+    where C is the norm that comes next after the :math:`\lfloor 2 f (n-f) / n \rfloor` largest.
+
+    - `f`: how many vectors may be bad, at least 0; there must be at least 2f + 1 vectors.
+
+    Allouah, Guerraoui, Gupta, Jellouli, Rizk, Stephan: Adaptive Gradient Clipping for Robust
+    Federated Learning, ICLR 2025.
+
+    >>> AdaptiveClipping(f=1)(torch.tensor([[1.0], [2.0], [-30.0]]))
+    tensor([[ 1.],
+            [ 2.],
+            [-2.]])
+    """
+
+    f: Count
+
+    @property
+    def needs_origin(self) -> bool:
+        return True
+
+    def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
+        n = geometry.n
+        return _clipped(geometry, np.sort(geometry.norms)[n - 1 - 2 * self.f * (n - self.f) // n])
+
+
+@dataclass(frozen=True, repr=False)
+class Clipping(Mixing):
+    r"""Clips every norm to a radius that is known in advance.
+
+    .. math:: y_i = x_i \min(1, \mathrm{radius} / \|x_i\|)
+
+    Where it is not known how long honest vectors are, `AdaptiveClipping` finds a radius.
+
+    - `radius`: the largest norm that is left, above 0; it may be infinite.
+
+    >>> Clipping(radius=2)(torch.tensor([[1.0], [3.0], [-30.0]]))
+    tensor([[ 1.],
+            [ 2.],
+            [-2.]])
+    """
+
+    radius: Annotated[float, Bounds(above=0, infinite=True)]
+
+    @property
+    def needs_origin(self) -> bool:
+        return True
+
+    def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
+        return _clipped(geometry, self.radius)
+
+
+def _clipped(geometry: Geometry, bound: float) -> Array:
+    """The matrix that shortens each vector to a norm, by mixing it with the origin."""
+    n, norms = geometry.n, geometry.norms
+    scale = np.divide(bound, norms, out=np.ones(n), where=norms > bound)
+    matrix = np.zeros((n, geometry.points))
+    matrix[:, :n] = np.diag(scale)
+    matrix[:, geometry.origin] = 1 - scale
+    return matrix
+
+
+@dataclass(frozen=True, repr=False)
+class KrumSelection(Mixing):
+    r"""The n - 2f vectors that Krum picks one after the other: the first half of Bulyan.
+
+    Each pick has the smallest sum of squared distances to its max(1, n_t - f - 2) nearest among the
+    n_t vectors not yet picked, and is taken out.
+    """
+
+    f: Count
+
+    @property
+    def measures(self) -> bool:
+        return True
+
+    def rows(self, n: int) -> int:
+        return n - 2 * self.f
+
+    def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
+        n = geometry.n
+        order = _by_distance(geometry)[:, 1:]
+        distances = np.take_along_axis(geometry.squared_distances, order, axis=1)
+        left = np.ones(n, dtype=bool)
+        picks = []
+        for size in range(n, 2 * self.f, -1):
+            others = left[order]
+            near = others & (others.cumsum(axis=1) <= max(1, size - self.f - 2))
+            scores = np.where(left, np.where(near, distances, 0).sum(axis=1), np.inf)
+            # Of equal scores the first counts, however their sums are rounded.
+            picks.append(int((scores <= (1 + EQUAL) * scores.min()).argmax()))
+            left[picks[-1]] = False
+        return np.eye(n)[picks]

@@ -1,0 +1,119 @@
+"""What the texts of a run stand for: its data set, model, optimiser and rule."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from byzantium.core import ByzantiumError, Measure, Members, Positive, notation
+from byzantium.data import Dataset, load, long_tail
+from byzantium.data import datasets as learning_data
+from byzantium.data import user_files as own
+from byzantium.learning import models
+from byzantium.rules import Aggregator, parse_rule
+
+
+def _outputs(data: Dataset) -> int:
+    """How many numbers a model must give: one for each class, or as many as a target has."""
+    return data.classes or data.train_y[0].numel()
+
+
+def _cnn(data: Dataset, scale: Positive = 1) -> nn.Module:
+    """The paper's convolutional network, for images of 1 x 28 x 28."""
+    if data.train_x.shape[1:] != (1, 28, 28):
+        size = " x ".join(map(str, data.train_x.shape[1:]))
+        raise ByzantiumError(
+            f"the model cnn is for images of 1 x 28 x 28, those of {data.name} are {size}"
+        )
+    return models.cnn(scale, _outputs(data))
+
+
+def _mlp(data: Dataset, hidden: Positive = 64, layers: Positive = 1) -> nn.Module:
+    """Fully connected layers with ReLU between them."""
+    return models.mlp(tuple(data.train_x.shape[1:]), (hidden,) * layers, _outputs(data))
+
+
+def _linear(data: Dataset) -> nn.Module:
+    """Multinomial logistic regression, or linear regression."""
+    return models.linear(tuple(data.train_x.shape[1:]), _outputs(data))
+
+
+def _convnet(data: Dataset, width: Positive = 32) -> nn.Module:
+    """Three convolutions with GroupNorm, for pictures such as those of CIFAR-10."""
+    return models.convnet(_channels(data, "convnet"), width, _outputs(data))
+
+
+def _resnet20(data: Dataset, width: Positive = 16) -> nn.Module:
+    """The residual network of 20 layers, with GroupNorm."""
+    return models.resnet20(_channels(data, "resnet20"), width, _outputs(data))
+
+
+def _channels(data: Dataset, name: str) -> int:
+    shape = data.train_x.shape[1:]
+    if len(shape) != 3 or min(shape[1:]) < 8:
+        size = " x ".join(map(str, shape))
+        raise ByzantiumError(
+            f"the model {name} is for pictures of at least 8 x 8, those of {data.name} are {size}"
+        )
+    return shape[0]
+
+
+MODELS: Members[Callable[..., nn.Module]] = Members(
+    "model",
+    {
+        "cnn": _cnn,
+        "convnet": _convnet,
+        "resnet20": _resnet20,
+        "mlp": _mlp,
+        "linear": _linear,
+    },
+)
+
+
+def _sgd(
+    parameters: Any, rate: float, momentum: Measure = 0.0, weight_decay: Measure = 0.0
+) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=rate, momentum=momentum, weight_decay=weight_decay)
+
+
+def _adam(parameters: Any, rate: float, weight_decay: Measure = 0.0) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=rate, weight_decay=weight_decay)
+
+
+OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"sgd": _sgd, "adam": _adam}
+
+
+def data(text: str) -> str:
+    """The usual spelling of a data set; for a file, its name and a digest of its contents."""
+    return own.recorded(text) if own.is_file(text) else learning_data.spelled(text)[0]
+
+
+def selected(name: str, gamma: float) -> Dataset:
+    """A data set with a long tail, unless gamma is 1."""
+    data = load(name)
+    return data if gamma == 1 else long_tail(data, gamma)
+
+
+@functools.lru_cache(maxsize=2)
+def dataset(name: str, gamma: float, folder: str | None, plugins: tuple[str, ...]) -> Dataset:
+    """Read once for all runs of a process, while the plugins and the folder of files are these."""
+    return selected(name, gamma)
+
+
+def rule_of(text: str, f: int) -> Aggregator:
+    """The rule that a text names; one that is written without f takes this one."""
+    return parse_rule(notation.called(text), f=f)
+
+
+def model(text: str) -> tuple[str, Callable[[Dataset], nn.Module]]:
+    """The usual spelling of a model, and the function that builds it for a data set."""
+    return notation.spelled(text, MODELS, given=1)
+
+
+def optimiser(text: str) -> tuple[str, Callable[[Any, float], torch.optim.Optimizer]]:
+    """The usual spelling of an optimiser, and what makes it of parameters and a learning rate."""
+    return notation.spelled(text, OPTIMISERS, given=2)

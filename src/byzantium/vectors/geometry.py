@@ -1,0 +1,305 @@
+"""All that a rule may know of n vectors of dimension d, in n x n numbers.
+
+`Geometry` is what rules see of `Points`: inner products, distances, and how the present points were
+mixed from the original ones. Weights over all points (rows and anchors) sum to one, so every
+formula here is affine, and results do not depend on the point of reference: we choose the one with
+the least rounding.
+
+The distances that decide must be those of the vectors that are then combined. Inner products of
+mixed rows follow from those of the original rows, P G P^T, but only up to rounding, and attackers
+can make rounding large: +v and -v in one bucket cancel in the average, but not in P G P^T once v is
+huge. So each distance comes with a bound on its rounding error. Where that bound is too large, the
+mixed rows are computed and become the points: they are measured and combined by the same passes.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from byzantium._kernels.torch_passes import mixed_blocks
+from byzantium.core import ByzantiumError
+from byzantium.vectors.points import (
+    Array,
+    MixedPoints,
+    Points,
+    distinct,
+    largest_rounding,
+    medians,
+    rounding,
+    squared_distances,
+)
+from byzantium.vectors.scale import MOST, SMALL
+
+logger = logging.getLogger("byzantium")
+
+# The relative rounding error of a squared distance above which the mixed rows are computed.
+TRUSTED = 1e-6
+# A row this many times farther away (squared) than half of the rows are has no say in any rule.
+FAR = 1e4
+# How far the sum of a row of a mixing matrix may be from one, by rounding.
+SUMS_TO_ONE = 1e-9
+# The rounding error that a given Gram matrix may have, relative to its largest eigenvalue.
+GRAM_ROUNDING = 1e-4
+
+
+class Geometry:
+    """Distances and inner products of n vectors: what a rule or mixing computes its weights from.
+
+    *Points* are the n vectors, called *rows*, and the *anchors* after them: the origin and the
+    centre of a clipping, where a step uses them. A vector of weights has a number for each point.
+
+    - `basis`: the points that are stored, from which the present ones were mixed.
+    - `steps`: the matrices that make the present points from the basis, one after the other.
+    - `mixing`: (points, original points), the product of all mixings so far; its rows sum to one.
+    - `notes`: sentences for the report.
+
+    Inner products and squared distances are in units of the square of `unit`; distances and norms
+    are lengths as they are.
+
+    >>> from byzantium.vectors import Matrix
+    >>> from byzantium.vectors.points import GivenPoints
+    >>> geometry = Geometry.of(GivenPoints(Matrix(torch.tensor([[0.0, 0.0], [3.0, 4.0]]))))
+    >>> geometry.n, geometry.squared_distances.tolist()
+    (2, [[0.0, 25.0], [25.0, 0.0]])
+    >>> geometry.distances_to(geometry.uniform_over(np.arange(2)))
+    array([2.5, 2.5])
+    """
+
+    def __init__(
+        self,
+        basis: Points,
+        steps: tuple[Array, ...],
+        mixing: Array,
+        notes: list[str] | None = None,
+    ) -> None:
+        self.basis = basis
+        self.steps = steps
+        self.mixing = mixing
+        self.notes = [] if notes is None else notes
+        self._gram: Array | None = None
+        self._squared_distances: Array | None = None
+
+    @classmethod
+    def of(cls, points: Points) -> Self:
+        """The geometry of points as they are, before any mixing."""
+        return cls(points, (), np.eye(points.n + len(points.anchors)))
+
+    def note(self, sentence: str, level: int = logging.WARNING) -> None:
+        """Tell the user something: in the log, and in the notes of the report."""
+        logger.log(level, "%s", sentence)
+        self.notes.append(sentence)
+
+    @property
+    def anchors(self) -> int:
+        """How many anchors there are."""
+        return len(self.basis.anchors)
+
+    @property
+    def points(self) -> int:
+        """How many points there are: rows and anchors."""
+        return len(self.mixing)
+
+    @property
+    def n(self) -> int:
+        """How many rows there are."""
+        return self.points - self.anchors
+
+    @property
+    def origin(self) -> int:
+        """The index of the origin among the points, for steps whose `needs_origin` is True."""
+        return self._index("origin", "for a step that uses it, needs_origin must be True")
+
+    @property
+    def centre(self) -> int:
+        """The index of the centre that a rule holds; of the origin while it holds none."""
+        if "centre" not in self.basis.anchors:
+            return self.origin
+        return self._index("centre", "a rule that uses a centre must hold one")
+
+    def _index(self, anchor: str, remedy: str) -> int:
+        names = list(self.basis.anchors)
+        if anchor not in names:
+            raise ByzantiumError(f"the {anchor} is not among the points; {remedy}")
+        return self.n + names.index(anchor)
+
+    @property
+    def unit(self) -> float:
+        """The length that counts as 1 in `gram` and `squared_distances`, a power of two.
+
+        It is 1 unless the vectors are so small (about 1e-135) that squares would underflow.
+        """
+        _ = self.gram  # it is chosen when they are measured
+        return self.basis.unit
+
+    def in_units(self, length: float) -> float:
+        """A given length in units of `unit`; one beyond all numbers becomes the largest of them."""
+        return min(length / self.unit, 2.0**MOST)
+
+    @property
+    def gram(self) -> Array:
+        r"""Inner products (points, points), :math:`\langle p_i - r, p_j - r \rangle`.
+
+        The reference r is one of the points, chosen for the least rounding.
+        """
+        if self._gram is None:
+            self._gram = self._measured()
+        return self._gram
+
+    def _measured(self) -> Array:
+        if not self.steps:
+            return self.basis.gram
+        # Rows that are mixed in the same way must be equal to the bit, and the matrix symmetric to
+        # the bit, so that equal distances are equal.
+        factor, which = distinct(self.factor)
+        # Machines round a product of matrices differently, and what follows depends on it.
+        gram = self.basis.source.agreed(factor @ self.basis.gram @ factor.T)
+        gram = (gram + gram.T) / 2
+        sizes = abs(factor) @ np.sqrt(self.basis.gram.diagonal())
+        if len(factor) < len(which):
+            gram, sizes = gram[which][:, which], sizes[which]
+        distances, n = squared_distances(gram), self.n
+        scale = medians(distances[:n, :n]).min()
+        if largest_rounding(sizes) > TRUSTED * scale:
+            errors = np.where(which[:, None] == which, 0, rounding(sizes))
+            doubt = errors > TRUSTED * np.maximum(distances, scale)
+            # Half of the others are surely near this row: a reference that f rows cannot choose.
+            reference = int(medians((distances + errors)[:n, :n]).argmin())
+            # Distances among rows that are all far away do not matter.
+            far = ~doubt[reference] & (distances[reference] > FAR * scale)
+            doubt &= ~(far[:, None] & far)
+            if doubt.any():
+                # Any attacker can bring this about, in every round, and nobody need do anything.
+                self.note(
+                    "vectors cancel each other in a mixing, as +v and -v do, so the mixed vectors "
+                    "are computed and measured themselves",
+                    logging.INFO,
+                )
+                for step in self.steps:
+                    self.basis = MixedPoints(self.basis, step, reference)
+                self.steps = ()
+                return self.basis.gram
+        self._squared_distances = distances[:n, :n]
+        return gram
+
+    @property
+    def factor(self) -> Array:
+        """(points, points of the basis): the product of all steps."""
+        if not self.steps:
+            return np.eye(self.points)
+        factor, *steps = self.steps
+        for step in steps:
+            factor = step @ factor
+        return factor
+
+    @property
+    def squared_distances(self) -> Array:
+        r"""(n, n): :math:`\|x_i - x_j\|^2` of all rows; never negative, zero on the diagonal."""
+        if self._squared_distances is None:
+            self._squared_distances = squared_distances(self.gram)[: self.n, : self.n]
+        return self._squared_distances
+
+    @property
+    def norms(self) -> Array:
+        """(n,): the norms of the rows, for steps whose `needs_origin` is True."""
+        origin, norms = self.origin, self.basis.norms
+        if self.steps or norms is None:
+            return self.distances_to(self.at(origin))
+        # Of norms near zero the squares may have underflowed; then there is another unit.
+        known = np.median(norms) >= SMALL or self.unit == 1
+        return norms if known else self.distances_to(self.at(origin))
+
+    def distances_to(self, weights: Array) -> Array:
+        """(n,): the distance of each row to the point `weights @ points`."""
+        return self.measured_to(weights) * self.unit
+
+    def measured_to(self, weights: Array) -> Array:
+        """The same in units of `unit`: no distance but zero is too small for its inverse."""
+        products = self.gram @ weights
+        squares = self.gram.diagonal() - 2 * products + weights @ products
+        distances: Array = np.sqrt(squares[: self.n].clip(min=0))
+        return distances
+
+    def at(self, index: int) -> Array:
+        """The weights that are 1 at one point and 0 at all others."""
+        weights = np.zeros(self.points)
+        weights[index] = 1
+        return weights
+
+    def uniform_over(self, rows: NDArray[np.int64]) -> Array:
+        """The weights whose point is the mean of the rows with these indices."""
+        weights = np.zeros(self.points)
+        weights[rows] = 1 / len(rows)
+        return weights
+
+    def combine(self, weights: Array) -> Tensor:
+        """The vector `weights @ points`, of dimension d."""
+        return self.basis.combine(weights @ self.factor)
+
+    def matrix(self) -> Array | None:
+        """The matrix that makes the rows from those of the basis; None if it is the identity.
+
+        (The only anchor that can be mixed in is the origin, which adds nothing.)
+        """
+        matrix = self.factor[: self.n, : self.basis.n]
+        return None if np.array_equal(matrix, np.eye(self.basis.n)) else matrix
+
+    def rows(self) -> Tensor:
+        """(n, d): the rows themselves. Only rules without weights need to build them."""
+        rows = torch.empty(self.n, self.basis.d, dtype=self.basis.dtype, device=self.basis.device)
+        for columns, matrix, taken in self.basis.pieces():
+            for inner, block in mixed_blocks(matrix, taken, self.matrix()):
+                rows[:, columns][:, inner] = block
+        return rows if self.basis.unit == 1 else rows.mul_(self.basis.unit)
+
+    def rebased(self) -> Geometry:
+        """The same points, as if they were the original ones."""
+        return Geometry(self.basis, self.steps, np.eye(self.points), self.notes)
+
+    def mixed(self, matrix: Array) -> Geometry:
+        """The geometry of P X, for P of shape (m, n), or (m, points) with the origin mixed in.
+
+        The rows of P must sum to one: inner products are taken about a reference, and only such
+        combinations do not depend on which one it is.
+        """
+        matrix = np.asarray(matrix, dtype=np.float64)
+        if matrix.ndim != 2:
+            raise ByzantiumError(f"a mixing matrix has two dimensions, got {matrix.ndim}")
+        m, columns = matrix.shape
+        if columns not in (self.n, self.points):
+            raise ByzantiumError(
+                f"a mixing matrix has a column for each of {self.n} vectors, got {columns} columns"
+            )
+        errors = abs(matrix.sum(axis=1) - 1)
+        if not errors.max(initial=0) <= SUMS_TO_ONE:
+            row = int(errors.argmax())
+            raise ByzantiumError(
+                f"the rows of a mixing matrix must sum to one, but its row {row} sums to "
+                f"{matrix[row].sum():.6g}; what is missing belongs in the column of the origin"
+            )
+        extended = np.zeros((m + self.anchors, self.points))
+        extended[:m, :columns] = matrix
+        extended[m:, self.n :] = np.eye(self.anchors)
+        return Geometry(self.basis, (*self.steps, extended), extended @ self.mixing, self.notes)
+
+
+def vectors_of(gram: Tensor | Array) -> Tensor:
+    """Vectors that have these inner products, as the rows of a matrix (n, n)."""
+    products = torch.as_tensor(gram).detach().cpu().double().numpy()
+    if products.ndim != 2 or products.shape[0] != products.shape[1]:
+        raise ByzantiumError(f"a Gram matrix has the shape (n, n), got {products.shape}")
+    if not np.isfinite(products).all():
+        raise ByzantiumError("a Gram matrix must be finite, got NaN or infinite numbers")
+    values, vectors = np.linalg.eigh((products + products.T) / 2)
+    largest = abs(values).max(initial=0)
+    skewed = abs(products - products.T).max(initial=0)
+    if max(skewed, -values.min(initial=0)) > GRAM_ROUNDING * largest:
+        raise ByzantiumError(
+            "a Gram matrix must be symmetric and have no negative eigenvalues, got one that is not"
+        )
+    return torch.from_numpy(vectors * np.sqrt(values.clip(min=0)))

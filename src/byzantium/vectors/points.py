@@ -1,0 +1,424 @@
+"""Vectors that are read in blocks of columns, and the passes over them.
+
+Inner products are taken about a *reference*, one of the rows, so that a large common part costs no
+digits. Beside the n rows may stand *anchors*: the origin, and the centre of centred clipping. Rows
+so small that squares would underflow are read in another unit; see `scale`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from types import MappingProxyType, ModuleType
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from byzantium._kernels import torch_passes as plain
+from byzantium._kernels.torch_passes import column_blocks, mixed_blocks
+from byzantium.core import fork_safe
+from byzantium.vectors.scale import SMALL_SQUARE, Scale
+from byzantium.vectors.source import Matrix, Rows, Source
+
+Array = NDArray[np.float64]
+
+# A squared distance of rows whose sizes (distances from the reference) are a and b is wrong by at
+# most about ROUNDING (a + b)^2: a few units in the last place for each of the sums it is made of.
+ROUNDING = 8 * np.finfo(np.float64).eps
+# The relative rounding error of a squared distance above which a better reference is taken.
+REFERENCE_TRUSTED = 1e-10
+# How far, relatively, sums that should be equal may be apart, when they are taken in another order.
+EQUAL = 1e-12
+# Each better reference gains eight digits; float64 has sixteen.
+MOST_REFERENCES = 3
+
+
+def squared_distances(gram: Array) -> Array:
+    """Squared distances from inner products about any reference: never negative, diagonal zero."""
+    squares = gram.diagonal()
+    distances = np.maximum(squares[:, None] + squares - 2 * gram, 0)
+    np.fill_diagonal(distances, 0)
+    return distances
+
+
+def rounding(sizes: Array) -> Array:
+    """Bounds on the rounding errors of squared distances between points of these sizes."""
+    errors = ROUNDING * (sizes[:, None] + sizes) ** 2
+    np.fill_diagonal(errors, 0)
+    return errors
+
+
+def largest_rounding(sizes: Array) -> float:
+    """What none of them is wrong by more than."""
+    return float(ROUNDING * (2 * sizes.max()) ** 2)
+
+
+def blurred(size: float, square: float) -> bool:
+    """Whether a squared distance between rows of this size may be nothing but rounding."""
+    return bool(ROUNDING * (2 * size) ** 2 > REFERENCE_TRUSTED * square)
+
+
+def distinct(rows: Array) -> tuple[Array, NDArray[np.int64]]:
+    """The distinct rows of a matrix, and for each row which of them it equals."""
+    places: dict[bytes, int] = {}
+    rows = rows + 0.0  # zeros of one sign
+    which = np.array([places.setdefault(row.tobytes(), len(places)) for row in rows])
+    if len(places) == len(rows):
+        return rows, which
+    first = np.unique(which, return_index=True)[1]
+    return rows[first], which
+
+
+def medians(distances: Array) -> Array:
+    """(n,): for each row, the distance within which half of the others lie."""
+    half = len(distances) // 2
+    return np.partition(distances, half, axis=1)[:, half]
+
+
+class Points(ABC):
+    """n vectors of dimension d and the anchors beside them, read in blocks of columns.
+
+    - `anchors`: vectors (d,) by name, "origin" before "centre"; that of the origin is None.
+    - `norms`: the norms of the rows, where they are known.
+    - `unit`: a power of two, the length that counts as 1 in `pieces` and `gram`. It is known once
+      inner products are measured, and 1 until then; see `scale`.
+    """
+
+    n: int
+    source: Source
+    unit: float = 1.0
+    dtype: torch.dtype  # what the passes compute in and combine to
+    anchors: Mapping[str, Tensor | None]
+    norms: Array | None
+    _hasty: Array | None = None
+    _gram: Array | None = None
+
+    @property
+    def d(self) -> int:
+        """The dimension of the vectors here."""
+        return self.source.d
+
+    @property
+    def device(self) -> torch.device:
+        """Where the vectors are."""
+        return self.source.device
+
+    @abstractmethod
+    def read(self, relative: bool) -> Iterator[tuple[slice, Tensor, Rows, Tensor | None]]:
+        """All columns in blocks: which columns, a matrix with them, which of its rows to use.
+
+        The numbers are in units of `unit`. relative: whether a vector may have been subtracted from
+        all rows; its columns, not in units, come last.
+        """
+
+    def pieces(self) -> Iterator[tuple[slice, Tensor, Rows]]:
+        """The same, with nothing subtracted."""
+        for columns, matrix, rows, _ in self.read(relative=False):
+            yield columns, matrix, rows
+
+    @property
+    @abstractmethod
+    def first_reference(self) -> int:
+        """The index of a row that is likely to be near most of the others."""
+
+    def combine(self, weights: Array) -> Tensor:
+        """The weighted sum of rows and anchors, (d,)."""
+        total = self.source.room(self.dtype)
+        for columns, matrix, rows in self.pieces():
+            anchors = self._beside(self.anchors, matrix, columns)
+            backend(matrix).combine(matrix, rows, anchors, weights, total[columns])
+        return total if self.unit == 1 else total.mul_(self.unit)
+
+    @property
+    def gram(self) -> Array:
+        r"""Inner products about a reference row r, :math:`\langle p_i - r, p_j - r \rangle`.
+
+        Computed in float64, in units of the square of `unit`. Distances between rows that are close
+        to each other matter most, and a reference far from them costs digits. The first reference
+        may be an attacker; where that costs digits, a row that has half of the others around it
+        takes its place, and f workers cannot choose that one. What was measured in haste counts if
+        it cost no digits.
+        """
+        if self._gram is None:
+            self._gram = self._measured()
+        return self._gram
+
+    def _measured(self) -> Array:
+        gram, clear = self._referenced()
+        if not clear and self._settled(gram):
+            gram, _ = self._referenced()
+        return gram
+
+    def _settled(self, gram: Array) -> bool:
+        """Choose unit and reference anew, if these inner products call for it; whether they did."""
+        return False
+
+    def _referenced(self) -> tuple[Array, bool]:
+        """Inner products about a good reference; whether it is clear that half of the rows differ.
+
+        They may differ by so little that the squares underflow, or that it is lost in the distance
+        of a reference that is far from all of them.
+        """
+        if self._hasty is not None:
+            gram = self.source.agreed(self._hasty)
+            better, clear = self._better_reference(gram, hasty=True)
+            if better is None:
+                return gram, clear
+        reference: int | None = self.first_reference
+        for _ in range(MOST_REFERENCES):
+            assert reference is not None
+            gram = self.source.total(self.gram_about(reference, self.anchors))
+            reference, clear = self._better_reference(gram)
+            if reference is None:
+                break
+        return gram, clear
+
+    def _better_reference(self, gram: Array, hasty: bool = False) -> tuple[int | None, bool]:
+        """A reference that would save digits; None where the one at hand is good enough.
+
+        And whether it is clear that half of the rows differ.
+
+        hasty: the one at hand may be anywhere; seen from far enough, all other rows are equal.
+        """
+        n, distances, sizes = self.n, squared_distances(gram), np.sqrt(gram.diagonal())
+        reach = medians(distances[:n, :n])
+        best = int(reach.argmin())
+        smallest = float(reach[best])
+        if largest_rounding(sizes) <= REFERENCE_TRUSTED * smallest:
+            return None, smallest >= SMALL_SQUARE  # not even the largest error matters
+        errors = rounding(sizes)
+        gains = 16 * rounding(np.sqrt(distances[best])) < errors
+        lost = gains & (errors > REFERENCE_TRUSTED * np.maximum(distances, smallest))
+        if lost.any() and not hasty:
+            # Rows that are equal to the bit have equal products, and no digits to lose.
+            which = distinct(gram)[1]
+            lost &= which[:, None] != which
+        clear = smallest >= SMALL_SQUARE and not blurred(sizes[best], smallest)
+        return (best if lost.any() else None), clear
+
+    def gram_about(self, reference: int, anchors: Mapping[str, Tensor | None]) -> Array:
+        """Inner products of the rows, and anchors after them, about a row, over columns here."""
+        total = np.zeros((self.n + len(anchors),) * 2)
+        for columns, matrix, rows, subtracted in self.read(relative=True):
+            beside = self._beside(anchors, matrix, columns, subtracted)
+            total += backend(matrix).gram(matrix, rows, beside, reference)
+        return total
+
+    def _beside(
+        self,
+        anchors: Mapping[str, Tensor | None],
+        matrix: Tensor,
+        columns: slice,
+        subtracted: Tensor | None = None,
+    ) -> list[Tensor | None]:
+        """Some columns of anchors, read as the same columns of the rows were."""
+        found = [None if one is None else one.to(matrix)[columns] for one in anchors.values()]
+        if subtracted is not None:
+            found = [-subtracted if one is None else one - subtracted for one in found]
+        if self.unit != 1:
+            found = [None if one is None else one / self.unit for one in found]
+        return found
+
+
+class GivenPoints(Points):
+    """Rows of a source as points.
+
+    - `source`: the vectors.
+    - `rows`: the indices of those that take part, in order; by default all.
+    - `norms`: their norms, if they are known.
+    - `anchors`: points beside the rows, by name: "origin" (None) and "centre" (a vector).
+    - `honest`: returns how many of the rows are honest at least; by default, the smallest majority.
+      It is called only where rows cannot be told apart otherwise.
+
+    >>> from byzantium.vectors import Matrix
+    >>> points = GivenPoints(Matrix(torch.tensor([[1.0, 0.0], [0.0, 2.0]])))
+    >>> points.combine(np.array([0.5, 0.5]))
+    tensor([0.5000, 1.0000])
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        rows: Rows | None = None,
+        norms: Array | None = None,
+        anchors: Mapping[str, Tensor | None] = MappingProxyType({}),
+        honest: Callable[[], int] | None = None,
+    ) -> None:
+        self.source = source
+        self.rows = np.arange(source.n) if rows is None else rows
+        self.norms = norms
+        self.anchors = anchors
+        self.n, self.dtype = len(self.rows), source.working
+        self._honest = honest
+        self._central: int | None = None
+        self._scale: Scale | None = None
+
+    @property
+    def honest(self) -> int:
+        """How many of the rows are honest at least."""
+        return self.n // 2 + 1 if self._honest is None else min(self._honest(), self.n)
+
+    @property
+    def first_reference(self) -> int:
+        """A row of median norm is not huge, and seldom far from the honest rows."""
+        if self._central is not None:
+            return self._central
+        norms = row_norms(self.source, self.rows) if self.norms is None else self.norms
+        return int(norms.argsort(kind="stable")[(self.n - 1) // 2])
+
+    def longest(self) -> float:
+        """A number that no norm exceeds, from inner products that are needed anyway.
+
+        They are taken about the first row, whatever it is. If that turns out to be a bad reference,
+        they are taken again; mostly it is not, and one reading is saved.
+        """
+        anchors = {**self.anchors, "origin": None}  # last, if it is no anchor anyway
+        gram = self.source.collected(self.gram_about(0, anchors))
+        n, points = self.n, self.n + len(self.anchors)
+        self._hasty = gram[:points, :points]
+        sizes: Array = np.sqrt(gram.diagonal())
+        return float(sizes[:n].max() + sizes[n + list(anchors).index("origin")])
+
+    def read(self, relative: bool) -> Iterator[tuple[slice, Tensor, Rows, Tensor | None]]:
+        if self._scale is None:
+            for columns, matrix, rows in self.source.pieces(self.rows):
+                yield columns, matrix, rows, None
+            return
+        scale, rows, larger = self._scale, np.arange(self.n), 2.0**self._scale.exponent
+        factors = torch.from_numpy(scale.factors * larger).to(self.device)[:, None]
+        # A difference that is shortened would be lost in a large common part.
+        moved = rows if relative else np.flatnonzero(scale.factors < 1)
+        which = torch.from_numpy(moved).to(self.device)
+        for columns, block in self._blocks():
+            reference = block[scale.reference].clone()
+            block[which] -= reference
+            block *= factors
+            if not relative:
+                block[which] += reference * larger
+            yield columns, block, rows, reference if relative else None
+
+    def pieces(self) -> Iterator[tuple[slice, Tensor, Rows]]:
+        return self.source.pieces(self.rows) if self._scale is None else super().pieces()
+
+    def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """The rows as they were given, copied in small blocks."""
+        for outer, matrix, rows in self.source.pieces(self.rows):
+            for columns, block in mixed_blocks(matrix, rows, None):
+                yield slice(outer.start + columns.start, outer.start + columns.stop), block
+
+    def _settled(self, gram: Array) -> bool:
+        """By the coordinate-wise median: a row near it, and a radius around it; see `scale`."""
+        n = self.n
+        reach = medians(squared_distances(gram)[:n, :n])
+        best = int(reach.argmin())
+        lost = blurred(math.sqrt(gram[best, best]), reach[best])
+        if not lost and self.dtype != torch.float64:
+            return False  # the squares of all other dtypes are far from underflow
+        sizes = self.source.total(self._sizes())
+        self._scale = Scale.of(sizes, n, self.honest)
+        if self._scale is None and not lost:
+            return False
+        self.unit = 1.0 if self._scale is None else self._scale.unit
+        self._central, self._hasty = int(sizes[:n].argmin()), None
+        return True
+
+    def _sizes(self) -> Array:
+        """Distances from the coordinate-wise median: of rows, anchors and origin, in columns here.
+
+        They are sums of magnitudes, not of squares: none underflows.
+        """
+        anchors, rows, middle = {**self.anchors, "": None}, np.arange(self.n), 2 - self.n % 2
+        total = np.zeros(self.n + len(anchors))
+        for columns, block in self._blocks():
+            median = torch.empty_like(block[0])
+            backend(block).central_mean(block, rows, None, middle, False, median)
+            beside = self._beside(anchors, block, columns)
+            away = [median if anchor is None else anchor - median for anchor in beside]
+            sums = [block.sub_(median).abs_().sum(dim=1), *(one.abs().sum()[None] for one in away)]
+            total += torch.cat(sums).cpu().numpy()
+        return total
+
+    def given(self, weights: Array) -> Array:
+        """The weights (..., points) of the rows as they were given, from those of the points."""
+        return weights if self._scale is None else self._scale.given(weights)
+
+
+class MixedPoints(Points):
+    """Mixed rows P X as points, computed in float64, in blocks of columns, each time they are read.
+
+    - `basis`: the points X.
+    - `matrix`: (points, points of X), one of the steps of a `Geometry`; anchors stay the same.
+    - `reference`: the first row about which inner products are taken.
+    """
+
+    dtype = torch.float64
+    norms = None
+
+    def __init__(self, basis: Points, matrix: Array, reference: int) -> None:
+        self.basis = basis
+        self.n = len(matrix) - len(basis.anchors)
+        self.source, self.anchors, self.unit = basis.source, basis.anchors, basis.unit
+        self.matrix = matrix[: self.n, : basis.n]
+        self.reference = reference
+
+    @property
+    def first_reference(self) -> int:
+        return self.reference
+
+    def read(self, relative: bool) -> Iterator[tuple[slice, Tensor, Rows, Tensor | None]]:
+        rows = np.arange(self.n)
+        for outer, matrix, given, common in self.basis.read(relative):
+            for columns in column_blocks(self.n, matrix.shape[1], self.dtype):
+                block = backend(matrix).mixed(matrix[:, columns], given, self.matrix)
+                whole = slice(outer.start + columns.start, outer.start + columns.stop)
+                yield whole, block, rows, None if common is None else common[columns]
+
+
+def backend(matrix: Tensor) -> ModuleType:
+    """The module with the passes over a matrix: the fastest one on the CPU, else `plain`."""
+    return fastest() if matrix.device.type == "cpu" else plain
+
+
+@cache  # while the interpreter exits, nothing can be imported any more
+@fork_safe
+def fastest() -> ModuleType:
+    """Where the passes for the CPU are to be found."""
+    from byzantium._kernels.backend import passes  # imports llvmlite: only when it is needed
+
+    return passes
+
+
+def row_norms(source: Source, rows: Rows | None = None) -> Array:
+    """The norms of some rows of a source, by default of all; not finite where a row is not.
+
+    >>> from byzantium.vectors import Matrix
+    >>> row_norms(Matrix(torch.tensor([[3.0, 4.0], [0.0, 2.0]])))
+    array([5., 2.])
+    """
+    rows = np.arange(source.n) if rows is None else rows
+    if source.norms is not None:
+        return source.norms[rows]
+    total = np.zeros(len(rows))
+    for _, matrix, which in source.pieces(rows):
+        total += backend(matrix).squared_norms(matrix, which)
+    norms: Array = np.sqrt(source.total(total))
+    return norms
+
+
+def moments(updates: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean and the standard deviation (divided by n - 1) of each column, both (d,).
+
+    >>> moments(torch.tensor([[2.0], [4.0], [6.0]]))
+    (tensor([4.]), tensor([2.]))
+    """
+    source = Matrix(updates)
+    mean, deviation = (
+        torch.empty(source.d, dtype=source.working, device=source.device) for _ in range(2)
+    )
+    for columns, matrix, rows in GivenPoints(source).pieces():
+        backend(matrix).moments(matrix, rows, mean[columns], deviation[columns])
+    return mean, deviation

@@ -1,0 +1,368 @@
+"""Where the vectors are stored, and how their columns are read.
+
+A rule reads its n vectors only in blocks of columns, so they may lie in one matrix, in n mappings
+of named arrays, in n files or on several machines. A `Source` knows where; the rules need not.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from byzantium._kernels.threads import spread
+from byzantium._kernels.torch_passes import column_blocks
+from byzantium.core import ByzantiumError, KindError, TooManyRejected, kind_of
+from byzantium.vectors.arrays import (
+    FLOATS,
+    Row,
+    are_numbers,
+    columns_of,
+    commonest,
+    copy_into,
+    fault_of,
+    flat,
+    middle,
+)
+
+Array = NDArray[np.float64]
+Rows = NDArray[np.int64]
+
+# Rules need n x n numbers, 8 GiB for so many rows. Where there are more, and so many times more
+# than a row has numbers, a matrix of few workers and many parameters was transposed.
+MANY_ROWS = 1 << 15
+ROWS_PER_COLUMN = 10
+ROW = "an array, a list of numbers or of arrays, or a mapping of named arrays such as a state dict"
+
+
+class Source(ABC):
+    """n vectors of dimension d, wherever they are stored; read in blocks of columns.
+
+    To add a way of storing vectors, derive from this class and define `block` and `result`.
+
+    - `n`, `d`: how many vectors there are, and their dimension here.
+    - `dtype`, `device`: those of the vectors; see also `working`.
+    - `unreadable`: for each row that cannot be read, the reason; such rows count as Byzantine.
+    - `norms`: the norms of the rows, where they are known without reading the rows.
+    - `names`: what messages call the rows; by default their indices.
+
+    >>> from byzantium.vectors import as_source
+    >>> source = as_source([{"w": torch.ones(2, 2), "b": torch.zeros(1)}] * 3)
+    >>> source.n, source.d
+    (3, 5)
+    """
+
+    n: int
+    d: int
+    dtype: torch.dtype
+    device: torch.device
+    unreadable: Mapping[int, str]
+    norms: Array | None = None
+    names: Sequence[object] | None = None
+
+    @property
+    def readable(self) -> Rows:
+        """The indices of all rows that can be read."""
+        rows = np.arange(self.n)
+        return np.delete(rows, list(self.unreadable)) if self.unreadable else rows
+
+    @property
+    def working(self) -> torch.dtype:
+        """The dtype for computing: float64 if the vectors have it, float32 for all others."""
+        return torch.float64 if self.dtype == torch.float64 else torch.float32
+
+    @abstractmethod
+    def block(self, columns: slice, rows: Rows) -> Tensor:
+        """Some columns of some rows, as a matrix of the working dtype."""
+
+    @abstractmethod
+    def result(self, vector: Tensor, rows: Rows) -> Any:
+        """The aggregate (d,) of some rows, in the form in which the vectors were given."""
+
+    def assembled(self, part: Callable[[slice], Tensor], rows: Rows) -> Any:
+        """The same as `result`, from a function that returns some columns of the aggregate."""
+        return self.result(part(slice(0, self.d)), rows)
+
+    def called(self, row: int) -> str:
+        """What messages call a row."""
+        return str(row if self.names is None else self.names[row])
+
+    def relative_to(self, base: Any) -> Source:
+        """A source of the same vectors minus a base, which has the form of one vector."""
+        return _relative(self, base)
+
+    def pieces(self, rows: Rows) -> Iterator[tuple[slice, Tensor, Rows]]:
+        """All columns in blocks: which columns, a matrix with them, which of its rows to use."""
+        for columns in column_blocks(len(rows), self.d, self.working):
+            yield columns, self.block(columns, rows), np.arange(len(rows))
+
+    # Where each of several machines holds only some columns, these are overridden.
+
+    @property
+    def dimension(self) -> int:
+        """The dimension of the whole vectors, also where only some columns are here."""
+        return self.d
+
+    def room(self, dtype: torch.dtype) -> Tensor:
+        """Memory for those columns of an aggregate that are here, (d,)."""
+        return torch.empty(self.d, dtype=dtype, device=self.device)
+
+    def total(self, sums: Array) -> Array:
+        """Sums over all columns, from sums over the columns that are here."""
+        return self.agreed(self.collected(sums))
+
+    def collected(self, sums: Array) -> Array:
+        """The same, but only the machine that decides need know them."""
+        return sums
+
+    def presumed(self, usable: bool) -> bool:
+        """Whether all vectors are usable; only the machine that decides need know it.
+
+        The others presume it, and begin again if they hear otherwise.
+        """
+        return usable
+
+    def agreed(self, decision: Array) -> Array:
+        """A decision that must be the same on all machines: that of one of them."""
+        return decision
+
+    def decided(self, decide: Callable[[], Array]) -> Array:
+        """The same for a decision, a vector, that only that machine need compute."""
+        return decide()
+
+    def part(self, vector: Tensor) -> Tensor:
+        """Those columns of a whole vector that are here."""
+        return vector
+
+    def whole(self, vector: Tensor) -> Tensor:
+        """The whole vector, from those of its columns that are here."""
+        return vector
+
+
+class Matrix(Source):
+    """The rows of one dense floating-point tensor (n, d), which is never copied as a whole.
+
+    >>> source = Matrix(torch.ones(3, 5))
+    >>> source.n, source.d
+    (3, 5)
+    """
+
+    def __init__(self, updates: Tensor) -> None:
+        if updates.dtype not in FLOATS:
+            raise KindError(
+                f"updates must be float16, bfloat16, float32 or float64, got {updates.dtype}"
+            )
+        if fault := fault_of(updates):
+            raise KindError(f"updates must be a dense tensor, got {fault}")
+        if updates.ndim != 2:
+            raise ByzantiumError(
+                f"updates must have shape (n, d), one row per worker, got {tuple(updates.shape)}"
+            )
+        self.updates = updates.detach().resolve_neg()
+        self.n, self.d = updates.shape
+        self.dtype, self.device = updates.dtype, updates.device
+        self.unreadable = {}
+
+    def block(self, columns: slice, rows: Rows) -> Tensor:
+        block = self.updates[:, columns].index_select(0, torch.from_numpy(rows).to(self.device))
+        return block.to(self.working).contiguous()
+
+    def pieces(self, rows: Rows) -> Iterator[tuple[slice, Tensor, Rows]]:
+        """The tensor itself as one block, unless it must be converted."""
+        if self.dtype == self.working and self.updates.stride(1) == 1:
+            yield slice(0, self.d), self.updates, rows
+        else:
+            yield from super().pieces(rows)
+
+    def result(self, vector: Tensor, rows: Rows) -> Tensor:
+        return vector.to(self.dtype)
+
+
+class Vectors(Source):
+    """n mappings, sequences or single arrays, of NumPy or torch, which are read where they are.
+
+    - `rows`: the n mappings, sequences or arrays.
+    - `like`: a row whose form, keys, shapes and dtypes all others must have; by default those that
+      most rows have.
+    - `strict`: whether a row that differs is an error; otherwise it is unreadable.
+
+    The columns are the floating-point entries, one after the other. Entries of whole numbers and
+    truth values, such as counters, take no part in distances: their result is the coordinate-wise
+    median of the usable rows, rounded down.
+    """
+
+    def __init__(self, rows: Sequence[Any], like: Any = None, strict: bool = True) -> None:
+        self.n = len(rows)
+        found = [Row.of(row) for row in rows]
+        pattern = Row.of(like) if like is not None else commonest(found)
+        if like is not None and pattern.fault:
+            raise KindError(f"like {pattern.fault}, but must be {ROW}")
+        self.unreadable = {}
+        for i, row in enumerate(found):
+            if strict and row.fault:
+                raise KindError(f"vector {i} {row.fault}, but must be {ROW}")
+            if reason := row.differs_from(pattern):
+                if strict:
+                    raise ByzantiumError(f"vector {i} {reason}")
+                self.unreadable[i] = reason
+        if pattern.fault:
+            raise TooManyRejected(
+                f"none of {self.n} vectors can be used; vector 0 {pattern.fault}", self.unreadable
+            )
+        self.pattern = pattern
+        self.floats, self.counters, self.d = columns_of(pattern)
+        self.rows = [row.arrays for row in found]
+        kinds = [entry.dtype for entry in self.floats]
+        wide = torch.float64 in kinds
+        self.dtype = torch.float64 if wide else kinds[0] if len(set(kinds)) == 1 else torch.float32
+        places = [entry.device for entry in self.floats if entry.device is not None]
+        self.device = next(iter(places), torch.device("cpu"))
+
+    def block(self, columns: slice, rows: Rows) -> Tensor:
+        width = columns.stop - columns.start
+        block = torch.empty(len(rows), width, dtype=self.working, device=self.device)
+        entries = [
+            entry
+            for entry in self.floats
+            if entry.start < columns.stop and columns.start < entry.start + entry.size
+        ]
+
+        def fill(first_row: int, last_row: int) -> None:
+            for k in range(first_row, last_row):
+                arrays = self.rows[rows[k]]
+                for entry in entries:
+                    first = max(entry.start, columns.start)
+                    last = min(entry.start + entry.size, columns.stop)
+                    values = flat(arrays[entry.key])[first - entry.start : last - entry.start]
+                    copy_into(values, block[k, first - columns.start : last - columns.start])
+
+        # Copying by torch would leave its threads busy waiting, in competition with ours.
+        spread(fill, [(k, k + 1) for k in range(len(rows))], torch.get_num_threads())
+        return block
+
+    def result(self, vector: Tensor, rows: Rows) -> Any:
+        return self.assembled(vector.__getitem__, rows)
+
+    def assembled(self, part: Callable[[slice], Tensor], rows: Rows) -> Any:
+        """One array after the other, so that the whole vector is never in memory twice."""
+        arrays = {}
+        for entry in self.floats:
+            arrays[entry.key] = entry.made(part(slice(entry.start, entry.start + entry.size)))
+        for entry in self.counters:
+            counted = middle([self.rows[row][entry.key] for row in rows])
+            arrays[entry.key] = counted if entry.device is None else counted.to(entry.device)
+        return self.pattern.rebuilt(arrays)
+
+    def relative_to(self, base: Any) -> Source:
+        if reason := Row.of(base).differs_from(self.pattern, also_in_form=False):
+            raise ByzantiumError(f"the base {reason}")
+        return _relative(self, base)
+
+
+class Relative(Source):
+    """The vectors of another source minus a base, which is added to the result again."""
+
+    def __init__(self, source: Source, base: Source) -> None:
+        self.source, self.base = source, base
+        self.n, self.d, self.dtype = source.n, source.d, source.dtype
+        self.device, self.unreadable = source.device, source.unreadable
+        self.names = source.names
+
+    def _based(self, columns: slice) -> Tensor:
+        return self.base.block(columns, np.zeros(1, dtype=np.int64))[0].to(self.device)
+
+    def block(self, columns: slice, rows: Rows) -> Tensor:
+        return self.source.block(columns, rows) - self._based(columns)
+
+    def result(self, vector: Tensor, rows: Rows) -> Any:
+        return self.source.assembled(
+            lambda columns: vector[columns].double() + self._based(columns), rows
+        )
+
+
+def as_source(
+    updates: Any,
+    *,
+    base: Any = None,
+    like: Any = None,
+    strict: bool = True,
+    names: Sequence[object] | None = None,
+) -> Source:
+    """The vectors of n workers as a `Source`, whatever form they have.
+
+    - `updates`: one matrix (n, d) of torch or NumPy; or n vectors (arrays, or lists of numbers), n
+      mappings of named arrays (state dicts), or n lists of arrays; or a `Source`.
+    - `base`: a vector, of the same form as the others, that is subtracted from each of them and
+      added to the result.
+    - `like`: a vector whose form, keys, shapes and dtypes all must have; by default those that
+      most have.
+    - `strict`: whether a vector that differs in them is an error; otherwise it is rejected.
+    - `names`: what messages call the vectors; by default their indices.
+
+    >>> as_source([[1.0 * torch.ones(2)], [2.0 * torch.ones(2)]]).d
+    2
+    """
+    source = _source(updates, like, strict)
+    if not source.n:
+        raise ByzantiumError("updates must hold at least one vector, got n = 0")
+    _check_orientation(source.n, source.dimension)
+    if names is not None:
+        source.names = names
+    return source if base is None else source.relative_to(base)
+
+
+def _check_orientation(n: int, d: int) -> None:
+    """Raise where rows are likely to be columns, before memory is taken for n x n numbers."""
+    if n > max(MANY_ROWS, ROWS_PER_COLUMN * d):
+        raise ByzantiumError(
+            f"updates must have shape (n, d), one row per worker, got ({n}, {d}), and rules need "
+            f"n x n numbers, {8 * n**2 / 2**30:.3g} GiB; if each worker is a column, transpose "
+            "updates"
+        )
+
+
+def _relative(source: Source, given: Any) -> Relative:
+    if fault := Row.of(given).fault:
+        raise KindError(f"the base {fault}, but must be {ROW}")
+    base = Vectors([given])
+    if base.d != source.d:
+        raise ByzantiumError(
+            f"the base needs as many numbers as each vector, {source.d}, got {base.d}"
+        )
+    for _, numbers, _ in base.pieces(base.readable):
+        if not numbers.isfinite().all():
+            raise ByzantiumError("the base holds numbers that are not finite")
+    return Relative(source, base)
+
+
+def _source(updates: Any, like: Any, strict: bool) -> Source:
+    if isinstance(updates, Tensor):
+        return Matrix(updates)
+    if isinstance(updates, Source):
+        return updates
+    if isinstance(updates, np.ndarray):
+        if fault := fault_of(updates):
+            raise KindError(f"updates must be an array of numbers, got {fault}")
+        if updates.ndim != 2:
+            raise ByzantiumError(
+                f"updates must have shape (n, d), one row per worker, got {updates.shape}"
+            )
+        _check_orientation(*updates.shape)
+        return Vectors(list(np.asarray(updates)), like, strict)
+    if isinstance(updates, Sequence) and not isinstance(updates, str | bytes):
+        if not len(updates):
+            raise ByzantiumError("updates must hold at least one vector, got n = 0")
+        if are_numbers(updates):
+            raise ByzantiumError(
+                f"updates must have shape (n, d), one row per worker, got {len(updates)} numbers"
+            )
+        return Vectors(updates, like, strict)
+    raise KindError(
+        "updates must be one matrix (n, d), or n vectors, mappings or lists of arrays, "
+        f"got {kind_of(updates)}"
+    )
