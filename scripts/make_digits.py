@@ -1,4 +1,4 @@
-"""Writes src/byzantium/learning/digits.npz from scikit-learn's copy of the UCI digits.
+"""Writes src/byzantium/data/digits.npz from scikit-learn's copy of the UCI digits.
 
 Run once, in an environment of its own: `pip install scikit-learn numpy`, then this script. The
 library itself never needs scikit-learn.
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_digits
 
-TARGET = Path(__file__).parents[1] / "src" / "byzantium" / "learning" / "digits.npz"
+TARGET = Path(__file__).parents[1] / "src" / "byzantium" / "data" / "digits.npz"
 
 if __name__ == "__main__":
     digits = load_digits()

@@ -209,7 +209,7 @@ def test_an_unknown_name_gets_the_nearest_one(name: str) -> None:
     assert shown == f"AttributeError: {expected}\n"  # to which Python adds no second hint
     assert not hasattr(bz, name)
     with pytest.raises(AttributeError, match=r"'byzantium.attacks' has no attribute 'Mimik'; did"):
-        _ = bz.threats.Mimik  # type: ignore[attr-defined]
+        _ = bz.attacks.Mimik  # type: ignore[attr-defined]
 
 
 def test_a_name_that_is_like_no_other_gets_no_hint() -> None:

@@ -69,7 +69,7 @@ def test_the_distributions_hold_the_package_and_nothing_else(tmp_path: Path) -> 
     assert {f for f in held if not f.startswith(f"{name}.dist-info/")} == {
         path.relative_to(package.parent).as_posix() for path in files
     }
-    assert {f"byzantium/{f}" for f in ("py.typed", "learning/digits.npz")} <= held
+    assert {f"byzantium/{f}" for f in ("py.typed", "data/digits.npz")} <= held
     licences = [f for f in held if f.startswith(f"{name}.dist-info/licenses/")]
     assert len(licences) == len(PROJECT["license-files"])
     assert metadata["Version"] == bz.__version__

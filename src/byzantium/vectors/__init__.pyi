@@ -1,8 +1,6 @@
 from .geometry import Geometry as Geometry
 from .source import Matrix as Matrix
-from .source import Relative as Relative
 from .source import Source as Source
-from .source import Vectors as Vectors
 from .source import as_source as as_source
 
 __all__: list[str]
