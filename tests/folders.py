@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from byzantium.papers import Artifact, Cell, Comparison, Version, artifact, compare
+from byzantium.papers import Artifact, Cell, ResultTable, Version, artifact, compare
 from byzantium.runs import Job, Run, Store
 
 SURROUNDINGS = {
@@ -30,7 +30,7 @@ SURROUNDINGS = {
 made = functools.cache(artifact)
 
 
-def comparison(name: str, store: Store, version: Version | None = None) -> Comparison:
+def comparison(name: str, store: Store, version: Version | None = None) -> ResultTable:
     version = version or Version()
     return compare(made(name, version), store)
 

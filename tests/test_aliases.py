@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import byzantium as bz
 from byzantium.cli import main
-from byzantium.core import Members, notation
+from byzantium.core import Registry, notation
 from byzantium.data import partition
 from byzantium.reports import palette
 from byzantium.runs import Certification, Federation, Mimicry, Run, load, plugins
@@ -20,7 +20,7 @@ NEEDED = {"Krum": "f=2", "CenteredClipping": "radius=10", "dirichlet": "alpha=0.
 SHOWN = [term for term in palette.TERMS if term.kind]
 
 
-def table_of(kind: str) -> Members[Any]:
+def table_of(kind: str) -> Registry[Any]:
     tables = [plugins.tables()[part] for part in ("rule", "attack", "partition")]
     return next(table for table in tables if kind in table)
 

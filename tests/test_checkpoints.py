@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 import byzantium as bz
-from byzantium.core.locks import BusyError, held
+from byzantium.core.locks import BusyError, folder_lock
 from byzantium.data import by_label, load
 from byzantium.learning import Settings, Simulation, checkpoint, mlp, simulate
 from byzantium.learning.checkpoint import MAGIC, CheckpointError
@@ -412,7 +412,7 @@ def test_two_simulations_never_work_in_one_folder(tmp_path: Path) -> None:
 def test_a_folder_someone_works_in_is_refused_and_a_finished_one_only_read(tmp_path: Path) -> None:
     settings, done = Settings(n=3, rounds=2, batch=2), tmp_path / "done"
     with (
-        held(done),
+        folder_lock(done),
         pytest.raises(BusyError, match=re.escape(f"another process works on {done}")),
     ):
         simulate(settings, DIGITS, model(), bz.Mean(), folder=done)

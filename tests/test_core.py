@@ -17,7 +17,7 @@ import pytest
 
 from byzantium.core import files
 from byzantium.core import locks as claims
-from byzantium.core.locks import BusyError, at_work, held
+from byzantium.core.locks import BusyError, folder_lock, is_locked
 
 
 def program(code: str, *arguments: object) -> subprocess.Popen[str]:
@@ -118,19 +118,19 @@ with held(Path(sys.argv[1])):
 
 
 def test_one_process_works_in_a_folder_and_anyone_may_look(tmp_path: Path) -> None:
-    assert not at_work(tmp_path / "nowhere")
+    assert not is_locked(tmp_path / "nowhere")
     process = program(HOLDER, tmp_path)
-    assert at_work(tmp_path)
+    assert is_locked(tmp_path)
     with pytest.raises(BusyError, match=re.escape(f"another process works on {tmp_path}")):
-        held(tmp_path).__enter__()
+        folder_lock(tmp_path).__enter__()
     os.kill(process.pid, signal.SIGKILL)
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # dead, and not yet buried
-    assert not at_work(tmp_path)
+    assert not is_locked(tmp_path)
     process.communicate()
-    assert not at_work(tmp_path)
-    with held(tmp_path):
-        assert at_work(tmp_path)
-    assert not at_work(tmp_path)
+    assert not is_locked(tmp_path)
+    with folder_lock(tmp_path):
+        assert is_locked(tmp_path)
+    assert not is_locked(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
@@ -140,14 +140,14 @@ def test_looking_writes_nothing_and_takes_nothing(tmp_path: Path) -> None:
 
     def look() -> None:
         while not done.is_set():
-            at_work(tmp_path)
+            is_locked(tmp_path)
             looks[0] += 1
 
     thread = threading.Thread(target=look)
     thread.start()
     try:
         while looks[0] < 500:
-            with held(tmp_path):
+            with folder_lock(tmp_path):
                 pass
     finally:
         done.set()
@@ -155,14 +155,14 @@ def test_looking_writes_nothing_and_takes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_number_that_is_used_again_is_another_process(tmp_path: Path) -> None:
-    with held(tmp_path):
+    with folder_lock(tmp_path):
         mark = json.loads((tmp_path / claims.MARK).read_text())
     assert mark["process"] == os.getpid()
     for change in ({"started": mark["started"] + 1}, {"process": 2**30}, {"process": "1"}):
         (tmp_path / claims.MARK).write_text(json.dumps(mark | change))
-        assert not at_work(tmp_path)
+        assert not is_locked(tmp_path)
     (tmp_path / claims.MARK).write_text(json.dumps(mark))
-    assert at_work(tmp_path)
+    assert is_locked(tmp_path)
 
 
 def test_on_another_machine_signs_of_life_count(
@@ -171,11 +171,11 @@ def test_on_another_machine_signs_of_life_count(
     path = tmp_path / claims.MARK
     for place in ("elsewhere", None):
         path.write_text(json.dumps({"place": place, "process": os.getpid(), "started": 1}))
-        assert at_work(tmp_path)
+        assert is_locked(tmp_path)
         os.utime(path, (time.time() - claims.STALE - 1,) * 2)
-        assert not at_work(tmp_path)
+        assert not is_locked(tmp_path)
     monkeypatch.setattr(claims, "BEAT", 0.01)
-    with held(tmp_path):
+    with folder_lock(tmp_path):
         os.utime(path, (0, 0))
         while path.stat().st_mtime < time.time() - claims.STALE:
             time.sleep(0.01)
@@ -185,4 +185,4 @@ def test_a_strange_mark_is_none(tmp_path: Path) -> None:
     for text in ("", "{", "[]", "7", "null", "[" * 10**5, "\0", '{"place": 1}'):
         (tmp_path / claims.MARK).write_text(text)
         os.utime(tmp_path / claims.MARK, (0, 0))
-        assert not at_work(tmp_path)
+        assert not is_locked(tmp_path)

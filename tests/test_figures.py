@@ -24,7 +24,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
-from byzantium.papers import MAKERS, Comparison, Version
+from byzantium.papers import MAKERS, ResultTable, Version
 from byzantium.reports import palette
 from byzantium.reports.figures import KINDS, draw
 from byzantium.runs import Run, Store
@@ -34,7 +34,7 @@ CHEAP = Version(seeds=2, rounds=60, model="mlp", data="digits")
 CURVES = [name for name in MAKERS if made(name, ONE).picture.kind == "curves"]
 
 
-def figure(compared: Comparison) -> Figure:
+def figure(compared: ResultTable) -> Figure:
     return KINDS[compared.artifact.picture.kind](compared)
 
 

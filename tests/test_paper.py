@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from byzantium.papers import MAKERS, Version, artifact, compare, published
-from byzantium.papers.comparison import Compared
+from byzantium.papers.comparison import MeasuredCell
 from byzantium.papers.published import Published
 from byzantium.papers.requests import Requests
 from byzantium.runs import Mimicry, Run, Store, perform
@@ -136,7 +136,7 @@ def compared(
     *values: float | None,
     spread: float = 0.0,
     collapsed: int = 0,
-) -> Compared:
+) -> MeasuredCell:
     cell = artifact("table2").cells[0]
     results = tuple(
         Result(
@@ -148,7 +148,7 @@ def compared(
         )
         for job, value in zip(cell.jobs, values, strict=False)
     )
-    return Compared(cell, Published(mean, deviation, 3, spread, collapsed), results)
+    return MeasuredCell(cell, Published(mean, deviation, 3, spread, collapsed), results)
 
 
 def test_verdicts_at_their_edges() -> None:

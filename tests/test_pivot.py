@@ -18,7 +18,7 @@ from matplotlib.patches import Rectangle
 
 from byzantium.cli import main
 from byzantium.core import ByzantiumError
-from byzantium.papers import Comparison, Version, benchmark
+from byzantium.papers import ResultTable, Version, benchmark
 from byzantium.reports import escaping, formats, headline, palette, pivots, tables
 from byzantium.reports.figures import KINDS
 from byzantium.runs import Run, Store
@@ -51,7 +51,7 @@ def store(tmp_path: Path) -> Store:
     return store
 
 
-def only(found: list[Comparison]) -> Comparison:
+def only(found: list[ResultTable]) -> ResultTable:
     (table,) = found
     return table
 

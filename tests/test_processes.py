@@ -19,7 +19,7 @@ from torch import Tensor
 
 import byzantium as bz
 import byzantium.core.forks
-from byzantium._kernels.threads import spread
+from byzantium._kernels.threads import parallel_map
 from byzantium.core.forks import fork_safe
 from byzantium.core.lazy import cached_property
 
@@ -363,7 +363,7 @@ def test_computing_a_cached_property_keeps_no_other_instance_waiting() -> None:
 def test_pieces_are_computed_in_any_number_of_threads_and_returned_in_order() -> None:
     pieces = [(k, k + 1) for k in range(50)]
     for threads in (1, 2, 7):
-        assert spread(lambda first, last: (first, last), pieces, threads) == pieces
+        assert parallel_map(lambda first, last: (first, last), pieces, threads) == pieces
 
 
 def test_the_first_error_among_the_pieces_is_raised_and_the_helpers_go_on() -> None:
@@ -374,17 +374,17 @@ def test_the_first_error_among_the_pieces_is_raised_and_the_helpers_go_on() -> N
 
     for _ in range(20):
         with pytest.raises(ArithmeticError, match=r"^7$"):
-            spread(fail, [(k, k + 1) for k in range(20)], 3)
-    assert spread(fail, [(k, k + 1) for k in range(7)], 3) == list(range(7))
+            parallel_map(fail, [(k, k + 1) for k in range(20)], 3)
+    assert parallel_map(fail, [(k, k + 1) for k in range(7)], 3) == list(range(7))
 
 
 def test_a_piece_may_be_spread_itself() -> None:
     """As when the garbage collector, in a helper, finds something that aggregates in its end."""
 
     def part(depth: int, last: int) -> int:
-        return 1 if depth == 3 else sum(spread(part, [(depth + 1, last)] * 4, 3))
+        return 1 if depth == 3 else sum(parallel_map(part, [(depth + 1, last)] * 4, 3))
 
-    assert spread(part, [(0, 0)], 3) == [4**3]
+    assert parallel_map(part, [(0, 0)], 3) == [4**3]
 
 
 def test_a_system_without_a_thread_left_is_no_error() -> None:

@@ -18,7 +18,7 @@ from folders import comparison, made
 from rich.console import Console
 
 from byzantium.cli.paper import report, reproduce
-from byzantium.papers import MAKERS, Comparison, Version, published
+from byzantium.papers import MAKERS, ResultTable, Version, published
 from byzantium.papers.requests import Requests
 from byzantium.reports import own_runs, pivots
 from byzantium.reports.markdown import markdown, terminal
@@ -454,7 +454,7 @@ def test_every_artifact_has_a_section_when_half_of_it_is_there(tmp_path: Path, n
     assert "missing" in _rendered(compared)
 
 
-def _rendered(compared: Comparison) -> str:
+def _rendered(compared: ResultTable) -> str:
     file = io.StringIO()
     Console(width=200, file=file).print(terminal(compared))
     return file.getvalue()

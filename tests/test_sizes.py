@@ -151,13 +151,13 @@ def megabytes(code: str, *arguments: object) -> tuple[int, str]:
 
 LOOK = """
 import byzantium as bz
-from byzantium.core import at_work
+from byzantium.core import is_locked
 from byzantium.runs import Store
 assert len(list(Store(sys.argv[2]))) == 1  # loads what is needed
 store = Store(sys.argv[1])
 def look():
     list(store)
-    print(sorted(at_work(folder) for folder in store.root.iterdir()))
+    print(sorted(is_locked(folder) for folder in store.root.iterdir()))
 print(peak(look))
 """
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from byzantium.core.locks import held
+from byzantium.core.locks import folder_lock
 from byzantium.runs import (
     Board,
     Event,
@@ -343,7 +343,7 @@ def test_what_could_not_be_written_is_still_in_the_results(tmp_path: Path) -> No
     store, (strange, busy) = Store(tmp_path), product(FIXED, {"seed": [0, 1]})
     tmp_path.mkdir(exist_ok=True)
     store.folder(strange).write_text("not a folder")
-    with held(store.folder(busy)):
+    with folder_lock(store.folder(busy)):
         results = execute([strange, busy], store)
     assert [result.done for result in results] == [False, False]
     assert results[0].status in ("failed", "damaged")

@@ -17,6 +17,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     __file__,
     moved={
+        "KindError": "byzantium.ArgumentTypeError",
         "aggregation": "byzantium.rules",
         "experiments": "byzantium.runs",
         "threats": "byzantium.attacks",

@@ -7,8 +7,8 @@ from . import rules as rules
 from . import testing as testing
 from . import vectors as vectors
 from .attacks import *
+from .core import ArgumentTypeError as ArgumentTypeError
 from .core import ByzantiumError as ByzantiumError
-from .core import KindError as KindError
 from .core import MissingLibraryError as MissingLibraryError
 from .core import TooManyRejected as TooManyRejected
 from .data import Dataset as Dataset

@@ -2,4 +2,8 @@
 
 from byzantium.core.exports import former_package
 
-__getattr__ = former_package(__name__, ["byzantium.runs", "byzantium.papers"])
+__getattr__ = former_package(
+    __name__,
+    ["byzantium.runs", "byzantium.papers"],
+    renamed={"Compared": "MeasuredCell", "Comparison": "ResultTable"},
+)

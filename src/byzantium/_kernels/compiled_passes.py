@@ -21,7 +21,7 @@ from byzantium._kernels import newton as newtons
 from byzantium._kernels import order_statistics as sorting
 from byzantium._kernels import sums as kernels
 from byzantium._kernels.ir import DOUBLE, FLOAT
-from byzantium._kernels.threads import share
+from byzantium._kernels.threads import parallel_call
 from byzantium._kernels.torch_passes import Rows
 
 Array = NDArray[np.float64]
@@ -242,7 +242,7 @@ class _Pieces:
             numbers += _bits(argument, kind)
         given = np.array(numbers)
         here = partial(_take_part, kernel, given, arguments)
-        share(kernel.in_pieces, int(machine.number(given)), here, self.threads)
+        parallel_call(kernel.in_pieces, int(machine.number(given)), here, self.threads)
 
 
 def _take_part(kernel: machine.Kernel, given: Integers, arguments: Sequence[Argument]) -> None:

@@ -36,7 +36,7 @@ class _Piece(NamedTuple):
     finished: SimpleQueue[_Done]
 
 
-def spread(
+def parallel_map(
     function: Callable[[int, int], Result], pieces: Sequence[tuple[int, int]], threads: int
 ) -> list[Result]:
     """Call function(first, last) for each piece, on this thread and up to `threads` - 1 helpers.
@@ -49,7 +49,7 @@ def spread(
     never waits for a piece that nobody has begun. Without helpers (the system has no threads left,
     or the interpreter is about to exit) this thread does everything.
 
-    >>> spread(lambda first, last: sum(range(first, last)), [(0, 10), (10, 20)], threads=2)
+    >>> parallel_map(lambda first, last: sum(range(first, last)), [(0, 10), (10, 20)], threads=2)
     [45, 145]
     """
     threads = min(threads, len(pieces))
@@ -74,7 +74,7 @@ def spread(
     return [piece.result for piece in done]
 
 
-def share(code: int, given: int, here: Callable[[], None], threads: int) -> None:
+def parallel_call(code: int, given: int, here: Callable[[], None], threads: int) -> None:
     """Call machine code on this thread and on up to `threads` - 1 helpers at once.
 
     - `code`: the address of a function of C. Whoever calls it first does all the work, and those
@@ -86,14 +86,14 @@ def share(code: int, given: int, here: Callable[[], None], threads: int) -> None
     >>> seen = []
     >>> function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(seen.append)
     >>> code = ctypes.cast(function, ctypes.c_void_p).value
-    >>> share(code, 7, lambda: function(7), threads=2)
+    >>> parallel_call(code, 7, lambda: function(7), threads=2)
     >>> seen
     [7, 7]
     """
     if threads > 1 and (openmp := _of_torch()):
         openmp.together(code, given, threads, here)
     else:
-        spread(lambda *_: here(), [(0, 0)] * threads, threads)
+        parallel_map(lambda *_: here(), [(0, 0)] * threads, threads)
 
 
 def _work(todo: deque[_Piece]) -> None:

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from byzantium.core import ByzantiumError, Formula, Stateful, cached_property, fork_safe, kind_of
+from byzantium.core import ByzantiumError, Formula, Stateful, cached_property, fork_safe, type_name
 from byzantium.rules import Aggregator
 from byzantium.vectors.points import moments
 
@@ -123,6 +123,6 @@ class Attack(Formula, Stateful, ABC):
         if not isinstance(sent, Tensor) or sent.shape not in ((d,), (1, d), (q, d)):
             raise ByzantiumError(
                 f"{self!r} must send {q} vectors of dimension {d}, or one for all attackers, got "
-                f"{kind_of(sent)} of shape {tuple(getattr(sent, 'shape', ()))}"
+                f"{type_name(sent)} of shape {tuple(getattr(sent, 'shape', ()))}"
             )
         return sent.detach().to(honest).expand(q, d)

@@ -6,7 +6,7 @@ import functools
 import inspect
 
 from byzantium.attacks.attack import Attack
-from byzantium.core import Members, notation
+from byzantium.core import Registry, notation
 
 # The names of the bucketing paper, which tables and figures show.
 ALIASES = {
@@ -19,7 +19,7 @@ ALIASES = {
 
 
 @functools.cache
-def members() -> Members[type[Attack]]:
+def members() -> Registry[type[Attack]]:
     """All attacks that `parse_attack` knows, by name: ours, and those of loaded plugins.
 
     >>> members()["BitFlip"]
@@ -30,7 +30,7 @@ def members() -> Members[type[Attack]]:
     exported = (getattr(attacks, name) for name in dir(attacks))
     classes = [one for one in exported if inspect.isclass(one) and issubclass(one, Attack)]
     found = {one.__name__: one for one in classes if not inspect.isabstract(one)}
-    return Members("attack", found, ALIASES)
+    return Registry("attack", found, ALIASES)
 
 
 def parse_attack(text: str) -> Attack:

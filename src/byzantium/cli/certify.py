@@ -19,7 +19,7 @@ from byzantium.cli.options import (
     plugin_option,
     results_option,
 )
-from byzantium.core import ByzantiumError, needed
+from byzantium.core import ByzantiumError, import_optional
 from byzantium.runs import Certification, Engine, Store, certificates, pipelines
 
 
@@ -113,7 +113,7 @@ def certify(
     if not rules and not all_rules:
         raise ByzantiumError("certify needs a rule, such as 'Krum()', or --all")
     if figure:
-        needed("matplotlib", "report", "a figure")
+        import_optional("matplotlib", "report", "a figure")
     todo: list[Certification] = []
     for rule in rules:
         todo += _searches(rule, n, counts, seeds, budget)

@@ -8,7 +8,7 @@ import click
 
 from byzantium.cli.main import main
 from byzantium.cli.options import FAILED, Place, complete, data_option, members, out, plugin_option
-from byzantium.core import needed
+from byzantium.core import import_optional
 
 
 @main.group()
@@ -93,7 +93,7 @@ def picture(name: str, partition: str, workers: int, seed: int, out: Path) -> No
     from byzantium.data import load
     from byzantium.data import partition as partitions
 
-    needed("matplotlib", "report", "a picture")
+    import_optional("matplotlib", "report", "a picture")
     loaded, way = load(name), partitions.read(partition)
     generator = torch.Generator().manual_seed(seed)
     parts = way(loaded.train_y, workers, generator, users=loaded.train_user)

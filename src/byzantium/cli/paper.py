@@ -29,12 +29,12 @@ from byzantium.cli.options import (
     version_options,
 )
 from byzantium.cli.tables import PLAIN, Shape, shape, show, table_options, tabulated, write_tables
-from byzantium.core import needed, printable_lines
+from byzantium.core import import_optional, printable_lines
 from byzantium.papers import (
     MAKERS,
     Artifact,
-    Comparison,
     Requests,
+    ResultTable,
     Version,
     artifact,
     benchmark,
@@ -246,17 +246,17 @@ def check_libraries(store: Store, *, figures: bool = False, table: bool = False)
     figures: even if no artifact was asked for yet, whose figure is drawn.
     """
     if figures or list(Requests(store)):
-        needed("matplotlib", "report", "a figure")
+        import_optional("matplotlib", "report", "a figure")
     if table:
-        needed("pandas", "report", "a table of results")
+        import_optional("pandas", "report", "a table of results")
 
 
 @dataclass(frozen=True)
 class Written:
     """What was made of a folder of results: artifacts that were asked for, tables of other runs."""
 
-    comparisons: list[Comparison]
-    own: list[Comparison]
+    comparisons: list[ResultTable]
+    own: list[ResultTable]
     page: Path
     pictures: list[Path]
 

@@ -13,7 +13,7 @@ from byzantium.cli.options import FAILED, Command, Place, carry_out, out
 from byzantium.runs import Engine, Job, Result, Store
 
 if TYPE_CHECKING:
-    from byzantium.papers import Comparison
+    from byzantium.papers import ResultTable
 
 # More tables than this are not printed; the page and the files have them all.
 PRINTED = 6
@@ -28,7 +28,7 @@ class Shape:
     worst_case: bool
     files: tuple[Path, ...]
 
-    def tables(self, results: Iterable[Result]) -> list[Comparison]:
+    def tables(self, results: Iterable[Result]) -> list[ResultTable]:
         from byzantium.reports import pivots
 
         return pivots(results, self.rows, self.columns, self.worst_case)
@@ -88,7 +88,7 @@ def shape(
 
 def tabulated(
     jobs: Sequence[Job], store: Store, engine: Engine, wanted: Shape, until: int | None = None
-) -> list[Comparison]:
+) -> list[ResultTable]:
     """Carry out jobs and print their tables; where some failed, those of the others."""
     try:
         carry_out(jobs, store, engine, until)
@@ -101,7 +101,7 @@ def tabulated(
     return tables
 
 
-def show(tables: Sequence[Comparison]) -> None:
+def show(tables: Sequence[ResultTable]) -> None:
     """Print tables; of many the first."""
     from byzantium.reports import terminal
 
@@ -112,7 +112,7 @@ def show(tables: Sequence[Comparison]) -> None:
 
 
 def write_tables(
-    tables: Sequence[Comparison], files: Sequence[Path], made: Comparison | None = None
+    tables: Sequence[ResultTable], files: Sequence[Path], made: ResultTable | None = None
 ) -> None:
     """Write tables into files; `made` is what all of them are of, where one command makes them."""
     from byzantium.reports import formats

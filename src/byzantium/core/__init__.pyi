@@ -1,9 +1,9 @@
+from .errors import ArgumentTypeError as ArgumentTypeError
 from .errors import ByzantiumError as ByzantiumError
-from .errors import KindError as KindError
 from .errors import MissingLibraryError as MissingLibraryError
 from .errors import TooManyRejected as TooManyRejected
-from .errors import kind_of as kind_of
-from .errors import needed as needed
+from .errors import import_optional as import_optional
+from .errors import type_name as type_name
 from .fields import Beta as Beta
 from .fields import Bounds as Bounds
 from .fields import Count as Count
@@ -14,9 +14,9 @@ from .fields import PositiveMeasure as PositiveMeasure
 from .fields import Seed as Seed
 from .fields import check_fields as check_fields
 from .fields import checked as checked
-from .fields import fitted as fitted
-from .fields import fitted_arguments as fitted_arguments
 from .fields import shown as shown
+from .fields import validated as validated
+from .fields import validated_arguments as validated_arguments
 from .forks import fork_safe as fork_safe
 from .forks import held_during_forks as held_during_forks
 from .formula import Formula as Formula
@@ -24,13 +24,13 @@ from .formula import Stateful as Stateful
 from .formula import check_dataclass as check_dataclass
 from .lazy import cached_property as cached_property
 from .locks import BusyError as BusyError
-from .locks import at_work as at_work
-from .locks import held as held
+from .locks import folder_lock as folder_lock
+from .locks import is_locked as is_locked
 from .processor import processor as processor
-from .registry import Members as Members
 from .registry import Plugin as Plugin
-from .registry import offered as offered
-from .registry import offered_as as offered_as
+from .registry import Registry as Registry
+from .registry import register as register
+from .registry import registered_as as registered_as
 from .texts import printable as printable
 from .texts import printable_lines as printable_lines
 

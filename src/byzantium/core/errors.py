@@ -20,13 +20,13 @@ class ByzantiumError(ValueError):
     """
 
 
-class KindError(ByzantiumError, TypeError):
+class ArgumentTypeError(ByzantiumError, TypeError):
     """A value is of the wrong type, such as a text where a number belongs. Also a `TypeError`.
 
     >>> from byzantium import Krum
     >>> Krum(f="5")
     Traceback (most recent call last):
-    byzantium.KindError: Krum needs a whole number for f, got f='5'
+    byzantium.ArgumentTypeError: Krum needs a whole number for f, got f='5'
     """
 
 
@@ -59,16 +59,16 @@ class MissingLibraryError(ByzantiumError, ImportError):
     """An optional library is not installed. Also an `ImportError`; the message says how to get it.
 
     >>> from byzantium.core import needed
-    >>> needed("no_such_library", "report", "a figure")
+    >>> import_optional("no_such_library", "report", "a figure")
     Traceback (most recent call last):
     byzantium.MissingLibraryError: a figure needs no_such_library: pip install 'byzantium[report]'
     """
 
 
-def kind_of(value: object) -> str:
+def type_name(value: object) -> str:
     """What messages call the type of a value; a class is named itself.
 
-    >>> kind_of([1]), kind_of(1), kind_of(int)
+    >>> type_name([1]), type_name(1), type_name(int)
     ('a list', 'an int', 'the class int')
     """
     if isinstance(value, type):
@@ -85,14 +85,14 @@ def named(kind: str) -> str:
     return f"{'an' if kind[0] in 'aeioAEIO' else 'a'} {kind}"
 
 
-def needed(library: str, extra: str, purpose: str) -> ModuleType:
+def import_optional(library: str, extra: str, purpose: str) -> ModuleType:
     """Import an optional library; where it is missing, raise a sentence that says how to get it.
 
     - `library`: the module to import.
     - `extra`: the extra of Byzantium that installs it, as in `pip install 'byzantium[extra]'`.
     - `purpose`: what needs it; the message begins with it.
 
-    >>> needed("json", "report", "a figure").dumps([1])
+    >>> import_optional("json", "report", "a figure").dumps([1])
     '[1]'
     """
     try:
@@ -105,5 +105,5 @@ def needed(library: str, extra: str, purpose: str) -> ModuleType:
 
 
 # Tracebacks name them as they are imported.
-for _error in (ByzantiumError, KindError, MissingLibraryError, TooManyRejected):
+for _error in (ByzantiumError, ArgumentTypeError, MissingLibraryError, TooManyRejected):
     _error.__module__ = "byzantium"

@@ -1,4 +1,4 @@
-"""Parameters: their annotations say which values are allowed, and `fitted` checks them.
+"""Parameters: their annotations say which values are allowed, and `validated` checks them.
 
 >>> @checked
 ... def halve(batch: Positive) -> float:
@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
-from byzantium.core.errors import ByzantiumError, KindError, kind_of, named
+from byzantium.core.errors import ArgumentTypeError, ByzantiumError, named, type_name
 
 # How many characters of a refused value an error message shows.
 LONGEST_SHOWN = 80
@@ -103,7 +103,7 @@ def check_fields(self: Any, owner: str) -> None:
     """
     hints = _hints(type(self))  # type: ignore[arg-type]
     for field in dataclasses.fields(self):
-        value = fitted(owner, field.name, getattr(self, field.name), hints[field.name])
+        value = validated(owner, field.name, getattr(self, field.name), hints[field.name])
         object.__setattr__(self, field.name, value)
 
 
@@ -121,22 +121,26 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(function)
     def checking(*args: P.args, **kwargs: P.kwargs) -> T:
         bound = inspect.signature(function).bind(*args, **kwargs)
-        bound.arguments.update(fitted_arguments(function, bound.arguments))
+        bound.arguments.update(validated_arguments(function, bound.arguments))
         return function(*bound.args, **bound.kwargs)
 
     return checking
 
 
-def fitted_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+def validated_arguments(
+    function: Callable[..., Any], arguments: Mapping[str, Any]
+) -> dict[str, Any]:
     """Arguments of a function, checked against its annotations and brought to their types.
 
     >>> def scaled(by: float, times: int = 1) -> float: ...
-    >>> fitted_arguments(scaled, {"by": 2})
+    >>> validated_arguments(scaled, {"by": 2})
     {'by': 2.0}
     """
     hints = _hints(function)
     name = function.__name__.strip("_")
-    return {key: fitted(name, key, value, hints.get(key, Any)) for key, value in arguments.items()}
+    return {
+        key: validated(name, key, value, hints.get(key, Any)) for key, value in arguments.items()
+    }
 
 
 @functools.cache
@@ -144,7 +148,7 @@ def _hints(annotated: Any) -> dict[str, Any]:
     return typing.get_type_hints(annotated, include_extras=True)
 
 
-def fitted(owner: str, name: str, value: Any, hint: Any) -> Any:
+def validated(owner: str, name: str, value: Any, hint: Any) -> Any:
     """A value, checked against an annotation and brought to its type.
 
     - `owner`, `name`: whose parameter it is and what it is called, for the error message.
@@ -152,7 +156,7 @@ def fitted(owner: str, name: str, value: Any, hint: Any) -> Any:
     - `hint`: the annotation: a type, `Literal`, `Annotated` with `Bounds`, a union with None or
       words, or a tuple of one of these.
 
-    >>> fitted("Krum", "f", 5, Count)
+    >>> validated("Krum", "f", 5, Count)
     5
     """
     also = ""
@@ -183,7 +187,9 @@ def fitted(owner: str, name: str, value: Any, hint: Any) -> Any:
         kind = {bool: "True or False", str: "a text"}.get(hint) or named(hint.__name__)
         if isinstance(value, type) and issubclass(value, hint):
             made = f"{value.__name__}(...)"
-            raise KindError(f"{owner} needs {kind} for {name}, got {kind_of(value)}: write {made}")
+            raise ArgumentTypeError(
+                f"{owner} needs {kind} for {name}, got {type_name(value)}: write {made}"
+            )
         raise _wrong_kind(owner, name, value, kind)
     return value
 
@@ -233,11 +239,11 @@ def _word(owner: str, name: str, value: Any, words: tuple[str, ...]) -> str:
 def _several(owner: str, name: str, value: Any, kind: Any) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
         raise _wrong_kind(owner, name, value, "a list")
-    return tuple(fitted(owner, name, item, kind) for item in value)
+    return tuple(validated(owner, name, item, kind) for item in value)
 
 
-def _wrong_kind(owner: str, name: str, value: Any, wanted: str) -> KindError:
-    return KindError(f"{owner} needs {wanted} for {name}, got {name}={shown(value)}")
+def _wrong_kind(owner: str, name: str, value: Any, wanted: str) -> ArgumentTypeError:
+    return ArgumentTypeError(f"{owner} needs {wanted} for {name}, got {name}={shown(value)}")
 
 
 def _plain(value: Any) -> Any:

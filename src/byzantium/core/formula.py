@@ -10,7 +10,7 @@ from abc import ABCMeta
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar, final
 
-from byzantium.core.errors import ByzantiumError, KindError
+from byzantium.core.errors import ArgumentTypeError, ByzantiumError
 from byzantium.core.fields import check_fields
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class FormulaType(ABCMeta):
             raise
         except TypeError:
             if reason := _misfit(cls, args, kwargs):
-                raise KindError(reason) from None
+                raise ArgumentTypeError(reason) from None
             raise
 
     @property
@@ -42,7 +42,7 @@ class FormulaType(ABCMeta):
 
     def __rshift__(cls, other: object) -> NoReturn:
         given = ", ".join(f"{name}=..." for name in _required(cls))
-        raise KindError(
+        raise ArgumentTypeError(
             f">> joins objects, but {cls.__name__} is a class: write {cls.__name__}({given})"
         )
 

@@ -34,9 +34,9 @@ class BusyError(ByzantiumError, RuntimeError):
 
     >>> import tempfile
     >>> from pathlib import Path
-    >>> with tempfile.TemporaryDirectory() as name, held(Path(name)):
+    >>> with tempfile.TemporaryDirectory() as name, folder_lock(Path(name)):
     ...     try:
-    ...         with held(Path(name)):
+    ...         with folder_lock(Path(name)):
     ...             print("never reached")
     ...     except BusyError:
     ...         print("busy")
@@ -45,7 +45,7 @@ class BusyError(ByzantiumError, RuntimeError):
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def folder_lock(folder: Path) -> Iterator[None]:
     """A context in which no other process may work in the folder; the folder is made if need be.
 
     Raises `BusyError` at once, without waiting, if another process is working there. Files that
@@ -53,8 +53,8 @@ def held(folder: Path) -> Iterator[None]:
 
     >>> import tempfile
     >>> from pathlib import Path
-    >>> with tempfile.TemporaryDirectory() as name, held(Path(name)):
-    ...     at_work(Path(name))
+    >>> with tempfile.TemporaryDirectory() as name, folder_lock(Path(name)):
+    ...     is_locked(Path(name))
     True
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def held(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def at_work(folder: Path) -> bool:
+def is_locked(folder: Path) -> bool:
     """Whether a process works in a folder. Only looks: it takes no lock and writes nothing.
 
     A process of this machine is identified by its number and its start time, because numbers are
@@ -81,7 +81,7 @@ def at_work(folder: Path) -> bool:
     >>> import tempfile
     >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as name:
-    ...     at_work(Path(name))
+    ...     is_locked(Path(name))
     False
     """
     path = folder / MARK

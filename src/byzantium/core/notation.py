@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from byzantium.core.errors import ByzantiumError, KindError, kind_of
-from byzantium.core.fields import fitted_arguments
+from byzantium.core.errors import ArgumentTypeError, ByzantiumError, type_name
+from byzantium.core.fields import validated_arguments
 from byzantium.core.formula import Formula
-from byzantium.core.registry import Members
+from byzantium.core.registry import Registry
 
 # Longer than any pipeline, and short enough that parsing never takes noticeable time.
 LONGEST = 2000
@@ -44,7 +44,7 @@ def read(
     (1, 2)
     """
     if not isinstance(text, str):
-        raise KindError(f"a text of the form {form!r} is needed, got {kind_of(text)}")
+        raise ArgumentTypeError(f"a text of the form {form!r} is needed, got {type_name(text)}")
     if len(text) > LONGEST:
         raise ByzantiumError(
             f"{text[:40]!r}... is {len(text)} characters long, more than the {LONGEST} allowed"
@@ -93,10 +93,10 @@ def called(text: str) -> str:
     return f"{text.strip()}()" if text.strip().isidentifier() else text
 
 
-def written_out(text: str, known: Members[Any]) -> str:
+def written_out(text: str, known: Registry[Any]) -> str:
     """The text with the names of members in place of aliases; it need not be valid.
 
-    >>> written_out("Bucketing(s=2) >> RFA()", Members("rule", {}, {"RFA": "GeometricMedian"}))
+    >>> written_out("Bucketing(s=2) >> RFA()", Registry("rule", {}, {"RFA": "GeometricMedian"}))
     'Bucketing(s=2) >> GeometricMedian()'
     """
     return re.sub(r"\w+(?=\s*\()", lambda found: known.full_name(found[0]), text)
@@ -115,7 +115,7 @@ def spelled(text: str, known: Known, given: int = 0) -> tuple[str, Callable[...,
 
     def note(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
         def noted(**arguments: Any) -> tuple[str, dict[str, Any]]:
-            return name, fitted_arguments(make, arguments)
+            return name, validated_arguments(make, arguments)
 
         signature = inspect.signature(make)
         written = list(signature.parameters.values())[given:]
@@ -132,7 +132,7 @@ def spelled(text: str, known: Known, given: int = 0) -> tuple[str, Callable[...,
 
 def _full_names(known: Known) -> dict[str, str]:
     """For each name that a text may have, that of the member: the same, unless it is an alias."""
-    aliases = known.aliases if isinstance(known, Members) else {}
+    aliases = known.aliases if isinstance(known, Registry) else {}
     return {**{name: name for name in known}, **aliases}
 
 

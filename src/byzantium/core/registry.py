@@ -32,7 +32,7 @@ class Plugin:
         return f"{self.name} {self.digest}"
 
 
-class Members(dict[str, Member]):
+class Registry(dict[str, Member]):
     """A table of all members of one kind (rules, attacks, models, ...) by name. It is a dictionary.
 
     - `kind`: what error messages call a member, such as "rule or mixing".
@@ -41,7 +41,7 @@ class Members(dict[str, Member]):
       write has the name of the member.
     - `plugins`: for each member that a plugin added, which one.
 
-    >>> losses = Members("loss", {"squared": lambda x, y: (x - y) ** 2}, {"L2": "squared"})
+    >>> losses = Registry("loss", {"squared": lambda x, y: (x - y) ** 2}, {"L2": "squared"})
     >>> losses.add("absolute", lambda x, y: abs(x - y), Plugin("mine.py", "sha256:1f2e"))
     >>> sorted(losses), losses.full_name("L2")
     (['absolute', 'squared'], 'squared')
@@ -90,21 +90,21 @@ class Members(dict[str, Member]):
             del self[name], self.plugins[name]
 
 
-def offered(function: Function, kind: str) -> Function:
+def register(function: Function, kind: str) -> Function:
     """Mark a function as a member of a kind; loading its file as a plugin then finds it.
 
     >>> def squared(x, y): ...
-    >>> offered_as(offered(squared, "loss"))
+    >>> registered_as(register(squared, "loss"))
     'loss'
     """
     function.__dict__["offered"] = kind
     return function
 
 
-def offered_as(value: Any) -> str | None:
-    """The kind that a function was marked with by `offered`; None if it was not.
+def registered_as(value: Any) -> str | None:
+    """The kind that a function was marked with by `register`; None if it was not.
 
-    >>> offered_as(print) is None
+    >>> registered_as(print) is None
     True
     """
     return getattr(value, "__dict__", {}).get("offered") if callable(value) else None

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, Self
 import torch
 from torch import Tensor
 
-from byzantium.core import ByzantiumError, offered
+from byzantium.core import ByzantiumError, register
 
 P = ParamSpec("P")
 
@@ -187,4 +187,4 @@ def dataset(make: Callable[P, Dataset]) -> Callable[P, Dataset]:
     >>> ring(noise=1)
     <ring: 80 samples to learn from and 20 to test with, 2, 2 classes>
     """
-    return offered(make, "data set")
+    return register(make, "data set")

@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from byzantium.core import ByzantiumError, Members, files, kind_of, notation
+from byzantium.core import ByzantiumError, Registry, files, notation, type_name
 from byzantium.data import user_files as own
 from byzantium.data.dataset import Dataset
 from byzantium.data.formats import CLASSES, File, Pixels, Samples, decode_cifar, decode_idx
@@ -101,7 +101,7 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
     text, make = spelled(name)
     data = make()
     if not isinstance(data, Dataset):
-        raise ByzantiumError(f"{text} must make a Dataset, it made {kind_of(data)}")
+        raise ByzantiumError(f"{text} must make a Dataset, it made {type_name(data)}")
     return data
 
 
@@ -445,6 +445,6 @@ def _make(name: str) -> Callable[[], Dataset]:
 
 
 # Those that are part of the package, are fetched, or come from plugins.
-DATA: Members[Callable[..., Dataset]] = Members(
+DATA: Registry[Callable[..., Dataset]] = Registry(
     "data set", {"digits": _digits, **{name: _make(name) for name in ORIGINALS}}
 )

@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.core import (
+    ArgumentTypeError,
     Bounds,
     ByzantiumError,
     Imbalance,
-    KindError,
-    Members,
     Positive,
     PositiveMeasure,
+    Registry,
     checked,
-    fitted,
-    fitted_arguments,
-    kind_of,
     notation,
-    offered,
+    register,
+    type_name,
+    validated,
+    validated_arguments,
 )
 from byzantium.data.dataset import Dataset
 from byzantium.data.datasets import ranks
@@ -80,15 +80,15 @@ class Partition:
         - `users`: to whom each sample belongs, (N,), where that is known.
         """
         values = self._values(labels, users)
-        workers = fitted(str(self), "workers", workers, Positive)
+        workers = validated(str(self), "workers", workers, Positive)
         if workers > len(labels):
             raise ByzantiumError(
                 f"{self} needs from 1 to {len(labels)} workers for {len(labels)} samples, "
                 f"got workers={workers}"
             )
         if not isinstance(generator, torch.Generator):
-            raise KindError(
-                f"{self} needs a torch.Generator as generator, got {kind_of(generator)}"
+            raise ArgumentTypeError(
+                f"{self} needs a torch.Generator as generator, got {type_name(generator)}"
             )
         # The numbers are NumPy's, whose Dirichlet is right for tiny alpha, where Gamma variates
         # vanish in float64. One draw seeds them, on whatever device the generator is.
@@ -155,7 +155,7 @@ def partition(
 
     @functools.wraps(deal)
     def made(*args: P.args, **kwargs: P.kwargs) -> Partition:
-        arguments = fitted_arguments(deal, own.bind(*args, **kwargs).arguments)
+        arguments = validated_arguments(deal, own.bind(*args, **kwargs).arguments)
         written = ", ".join(
             f"{name}={_written(value)}"
             for name, value in arguments.items()
@@ -166,7 +166,7 @@ def partition(
         return Partition(f"{deal.__name__}({written})", dealing, looks_at)
 
     made.__signature__ = own  # type: ignore[attr-defined]
-    return offered(made, "partition")
+    return register(made, "partition")
 
 
 def _deal(
@@ -296,7 +296,7 @@ def mixed(
     ]
 
 
-PARTITIONS: Members[Callable[..., Partition]] = Members(
+PARTITIONS: Registry[Callable[..., Partition]] = Registry(
     "partition",
     {
         "iid": iid,

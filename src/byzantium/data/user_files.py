@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from byzantium.core import ByzantiumError, files, needed
+from byzantium.core import ByzantiumError, files, import_optional
 from byzantium.data.dataset import Dataset, count_classes
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
@@ -54,12 +54,12 @@ def recorded(text: str) -> str:
     return name
 
 
-def place(text: str) -> str | None:
+def path_of(text: str) -> str | None:
     """The path of a file that `recorded` named in this process; None if there is none."""
     return _places.get(text)
 
 
-def know(text: str, path: str) -> None:
+def remember_path(text: str, path: str) -> None:
     """Remember the path of a file that `recorded` named; `read` checks that it did not change."""
     _places.setdefault(text, path)
 
@@ -128,7 +128,7 @@ def _arrays(path: Path, contents: bytes) -> dict[str, NDArray[Any]]:
     wanted = (*ARRAYS, USERS)
     try:
         if path.suffix == ".safetensors":
-            library = needed("safetensors.numpy", "files", f"{path.name}")
+            library = import_optional("safetensors.numpy", "files", f"{path.name}")
             if int.from_bytes(contents[:8], "little") > LARGEST_HEADER:
                 raise ValueError(f"its header has more than {LARGEST_HEADER} bytes")
             held = library.load(contents)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from byzantium import __version__
-from byzantium.core import ByzantiumError, files, needed
+from byzantium.core import ByzantiumError, files, import_optional
 from byzantium.runs import INTERRUPTS, Event, Gone, Job, Listen, Pool, Stop, Store, Worker, attempt
 
 # Seconds after which a process that has nothing to tell answers all the same.
@@ -71,7 +71,7 @@ class Ray:
                 f"the address of Ray must be host:port, got {self.address!r}: start the sweep on a "
                 "node of the cluster, where the results are"
             )
-        needed("ray", "ray", "a sweep on Ray")
+        import_optional("ray", "ray", "a sweep on Ray")
 
     def carry_out(self, jobs: Sequence[Job], store: Store, listen: Listen, stop: Stop) -> None:
         """Carry out jobs, as every `byzantium.runs.Engine` does."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from byzantium.core import ByzantiumError, cached_property, fitted
+from byzantium.core import ByzantiumError, cached_property, validated
 from byzantium.guarantees import families
 from byzantium.guarantees.guarantee import guarantee
 from byzantium.guarantees.measure import c_of, lower_bound
@@ -81,7 +81,7 @@ def _silent() -> Iterator[None]:
 
 def check(rule: Aggregator, n: int, f: int) -> None:
     """Raise a `ByzantiumError` unless a rule can be tried on n vectors of which f are bad."""
-    fitted("an attack", "rule", rule, Aggregator)
+    validated("an attack", "rule", rule, Aggregator)
     if not 1 <= f < n - 1:
         raise ByzantiumError(
             f"an attack needs at least one bad and two honest vectors, got f={f} of n={n}"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from byzantium.core import ByzantiumError, fitted
+from byzantium.core import ByzantiumError, validated
 from byzantium.guarantees.bounds import Bound, bound, drawn, mixed
 from byzantium.guarantees.measure import c_of, lower_bound
 from byzantium.rules import Aggregator, Bucketing, GeometricMedian, Krum, Median, Mixing, Stage
@@ -150,7 +150,7 @@ def guarantee(rule: Aggregator, n: int, f: int) -> Guarantee:
     >>> guarantee(Resampling(s=2) >> Krum(f=5), n=25, f=5).gap
     'Krum(f=5) is built for 5 bad vectors, but may meet 10'
     """
-    fitted("guarantee", "rule", rule, Aggregator)
+    validated("guarantee", "rule", rule, Aggregator)
     if not 0 <= 2 * f < n:
         raise ByzantiumError(
             f"f must be at least 0 and less than half of n, or nobody can tell who is honest, got "

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from byzantium.core import ByzantiumError, files, kind_of
+from byzantium.core import ByzantiumError, files, type_name
 
 logger = logging.getLogger("byzantium")
 
@@ -98,7 +98,7 @@ def load(path: Path) -> State:
         why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
         raise CheckpointError(f"{path} does not hold a state: {why}") from error
     if not isinstance(state, dict):
-        raise CheckpointError(f"{path} does not hold a state, but {kind_of(state)}")
+        raise CheckpointError(f"{path} does not hold a state, but {type_name(state)}")
     return state
 
 

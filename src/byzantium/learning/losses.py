@@ -9,7 +9,7 @@ from typing import ParamSpec
 from torch import Tensor
 from torch.nn import functional
 
-from byzantium.core import Members, PositiveMeasure, notation, offered
+from byzantium.core import PositiveMeasure, Registry, notation, register
 
 P = ParamSpec("P")
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -25,7 +25,7 @@ def loss(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
     ... def largest(outputs, targets, power: float = 1.0):
     ...     return (outputs - targets).abs().max() ** power
     """
-    return offered(function, "loss")
+    return register(function, "loss")
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ def huber(outputs: Tensor, targets: Tensor, delta: PositiveMeasure = 1.0) -> Ten
     return functional.huber_loss(outputs.reshape(targets.shape), targets, delta=delta)
 
 
-LOSSES: Members[Callable[..., Tensor]] = Members(
+LOSSES: Registry[Callable[..., Tensor]] = Registry(
     "loss",
     {
         "cross_entropy": cross_entropy,

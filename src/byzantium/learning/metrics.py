@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from byzantium.core import Members, cached_property
+from byzantium.core import Registry, cached_property
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -272,7 +272,7 @@ SHIPPED = (
         record="heterogeneity",
     ),
 )
-TABLE: Members[Metric] = Members("metric", {metric.name: metric for metric in SHIPPED})
+TABLE: Registry[Metric] = Registry("metric", {metric.name: metric for metric in SHIPPED})
 
 
 def words() -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Concatenate, ParamSpec
 import torch
 from torch import Tensor, nn
 
-from byzantium.core import ByzantiumError, Positive, checked, offered
+from byzantium.core import ByzantiumError, Positive, checked, register
 from byzantium.data.dataset import Dataset
 from byzantium.learning.losses import Loss
 
@@ -252,7 +252,7 @@ def model(build: Callable[Concatenate[Dataset, P], nn.Module]) -> Callable[..., 
         raise ByzantiumError(
             f"{build.__name__} needs a first parameter, the data set to build a model for"
         )
-    return offered(build, "model")
+    return register(build, "model")
 
 
 def check_device(name: str) -> None:

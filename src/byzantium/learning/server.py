@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from byzantium.core import ByzantiumError, fitted
+from byzantium.core import ByzantiumError, validated
 from byzantium.learning.gradients import columns_of, shaped
 from byzantium.learning.models import trainable
 from byzantium.rules import Aggregator
@@ -40,7 +40,7 @@ class Server:
         self, model: nn.Module, rule: Aggregator, optimiser: torch.optim.Optimizer
     ) -> None:
         self.model = model
-        self.rule = copy.deepcopy(fitted("Server", "rule", rule, Aggregator))
+        self.rule = copy.deepcopy(validated("Server", "rule", rule, Aggregator))
         self.optimiser = optimiser
         self.parameters = trainable(model)
         self.columns = columns_of(self.parameters)

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from byzantium.attacks import Attack
-from byzantium.core import held
+from byzantium.core import folder_lock
 from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition
 from byzantium.learning.history import History
@@ -72,7 +72,7 @@ def simulate(
     if folder is None:
         _finish(training, iter(training), shown)
     elif not finished(training, folder):
-        with held(folder):
+        with folder_lock(folder):
             resume(training, folder)
             _finish(training, checkpointed(training, folder, seconds), shown)
     return training.history

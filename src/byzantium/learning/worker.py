@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from byzantium.core import Beta, ByzantiumError, KindError, fitted, kind_of
+from byzantium.core import ArgumentTypeError, Beta, ByzantiumError, type_name, validated
 from byzantium.learning.gradients import WorkerGradients
 from byzantium.learning.losses import Loss, cross_entropy
 
@@ -38,8 +38,8 @@ class Momentum:
     """
 
     def __init__(self, beta: float, heavy_ball: bool = False) -> None:
-        self.beta: float = fitted("momentum", "beta", beta, Beta)
-        self.heavy_ball: bool = fitted("momentum", "heavy_ball", heavy_ball, bool)
+        self.beta: float = validated("momentum", "beta", beta, Beta)
+        self.heavy_ball: bool = validated("momentum", "heavy_ball", heavy_ball, bool)
         self._m: dict[str, Tensor] | None = None
 
     def factors(self, first: bool) -> tuple[float, float]:
@@ -96,7 +96,7 @@ def _as_tensor(name: str, entry: Any) -> Tensor:
     if isinstance(entry, Tensor):
         return entry
     if not isinstance(entry, np.ndarray):
-        raise KindError(f"momentum needs tensors or arrays, {name} is {kind_of(entry)}")
+        raise ArgumentTypeError(f"momentum needs tensors or arrays, {name} is {type_name(entry)}")
     if not entry.flags.writeable:
         raise ByzantiumError(
             f"momentum is written over an update, and {name} is read-only; give a copy of it"

@@ -8,8 +8,8 @@ from .bucketing import artifact as artifact
 from .bucketing import bucketed as bucketed
 from .comparison import CRITERION as CRITERION
 from .comparison import POINTS as POINTS
-from .comparison import Compared as Compared
-from .comparison import Comparison as Comparison
+from .comparison import MeasuredCell as MeasuredCell
+from .comparison import ResultTable as ResultTable
 from .comparison import compare as compare
 from .comparison import published_cells as published_cells
 from .comparison import worst as worst

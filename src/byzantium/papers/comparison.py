@@ -27,7 +27,7 @@ STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
 
 @dataclass(frozen=True)
-class Compared:
+class MeasuredCell:
     """A cell of a table or figure: what was published for it, and what we measured.
 
     - `cell`: the cell.
@@ -38,7 +38,7 @@ class Compared:
     >>> from byzantium.runs import Run
     >>> done = Result(Run(), Path("results"), "completed", [], {"accuracy": 90.0})
     >>> paper = Published(mean=91.0, deviation=0.3, seeds=3)
-    >>> compared = Compared(Cell({}, (Run(),)), paper, (done,))
+    >>> compared = MeasuredCell(Cell({}, (Run(),)), paper, (done,))
     >>> compared.difference, compared.verdict
     (-1.0, 'agrees')
     """
@@ -113,7 +113,7 @@ class Compared:
             return math.nan
         return max(POINTS, 2 * self.published.deviation, 2 * self.published.spread)
 
-    def differs(self, other: Compared) -> bool:
+    def differs(self, other: MeasuredCell) -> bool:
         """Whether two cells differ by more than chance, by Welch's t test with 95 %.
 
         With a single seed there is no telling: False.
@@ -150,7 +150,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ResultTable:
     """An artifact with all its cells, published and ours: what reports are made of.
 
     - `artifact`: the table or figure.
@@ -163,7 +163,7 @@ class Comparison:
     """
 
     artifact: Artifact
-    cells: tuple[Compared, ...]
+    cells: tuple[MeasuredCell, ...]
 
     @property
     def is_published(self) -> bool:
@@ -186,7 +186,7 @@ class Comparison:
         """Whether any of its jobs was begun."""
         return any(result.status != "missing" for c in self.cells for result in c.results)
 
-    def command(self, cell: Compared | None = None) -> str:
+    def command(self, cell: MeasuredCell | None = None) -> str:
         """The command that makes it, or one cell of it; empty where no single command does."""
         version = self.artifact.version
         version = version if cell is None else version.narrowed(cell.cell)
@@ -211,11 +211,11 @@ class Comparison:
         return same, pairs
 
 
-def _setting(compared: Compared) -> dict[str, object]:
+def _setting(compared: MeasuredCell) -> dict[str, object]:
     return {k: v for k, v in compared.cell.labels.items() if k != "aggregator"}
 
 
-def worst(cells: Sequence[Compared]) -> Compared | None:
+def worst(cells: Sequence[MeasuredCell]) -> MeasuredCell | None:
     """The cell with the worst mean over seeds, such as that of the worst attack.
 
     One that diverged is worse than any number. None if no cell has a result.
@@ -229,7 +229,7 @@ def worst(cells: Sequence[Compared]) -> Compared | None:
     return min(there, key=lambda cell: cell.goodness, default=None)
 
 
-def published_cells(store: Store) -> list[Compared]:
+def published_cells(store: Store) -> list[MeasuredCell]:
     """Every cell for which the paper has a number, with what a store has of it.
 
     - `store`: the folder of results.
@@ -244,7 +244,7 @@ def _with_numbers() -> list[Artifact]:
     return [artifact(name) for name in MAKERS if name in published.artifacts()]
 
 
-def compare(made: Artifact, store: Store) -> Comparison:
+def compare(made: Artifact, store: Store) -> ResultTable:
     """What a store has of an artifact, beside what was published.
 
     - `made`: the table or figure.
@@ -256,10 +256,10 @@ def compare(made: Artifact, store: Store) -> Comparison:
     37.33
     """
     cells = tuple(
-        Compared(cell, _published(made, cell), tuple(store.results(cell.jobs)))
+        MeasuredCell(cell, _published(made, cell), tuple(store.results(cell.jobs)))
         for cell in made.cells
     )
-    return Comparison(made, cells)
+    return ResultTable(made, cells)
 
 
 def _published(made: Artifact, cell: Cell) -> Published | None:

@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 from byzantium.papers import published
-from byzantium.papers.comparison import Compared, Comparison
+from byzantium.papers.comparison import MeasuredCell, ResultTable
 from byzantium.runs import Result, Run
 
 # Half of what one of the 9,984 test images counts, in percent. The published accuracies are rounded
@@ -33,11 +33,11 @@ class Replay:
     >>> metrics = [{"round": 30, "accuracy": 68.349}, {"round": 60, "accuracy": 70.1}]
     >>> result = Result(Run(), Path("results"), "unfinished", metrics, {})
     >>> curve = [(30, 68.349, 1.634), (60, 70.132, 1.021)]
-    >>> Replay(Compared(Cell({}, ()), None, ()), result, curve, {}).equal
+    >>> Replay(MeasuredCell(Cell({}, ()), None, ()), result, curve, {}).equal
     1
     """
 
-    compared: Compared
+    compared: MeasuredCell
     result: Result
     curve: list[tuple[int, float, float]]
     logged: dict[int, float]
@@ -102,7 +102,7 @@ class Replay:
     def agrees(self) -> bool | None:
         """Whether the final accuracies agree, or both runs collapsed; None unless both are there.
 
-        They agree within what two runs of the cell may differ by (`Compared.tolerance`).
+        They agree within what two runs of the cell may differ by (`MeasuredCell.tolerance`).
         """
         if self.final is None:
             return None
@@ -120,7 +120,7 @@ def training_losses(result: Result) -> dict[int, float]:
     return losses
 
 
-def replays(comparison: Comparison) -> Iterator[Replay]:
+def replays(comparison: ResultTable) -> Iterator[Replay]:
     """All repeated runs of an artifact that have evaluated at least once.
 
     - `comparison`: the artifact, in its released version.

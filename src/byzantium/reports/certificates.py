@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from byzantium.core import files, needed, printable
+from byzantium.core import files, import_optional, printable
 from byzantium.guarantees import Certificate
 from byzantium.reports import palette
 from byzantium.reports.escaping import as_code
@@ -94,7 +94,7 @@ def draw(certificates: Sequence[Certificate], path: Path, dpi: int = 150) -> Non
 
     It needs matplotlib.
     """
-    needed("matplotlib", "report", "a figure")
+    import_optional("matplotlib", "report", "a figure")
     files.write(path, saved(_figure(certificates), "png", dpi))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from byzantium import __version__, rules
 from byzantium.learning import metrics
-from byzantium.papers import CRITERION, Compared, Comparison
+from byzantium.papers import CRITERION, MeasuredCell, ResultTable
 from byzantium.reports import measured, palette
 from byzantium.reports import tables as rows
 from byzantium.reports.headline import headline
@@ -34,8 +34,8 @@ COLUMNS = 20
 
 def contents(
     store: Store,
-    comparisons: Sequence[Comparison],
-    tables: Sequence[Comparison] | None = None,
+    comparisons: Sequence[ResultTable],
+    tables: Sequence[ResultTable] | None = None,
 ) -> dict[str, Any]:
     """All that the page shows, as plain values for JSON."""
     now = datetime.now().astimezone()
@@ -298,7 +298,7 @@ def _means(rows: Sequence[Sequence[float]]) -> list[float]:
 # -- tables -------------------------------------------------------------------------------------
 
 
-def _table(table: Comparison) -> dict[str, Any]:
+def _table(table: ResultTable) -> dict[str, Any]:
     """A table of runs; its cells are over seeds, and filters leave some of them."""
     names, across = rows.axes(table)
     called = rows.namer(table)
@@ -316,7 +316,7 @@ def _table(table: Comparison) -> dict[str, Any]:
 
 
 def _place_in_table(
-    compared: Compared, names: Sequence[str], across: str, called: Callable[[str, Any], str]
+    compared: MeasuredCell, names: Sequence[str], across: str, called: Callable[[str, Any], str]
 ) -> dict[str, Any]:
     labels, job = compared.cell.labels, compared.cell.jobs[0]
     cell = {
@@ -338,7 +338,7 @@ def _place_in_table(
 # -- artifacts ----------------------------------------------------------------------------------
 
 
-def _artifact(comparison: Comparison, numbers: dict[Job, int]) -> dict[str, Any]:
+def _artifact(comparison: ResultTable, numbers: dict[Job, int]) -> dict[str, Any]:
     made = comparison.artifact
     shown = _looks(comparison)
     return {
@@ -361,12 +361,12 @@ def _artifact(comparison: Comparison, numbers: dict[Job, int]) -> dict[str, Any]
     }
 
 
-def _looks(comparison: Comparison) -> list[list[str] | None]:
+def _looks(comparison: ResultTable) -> list[list[str] | None]:
     """The colour and the dashes of each cell that is a line, as the figure has them."""
     picture, cells = comparison.artifact.picture, comparison.cells
     if not picture.lines:
         return [None for _ in cells]
-    panels: dict[Any, list[Compared]] = {}
+    panels: dict[Any, list[MeasuredCell]] = {}
     for compared in cells:
         panels.setdefault(compared.cell.labels.get(picture.rows), []).append(compared)
     shown = {row: looks(own, picture.lines) for row, own in panels.items()}
@@ -374,10 +374,10 @@ def _looks(comparison: Comparison) -> list[list[str] | None]:
     return [[look.colour.name, look.dashes] for look in lines]
 
 
-def _panel_zooms(comparison: Comparison) -> dict[str, Any]:
+def _panel_zooms(comparison: ResultTable) -> dict[str, Any]:
     """For each row of panels the range of its lines, where they all but coincide."""
     picture = comparison.artifact.picture
-    panels: dict[str, list[Compared]] = {}
+    panels: dict[str, list[MeasuredCell]] = {}
     for compared in comparison.cells:
         text = palette.words(picture.rows, compared.cell.labels.get(picture.rows))
         panels.setdefault(text, []).append(compared)
@@ -387,7 +387,9 @@ def _panel_zooms(comparison: Comparison) -> dict[str, Any]:
     return {text: span for text, span in found.items() if span}
 
 
-def _cell(comparison: Comparison, compared: Compared, numbers: dict[Job, int]) -> dict[str, Any]:
+def _cell(
+    comparison: ResultTable, compared: MeasuredCell, numbers: dict[Job, int]
+) -> dict[str, Any]:
     picture, job = comparison.artifact.picture, compared.cell.jobs[0]
     values = _numbers(comparison, compared)
     cell: dict[str, Any] = {
@@ -425,7 +427,7 @@ def _cell(comparison: Comparison, compared: Compared, numbers: dict[Job, int]) -
     return {name: _short(value) for name, value in cell.items()}
 
 
-def _numbers(comparison: Comparison, compared: Compared) -> list[float]:
+def _numbers(comparison: ResultTable, compared: MeasuredCell) -> list[float]:
     """For each seed the number of a cell; of bars, the share of the weight that attackers had."""
     job = compared.cell.jobs[0]
     if comparison.artifact.picture.kind != "bars" or not isinstance(job, Run):
@@ -434,7 +436,7 @@ def _numbers(comparison: Comparison, compared: Compared) -> list[float]:
     return [measured.share(row, job) for row in found]
 
 
-def _mean_curve(curves: Sequence[dict[int, float]], compared: Compared) -> list[list[float]]:
+def _mean_curve(curves: Sequence[dict[int, float]], compared: MeasuredCell) -> list[list[float]]:
     """Over seeds; as far as the shortest that diverged goes, else as far as any does."""
     results = zip(curves, compared.results, strict=True)
     ends = [max(c, default=0) for c, result in results if result.status == "diverged"]

@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from byzantium.core import files, needed
+from byzantium.core import files, import_optional
 from byzantium.learning import metrics
-from byzantium.papers import CRITERION, Compared, Comparison
+from byzantium.papers import CRITERION, MeasuredCell, ResultTable
 from byzantium.reports import measured, palette, tables
 from byzantium.reports.looks import Labels, Look, Looks, looks
 from byzantium.reports.looks import of as line_of
@@ -44,7 +44,7 @@ BELOW: Style = {"lw": 3.5, "alpha": 0.3}  # a published curve that ours is to co
 NEUTRAL = "#F5F5F5"  # of cells without a number, or with one that has no scale
 
 
-def draw(comparison: Comparison, folder: Path, dpi: int = 150) -> list[Path]:
+def draw(comparison: ResultTable, folder: Path, dpi: int = 150) -> list[Path]:
     """Draw an artifact, or a table of runs, as a figure; it needs matplotlib.
 
     - `comparison`: what to draw.
@@ -53,7 +53,7 @@ def draw(comparison: Comparison, folder: Path, dpi: int = 150) -> list[Path]:
 
     Returns the paths of a PNG and a PDF file, which are named after the artifact.
     """
-    needed("matplotlib", "report", "a figure")
+    import_optional("matplotlib", "report", "a figure")
     figure = KINDS[comparison.artifact.picture.kind](comparison)
     # Without the time of day, equal results are equal files.
     forms: dict[str, Style] = {"png": {}, "pdf": {"metadata": {"CreationDate": None}}}
@@ -64,7 +64,7 @@ def draw(comparison: Comparison, folder: Path, dpi: int = 150) -> list[Path]:
     return paths
 
 
-def _remark(compared: Compared) -> str:
+def _remark(compared: MeasuredCell) -> str:
     """What must be said of results that are not all completed."""
     if compared.failed:
         return "failed"
@@ -75,7 +75,7 @@ def _remark(compared: Compared) -> str:
     return "diverged" if compared.diverged else ""
 
 
-def _values(comparison: Comparison, name: str) -> list[Any]:
+def _values(comparison: ResultTable, name: str) -> list[Any]:
     """Of a label that cells have, in their order; else one, for a single row."""
     found = (compared.cell.labels.get(name) for compared in comparison.cells)
     return list(dict.fromkeys(found))
@@ -84,7 +84,7 @@ def _values(comparison: Comparison, name: str) -> list[Any]:
 # -- curves -------------------------------------------------------------------------------------
 
 
-def _curves(comparison: Comparison) -> Figure:
+def _curves(comparison: ResultTable) -> Figure:
     """A grid of panels that share their axes; a legend for all, or for each row if they differ."""
     picture = comparison.artifact.picture
     rows, columns = _values(comparison, picture.rows), _values(comparison, picture.columns)
@@ -141,7 +141,7 @@ def _across(keys: Sequence[Artist], width: float) -> int:
     return math.ceil(len(keys) / math.ceil(len(keys) / fit))
 
 
-def _at(comparison: Comparison, row: Any, column: Any) -> list[Compared]:
+def _at(comparison: ResultTable, row: Any, column: Any) -> list[MeasuredCell]:
     picture = comparison.artifact.picture
     return [
         compared
@@ -156,14 +156,14 @@ def _style(look: Look) -> Style:
     return {"color": look.colour.light, "linestyle": PATTERNS[look.dashes]}
 
 
-def _fixed(shown: Sequence[Looks], row: int, cells: Sequence[Compared]) -> list[str]:
+def _fixed(shown: Sequence[Looks], row: int, cells: Sequence[MeasuredCell]) -> list[str]:
     """What other rows vary among their lines, and this one does not."""
     varying = [{name for values in look for name, _ in values} for look in shown]
     names = sorted(set[str]().union(*varying) - varying[row])
     return [words(name, cells[0].cell.labels[name]) for name in names]
 
 
-def _keys(comparison: Comparison, shown: Looks) -> list[Artist]:
+def _keys(comparison: ResultTable, shown: Looks) -> list[Artist]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -181,12 +181,14 @@ def _keys(comparison: Comparison, shown: Looks) -> list[Artist]:
     return keys
 
 
-def _line_names(comparison: Comparison) -> Callable[[Labels], str]:
+def _line_names(comparison: ResultTable) -> Callable[[Labels], str]:
     called = namer(comparison)
     return lambda values: caption(", ".join(_captioned(called, *label) for label in values))
 
 
-def _panel(axis: Axes, comparison: Comparison, cells: Sequence[Compared], shown: Looks) -> None:
+def _panel(
+    axis: Axes, comparison: ResultTable, cells: Sequence[MeasuredCell], shown: Looks
+) -> None:
     remarks: dict[str, list[str]] = {}
     drawn, name = False, _line_names(comparison)
     for compared in cells:
@@ -225,7 +227,7 @@ def _line(axis: Axes, seeds: Sequence[dict[int, float]], look: Style) -> bool:
     return True
 
 
-def _scales(row: Sequence[Axes], comparison: Comparison, zoom: tuple[float, float] | None) -> None:
+def _scales(row: Sequence[Axes], comparison: ResultTable, zoom: tuple[float, float] | None) -> None:
     """Of the panels of a row, which share their axis; rounds are the same in all."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
@@ -247,7 +249,7 @@ def _scales(row: Sequence[Axes], comparison: Comparison, zoom: tuple[float, floa
 # -- tables, bars, points -----------------------------------------------------------------------
 
 
-def _table(comparison: Comparison) -> Figure:
+def _table(comparison: ResultTable) -> Figure:
     """Ours in the cells, the published numbers small below; colours as on the page."""
     names, across = tables.axes(comparison)
     called, columns = namer(comparison), _values(comparison, across)
@@ -294,7 +296,7 @@ def _cell(axis: Axes, column: int, row: int, face: str) -> None:
     axis.add_patch(Rectangle((column, row), 1, 1, facecolor=face, edgecolor="white", lw=2))
 
 
-def _ours(compared: Compared) -> str:
+def _ours(compared: MeasuredCell) -> str:
     if compared.value is None:
         return tables.state(compared)
     spread = "" if compared.deviation is None else f" ± {compared.deviation:.2f}"
@@ -302,7 +304,7 @@ def _ours(compared: Compared) -> str:
     return f"{compared.value:.2f}{spread}" + (f" ({aside})" if aside else "")
 
 
-def _theirs(comparison: Comparison, compared: Compared) -> str:
+def _theirs(comparison: ResultTable, compared: MeasuredCell) -> str:
     cell = compared.published
     if cell is None:
         return ""
@@ -313,7 +315,7 @@ def _theirs(comparison: Comparison, compared: Compared) -> str:
     return f"published {cell.mean:.2f} ± {cell.deviation:.2f}{said}"
 
 
-def _bars(comparison: Comparison) -> Figure:
+def _bars(comparison: ResultTable) -> Figure:
     """The mean weight of every worker; attackers in another colour and hatched."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -365,7 +367,7 @@ def _bars(comparison: Comparison) -> Figure:
     return figure
 
 
-def _points(comparison: Comparison) -> Figure:
+def _points(comparison: ResultTable) -> Figure:
     """Errors over a size, with the deviation of the draws."""
     from matplotlib.lines import Line2D
     from matplotlib.ticker import LogFormatter
@@ -401,7 +403,7 @@ def _points(comparison: Comparison) -> Figure:
     return figure
 
 
-def _errors(axis: Axes, name: str, cells: Sequence[Compared], label: str, x: str) -> bool:
+def _errors(axis: Axes, name: str, cells: Sequence[MeasuredCell], label: str, x: str) -> bool:
     there = [c for c in cells if c.cell.labels[label] == name and c.value is not None]
     # Over seeds, variances are averaged: each is of as many draws.
     spread = [
@@ -427,7 +429,7 @@ def _point(rule: str) -> Style:
     return {"color": shown.colour.light, "marker": shown.marker}
 
 
-KINDS: dict[str, Callable[[Comparison], Figure]] = {
+KINDS: dict[str, Callable[[ResultTable], Figure]] = {
     "table": _table,
     "grid": _table,
     "curves": _curves,

@@ -10,14 +10,14 @@ from statistics import fmean, stdev
 from typing import Any
 
 from byzantium.core import ByzantiumError, files
-from byzantium.papers import Compared, Comparison, worst
+from byzantium.papers import MeasuredCell, ResultTable, worst
 from byzantium.reports import measured, tables
 from byzantium.reports.escaping import as_code, in_csv, in_latex, in_markdown
 from byzantium.reports.tables import Entry, Table
 from byzantium.runs import Result, Run, Store
 
 
-def write(path: Path, comparisons: Sequence[Comparison], made: Comparison | None = None) -> None:
+def write(path: Path, comparisons: Sequence[ResultTable], made: ResultTable | None = None) -> None:
     """Write tables to a file; its ending, .md, .tex or .csv, says in which form.
 
     - `path`: the file.
@@ -37,7 +37,7 @@ def write(path: Path, comparisons: Sequence[Comparison], made: Comparison | None
     files.write(path, text)
 
 
-def form(path: Path) -> Callable[[Sequence[Comparison]], str]:
+def form(path: Path) -> Callable[[Sequence[ResultTable]], str]:
     """The function that makes the text of a file, by the file's ending."""
     if path.suffix not in FORMS:
         known = ", ".join(FORMS)
@@ -48,13 +48,13 @@ def form(path: Path) -> Callable[[Sequence[Comparison]], str]:
 # -- Markdown -----------------------------------------------------------------------------------
 
 
-def markdown(comparisons: Sequence[Comparison]) -> str:
+def markdown(comparisons: Sequence[ResultTable]) -> str:
     """Tables of runs as Markdown, each under its title."""
     parts = [part for comparison in comparisons for part in section(comparison)]
     return "\n".join(parts)
 
 
-def _introduction(whole: Comparison, comparisons: Sequence[Comparison]) -> Iterator[str]:
+def _introduction(whole: ResultTable, comparisons: Sequence[ResultTable]) -> Iterator[str]:
     """What it is, the command, on what it was run, and what each table says in a sentence."""
     made = whole.artifact
     yield f"# {made.title}\n"
@@ -69,7 +69,7 @@ def _introduction(whole: Comparison, comparisons: Sequence[Comparison]) -> Itera
     yield ""
 
 
-def section(comparison: Comparison) -> list[str]:
+def section(comparison: ResultTable) -> list[str]:
     """A table of runs as paragraphs of Markdown, under its title."""
     made = comparison.artifact
     fixed = in_markdown(f"Fixed: {made.fixed}. {made.notes}")
@@ -133,12 +133,12 @@ def how_many(count: int) -> str:
 # -- LaTeX --------------------------------------------------------------------------------------
 
 
-def latex(comparisons: Sequence[Comparison]) -> str:
+def latex(comparisons: Sequence[ResultTable]) -> str:
     """Tables as LaTeX, for the package booktabs."""
     return "\n".join(["% \\usepackage{booktabs}", *map(_latex, comparisons)])
 
 
-def _latex(comparison: Comparison) -> str:
+def _latex(comparison: ResultTable) -> str:
     table, made = tables.table(comparison), comparison.artifact
     parts = [made.title, made.fixed, made.notes, tables.meaning(comparison)]
     caption = in_latex(". ".join(part.rstrip(".") for part in parts if part) + ".")
@@ -171,7 +171,7 @@ def _strong(entry: Entry) -> str:
 NUMBERS = ("mean", "deviation", "seeds", "diverged", "missing", "worst")
 
 
-def as_csv(comparisons: Sequence[Comparison]) -> str:
+def as_csv(comparisons: Sequence[ResultTable]) -> str:
     """Tables as CSV: a row for each cell, with all digits.
 
     The column `worst` is 1 for the worst attack on a rule, 0 for others.
@@ -195,9 +195,9 @@ def results_csv(store: Store) -> str:
     return text
 
 
-def _rows(comparison: Comparison) -> list[dict[str, Any]]:
+def _rows(comparison: ResultTable) -> list[dict[str, Any]]:
     names, _ = tables.axes(comparison)
-    groups: dict[tuple[Any, ...], list[Compared]] = {}
+    groups: dict[tuple[Any, ...], list[MeasuredCell]] = {}
     for compared in comparison.cells:
         key = tuple(compared.cell.labels[name] for name in names)
         groups.setdefault(key, []).append(compared)
@@ -223,7 +223,7 @@ def _rows(comparison: Comparison) -> list[dict[str, Any]]:
     return found
 
 
-FORMS: dict[str, Callable[[Sequence[Comparison]], str]] = {
+FORMS: dict[str, Callable[[Sequence[ResultTable]], str]] = {
     ".md": markdown,
     ".tex": latex,
     ".csv": as_csv,

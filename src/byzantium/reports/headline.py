@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from byzantium.papers import Compared, Comparison, worst
+from byzantium.papers import MeasuredCell, ResultTable, worst
 from byzantium.reports import palette, tables
 
 
@@ -28,7 +28,7 @@ class Headline:
     high: float | None = None
 
 
-def headline(comparisons: Sequence[Comparison]) -> Headline | None:
+def headline(comparisons: Sequence[ResultTable]) -> Headline | None:
     """The results in one sentence, about the worst attack; None where there is nothing to say.
 
     It is about the table that shows the largest gap, between a rule alone and behind a mixing or
@@ -54,9 +54,9 @@ def headline(comparisons: Sequence[Comparison]) -> Headline | None:
     return max(told, key=lambda said: (said.high or 0.0) - (said.low or 0.0), default=None)
 
 
-def _cases(comparison: Comparison) -> dict[str, Compared]:
+def _cases(comparison: ResultTable) -> dict[str, MeasuredCell]:
     """For each rule the worst case, if it was tried under every attack."""
-    rows: dict[str, list[Compared]] = {}
+    rows: dict[str, list[MeasuredCell]] = {}
     for compared in comparison.cells:
         rows.setdefault(str(compared.cell.labels["rule"]), []).append(compared)
     attacks = max(map(len, rows.values()))
@@ -68,7 +68,7 @@ def _cases(comparison: Comparison) -> dict[str, Compared]:
     }
 
 
-def _told(comparison: Comparison, cases: dict[str, Compared], place: int) -> Headline:
+def _told(comparison: ResultTable, cases: dict[str, MeasuredCell], place: int) -> Headline:
     called = tables.namer(comparison)
     attacks = len({compared.cell.labels["attack"] for compared in comparison.cells})
     seeds = tables.usual(comparison)
@@ -101,7 +101,7 @@ def _told(comparison: Comparison, cases: dict[str, Compared], place: int) -> Hea
     return Headline(f"{said}.", setting, place)
 
 
-def _shown(a: Compared, b: Compared) -> bool:
+def _shown(a: MeasuredCell, b: MeasuredCell) -> bool:
     """Whether two worst cases may stand beside each other: several seeds must tell them apart.
 
     One seed shows no difference; then the two numbers are said, and that it is one seed.
@@ -110,7 +110,7 @@ def _shown(a: Compared, b: Compared) -> bool:
     return a.differs(b) if several else True
 
 
-def _kept(compared: Compared) -> float:
+def _kept(compared: MeasuredCell) -> float:
     return 0.0 if compared.diverged or compared.value is None else compared.value
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from byzantium.papers import Compared
+from byzantium.papers import MeasuredCell
 from byzantium.reports import palette
 from byzantium.reports.palette import Colour
 from byzantium.reports.pivot import order
@@ -26,7 +26,7 @@ class Look:
 Looks = dict[Labels, Look]
 
 
-def looks(cells: Sequence[Compared], names: Sequence[str]) -> Looks:
+def looks(cells: Sequence[MeasuredCell], names: Sequence[str]) -> Looks:
     """Of the lines of some panels, by those of these labels that vary among them."""
     varying = [n for n in names if len({c.cell.labels[n] for c in cells}) > 1] or list(names[:1])
     keys = {tuple((name, c.cell.labels[name]) for name in varying) for c in cells}
@@ -44,7 +44,7 @@ def looks(cells: Sequence[Compared], names: Sequence[str]) -> Looks:
     return found
 
 
-def of(found: Looks, compared: Compared) -> tuple[Labels, Look]:
+def of(found: Looks, compared: MeasuredCell) -> tuple[Labels, Look]:
     """The line of a cell."""
     labels = compared.cell.labels
     return next(item for item in found.items() if all(labels[n] == v for n, v in item[0]))

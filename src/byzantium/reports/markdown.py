@@ -15,8 +15,8 @@ from byzantium.papers import (
     MAKERS,
     POINTS,
     Artifact,
-    Compared,
-    Comparison,
+    MeasuredCell,
+    ResultTable,
     artifact,
     published,
     published_cells,
@@ -76,10 +76,10 @@ cheaper versions.
 
 
 def markdown(
-    comparisons: Sequence[Comparison],
+    comparisons: Sequence[ResultTable],
     store: Store,
     pictures: Mapping[str, str] | None = None,
-    own: Sequence[Comparison] = (),
+    own: Sequence[ResultTable] = (),
 ) -> str:
     """The text of REPRODUCTION.md: the paper's numbers, ours and the difference.
 
@@ -110,7 +110,7 @@ def markdown(
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
-def terminal(comparison: Comparison) -> rich.table.Table:
+def terminal(comparison: ResultTable) -> rich.table.Table:
     """An artifact, or a table of runs, as a table for the terminal (of the library rich).
 
     - `comparison`: what to show; where numbers were published, every cell has a row.
@@ -155,7 +155,7 @@ def _command(store: Store, name: str = "REPRODUCTION.md") -> str:
     return f"byzantium report {shlex.quote(root)} --markdown {name}"
 
 
-def _overview(shown: Sequence[Comparison], store: Store) -> Iterator[str]:
+def _overview(shown: Sequence[ResultTable], store: Store) -> Iterator[str]:
     if not shown:
         return
     yield "## In short"
@@ -175,7 +175,7 @@ def _overview(shown: Sequence[Comparison], store: Store) -> Iterator[str]:
     yield from repeated.masks(store)
 
 
-def _wider(run: Sequence[Compared]) -> str:
+def _wider(run: Sequence[MeasuredCell]) -> str:
     """How many cells agree only by what the criterion adds to the deviation over seeds."""
     count = sum(cell.verdict == "agrees" and not cell.within_seeds for cell in run)
     if not count:
@@ -187,7 +187,7 @@ def _wider(run: Sequence[Compared]) -> str:
     )
 
 
-def _titled(comparison: Comparison) -> str:
+def _titled(comparison: ResultTable) -> str:
     cheaper = f" ({', '.join(comparison.artifact.cheaper)})" if comparison.artifact.cheaper else ""
     return f"`{comparison.artifact.name}`{cheaper}"
 
@@ -196,7 +196,7 @@ def _lowered(text: str) -> str:
     return text[0].lower() + text[1:]
 
 
-def _section(comparison: Comparison, picture: str | None) -> Iterator[str]:
+def _section(comparison: ResultTable, picture: str | None) -> Iterator[str]:
     made = comparison.artifact
     yield f"## {made.title}"
     yield f"`{made.name}`. Fixed: {made.fixed}. Varies: {made.varies}. {made.notes}".rstrip()
@@ -221,18 +221,18 @@ def _section(comparison: Comparison, picture: str | None) -> Iterator[str]:
     yield from _missing(comparison)
 
 
-def _own(own: Sequence[Comparison], pictures: Mapping[str, str] | None) -> Iterator[str]:
+def _own(own: Sequence[ResultTable], pictures: Mapping[str, str] | None) -> Iterator[str]:
     for comparison in own:
         yield from section(comparison)
         if picture := (pictures or {}).get(comparison.artifact.stem):
             yield f"{_picture(comparison, picture)}\n"
 
 
-def _picture(comparison: Comparison, path: str) -> str:
+def _picture(comparison: ResultTable, path: str) -> str:
     return f"![{in_markdown(comparison.artifact.title)}]({quote(path)})"
 
 
-def _meaning(comparison: Comparison) -> str:
+def _meaning(comparison: ResultTable) -> str:
     """What a number in the table of unpublished ones is."""
     picture = comparison.artifact.picture
     if picture.kind == "bars":
@@ -247,7 +247,7 @@ def _meaning(comparison: Comparison) -> str:
     return f"{picture.title} (the mean of the last five evaluations)"
 
 
-def _legend(comparison: Comparison) -> Iterator[str]:
+def _legend(comparison: ResultTable) -> Iterator[str]:
     """How a compact table with published numbers is read, and all that differs in full."""
     if not comparison.is_published or comparison.artifact.picture.kind == "table":
         return
@@ -263,13 +263,13 @@ def _legend(comparison: Comparison) -> Iterator[str]:
         yield markdown_table(tables.cells(comparison, differ))
 
 
-def _ending(comparison: Comparison) -> str:
+def _ending(comparison: ResultTable) -> str:
     done = [result.summary for result in tables.results([comparison]) if result.done]
     took = tables.duration(sum(summary.get("seconds", 0.0) for summary in done))
     return f"**{tables.outcome(comparison)}** {how_many(len(done))} done, which took {took}."
 
 
-def _failures(comparison: Comparison) -> Iterator[str]:
+def _failures(comparison: ResultTable) -> Iterator[str]:
     """Each sentence once; in a span of code, where nothing in it is Markdown."""
     results = tables.results([comparison])
     counts = Counter(result.reason for result in results if result.status == "failed")
@@ -279,7 +279,7 @@ def _failures(comparison: Comparison) -> Iterator[str]:
         yield "".join(f"- {span} ({how_many(count)})\n" for span, count in spans)
 
 
-def _missing(comparison: Comparison) -> Iterator[str]:
+def _missing(comparison: ResultTable) -> Iterator[str]:
     absent = [compared for compared in comparison.cells if compared.missing]
     if not absent:
         return
@@ -304,7 +304,7 @@ def _not_run(names: Sequence[str], store: Store) -> Iterator[str]:
     rows = []
     for name in names:
         made, identities = _as_published(name)
-        command = Comparison(made, ()).command()
+        command = ResultTable(made, ()).command()
         done = len(identities & there)
         runs = how_many(len(identities)) + (f", {done} done" if done else "")
         rows.append((Entry(made.title), Entry(runs), Entry(command, "code")))

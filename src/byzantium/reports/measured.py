@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from byzantium.learning import metrics
-from byzantium.papers import Compared, Comparison, published
+from byzantium.papers import MeasuredCell, ResultTable, published
 from byzantium.runs import LARGEST, LAST, Result, Run
 
 # Lines in percent that stay so close together are zoomed to.
 COINCIDE = 15.0
 
 
-def curves(comparison: Comparison, compared: Compared) -> list[dict[int, float]]:
+def curves(comparison: ResultTable, compared: MeasuredCell) -> list[dict[int, float]]:
     """For each seed what the figure shows, by round; as far as it goes, and where it is finite.
 
     A norm is shown as its ratio to that without momentum, of the same seed.
@@ -42,7 +42,9 @@ def _drawn(curve: dict[int, float]) -> dict[int, float]:
     return {at: value for at, value in curve.items() if abs(value) <= LARGEST}
 
 
-def published_curves(comparison: Comparison, compared: Compared) -> list[list[tuple[int, float]]]:
+def published_curves(
+    comparison: ResultTable, compared: MeasuredCell
+) -> list[list[tuple[int, float]]]:
     """For each published seed round and value, where the figure shows what was published."""
     place = {"accuracy": 1, "loss": 2}.get(comparison.artifact.picture.y)
     if place is None:
@@ -53,7 +55,7 @@ def published_curves(comparison: Comparison, compared: Compared) -> list[list[tu
     return [[(point[0], point[place]) for point in seed] for seed in seeds]
 
 
-def zoom(comparison: Comparison, cells: Sequence[Compared]) -> tuple[float, float] | None:
+def zoom(comparison: ResultTable, cells: Sequence[MeasuredCell]) -> tuple[float, float] | None:
     """Of lines in percent that all but coincide the range where they differ; None otherwise.
 
     What comes before the last two thirds of the rounds is the way there, and not looked at.
@@ -82,7 +84,7 @@ def zoomed(lines: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, float
     return math.floor(min(late) / 2 - 1) * 2.0, min(100.0, math.ceil(max(late) / 2 + 1) * 2.0)
 
 
-def numbers(comparison: Comparison, compared: Compared) -> list[float]:
+def numbers(comparison: ResultTable, compared: MeasuredCell) -> list[float]:
     """For each completed seed the number of the cell: of curves the mean of the last five."""
     if comparison.artifact.picture.y in ("accuracy", "error"):
         return compared.values
@@ -94,7 +96,7 @@ def numbers(comparison: Comparison, compared: Compared) -> list[float]:
     ]
 
 
-def weights(compared: Compared, done: bool = False) -> list[list[float]]:
+def weights(compared: MeasuredCell, done: bool = False) -> list[list[float]]:
     """For each seed, of those that are done or of all begun, the mean weight of every worker."""
     return [
         mean_weights(result)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from byzantium.core import ByzantiumError, notation
-from byzantium.papers import Artifact, Cell, Compared, Comparison, Picture, worst
+from byzantium.papers import Artifact, Cell, MeasuredCell, Picture, ResultTable, worst
 from byzantium.reports import palette
 from byzantium.runs import Result, Run
 
@@ -31,7 +31,7 @@ def pivots(
     rows: Sequence[str] = (),
     columns: str = "",
     worst_case: bool = False,
-) -> list[Comparison]:
+) -> list[ResultTable]:
     """Put runs into tables, whose cells are means over seeds.
 
     All runs of a table have the same settings, apart from its rows, its columns and the seed. What
@@ -78,7 +78,7 @@ def pivots(
     ]
 
 
-def own_runs(results: Iterable[Result], comparisons: Sequence[Comparison]) -> list[Result]:
+def own_runs(results: Iterable[Result], comparisons: Sequence[ResultTable]) -> list[Result]:
     """The results that belong to none of some artifacts.
 
     - `results`: any results.
@@ -153,7 +153,7 @@ def _table(
     told: Sequence[str],
     number: int,
     worst_case: bool,
-) -> Comparison:
+) -> ResultTable:
     names, values = [*rows, columns], found[0][1]
     attacks = {result_values["attack"] for _, result_values in found}
     keys = [*names, "attack"] if worst_case else names
@@ -177,10 +177,10 @@ def _table(
         tuple(compared.cell for compared in cells),
         notes,
     )
-    return Comparison(made, tuple(cells))
+    return ResultTable(made, tuple(cells))
 
 
-def _cells(found: Sequence[tuple[Result, Values]], names: Sequence[str]) -> list[Compared]:
+def _cells(found: Sequence[tuple[Result, Values]], names: Sequence[str]) -> list[MeasuredCell]:
     """A cell for all runs with the same values of these names."""
     cells: dict[tuple[Any, ...], dict[int, Result]] = {}
     for result, values in found:
@@ -190,7 +190,7 @@ def _cells(found: Sequence[tuple[Result, Values]], names: Sequence[str]) -> list
         if result.job.seed not in seeds or result.done:
             seeds[result.job.seed] = result
     return [
-        Compared(
+        MeasuredCell(
             Cell(dict(zip(names, key, strict=True)), tuple(result.job for result in results)),
             None,
             results,
@@ -201,10 +201,10 @@ def _cells(found: Sequence[tuple[Result, Values]], names: Sequence[str]) -> list
 
 
 def _worst(
-    cells: Sequence[Compared], names: Sequence[str], attacks: int
-) -> tuple[list[Compared], str]:
+    cells: Sequence[MeasuredCell], names: Sequence[str], attacks: int
+) -> tuple[list[MeasuredCell], str]:
     """Of the cells that differ in their attack the worst; and what must be said of them all."""
-    groups: dict[tuple[Any, ...], list[Compared]] = {}
+    groups: dict[tuple[Any, ...], list[MeasuredCell]] = {}
     for compared in cells:
         key = tuple(compared.cell.labels[name] for name in names)
         groups.setdefault(key, []).append(compared)

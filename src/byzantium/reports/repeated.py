@@ -7,9 +7,9 @@ from statistics import median
 
 from byzantium.papers import (
     CAUSES,
-    Compared,
-    Comparison,
+    MeasuredCell,
     Replay,
+    ResultTable,
     Version,
     artifact,
     compare,
@@ -43,7 +43,7 @@ as dropout is usually defined. {count} cells of the main figure were run with bo
 """
 
 
-def opening(comparisons: Sequence[Comparison]) -> Iterator[str]:
+def opening(comparisons: Sequence[ResultTable]) -> Iterator[str]:
     """How many released runs were repeated, how far they are equal, and why they are not further.
 
     - `comparisons`: all artifacts; those in their released version count.
@@ -135,7 +135,7 @@ def _signed(replay: Replay) -> str:
     return f"{next(iter(replay.differences.values())):+.3f} points"
 
 
-def section(comparison: Comparison) -> Iterator[str]:
+def section(comparison: ResultTable) -> Iterator[str]:
     """The repeated runs of an artifact in Markdown.
 
     - `comparison`: the artifact, in its released version.
@@ -144,7 +144,7 @@ def section(comparison: Comparison) -> Iterator[str]:
     yield markdown_table(table(comparison))
 
 
-def table(comparison: Comparison) -> Table:
+def table(comparison: ResultTable) -> Table:
     """The repeated runs of an artifact, a row for each that evaluated at least once.
 
     - `comparison`: the artifact, in its released version.
@@ -211,7 +211,7 @@ def masks(store: Store) -> Iterator[str]:
         yield markdown_table(Table(head, tuple(rows), len(names)))
 
 
-def _apart(one: Compared, other: Compared) -> bool:
+def _apart(one: MeasuredCell, other: MeasuredCell) -> bool:
     """Whether two cells end differently; two that collapsed end alike."""
     if one.collapsed or other.collapsed:
         return bool(one.collapsed) != bool(other.collapsed)

@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from byzantium.core import files
-from byzantium.papers import Comparison
+from byzantium.papers import ResultTable
 from byzantium.reports.contents import contents
 from byzantium.runs import Store
 
 
 def write(
     store: Store,
-    comparisons: Sequence[Comparison],
+    comparisons: Sequence[ResultTable],
     path: Path,
     title: str = "Byzantine-robust learning",
-    tables: Sequence[Comparison] | None = None,
+    tables: Sequence[ResultTable] | None = None,
 ) -> Path:
     """Write the report: one HTML page that holds all it shows, and loads nothing from elsewhere.
 

@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from byzantium.learning import metrics
-from byzantium.papers import Compared, Comparison, worst
+from byzantium.papers import MeasuredCell, ResultTable, worst
 from byzantium.reports import measured, palette
 from byzantium.reports.escaping import as_code, in_markdown
 from byzantium.runs import Result, Run
@@ -42,7 +42,7 @@ class Table:
 # -- rows ---------------------------------------------------------------------------------------
 
 
-def table(comparison: Comparison, per_cell: bool = False) -> Table:
+def table(comparison: ResultTable, per_cell: bool = False) -> Table:
     """The compact form; or, of an artifact with published numbers, one row for each cell."""
     kind = comparison.artifact.picture.kind
     if kind == "bars":
@@ -52,7 +52,7 @@ def table(comparison: Comparison, per_cell: bool = False) -> Table:
     return grid(comparison)
 
 
-def cells(comparison: Comparison, shown: Sequence[Compared]) -> Table:
+def cells(comparison: ResultTable, shown: Sequence[MeasuredCell]) -> Table:
     """A row for each cell: labels, published, ours, difference, verdict."""
     names = varying(comparison)
     rows = []
@@ -74,7 +74,7 @@ def cells(comparison: Comparison, shown: Sequence[Compared]) -> Table:
     return Table((*names, "published", "ours", "difference", "verdict"), tuple(rows), len(names))
 
 
-def grid(comparison: Comparison) -> Table:
+def grid(comparison: ResultTable) -> Table:
     """A column for each attack, or what else the columns are; "ours (published)" in the cells.
 
     Over several attacks the worst of them goes first. Where nothing was published the best of each
@@ -83,7 +83,7 @@ def grid(comparison: Comparison) -> Table:
     names, across = axes(comparison)
     called = namer(comparison)
     heads = list(dict.fromkeys(compared.cell.labels[across] for compared in comparison.cells))
-    rows: dict[tuple[Any, ...], dict[Any, Compared]] = {}
+    rows: dict[tuple[Any, ...], dict[Any, MeasuredCell]] = {}
     for compared in comparison.cells:
         labels = compared.cell.labels
         rows.setdefault(tuple(labels[name] for name in names), {})[labels[across]] = compared
@@ -103,7 +103,7 @@ def grid(comparison: Comparison) -> Table:
     return Table((*names, *titles), listed, len(names))
 
 
-def axes(comparison: Comparison) -> tuple[list[str], str]:
+def axes(comparison: ResultTable) -> tuple[list[str], str]:
     """The labels that make the rows of a grid, and the one that makes its columns."""
     picture = comparison.artifact.picture
     across = picture.lines[0] if picture.kind == "points" else picture.columns
@@ -111,14 +111,14 @@ def axes(comparison: Comparison) -> tuple[list[str], str]:
     return names or [name for name in comparison.cells[0].cell.labels if name != across][:1], across
 
 
-def judged(comparison: Comparison) -> bool:
+def judged(comparison: ResultTable) -> bool:
     """Whether there is a worst case: several attacks side by side, and a number to judge by."""
     _, across = axes(comparison)
     attacks = {compared.cell.labels[across] for compared in comparison.cells}
     return across == "attack" and comparison.artifact.picture.y in JUDGED and len(attacks) > 1
 
 
-def namer(comparison: Comparison) -> Callable[[str, Any], str]:
+def namer(comparison: ResultTable) -> Callable[[str, Any], str]:
     """What labels and their values are called, each as short as it can be among the others."""
     values: dict[str, set[str]] = {}
     for compared in comparison.cells:
@@ -134,7 +134,7 @@ def label(called: Callable[[str, Any], str], name: str, value: Any) -> str:
     return called(name, value) if isinstance(value, str) else str(value)
 
 
-def best(column: Sequence[Compared]) -> list[Compared]:
+def best(column: Sequence[MeasuredCell]) -> list[MeasuredCell]:
     """The best of some cells first, then what its seeds cannot tell from it."""
     there = sorted((c for c in column if c.values), key=lambda c: -c.goodness)
     if not there or len(there[0].values) < 2:
@@ -142,7 +142,7 @@ def best(column: Sequence[Compared]) -> list[Compared]:
     return [c for c in there if not there[0].differs(c)]
 
 
-def _column(comparison: Comparison, column: Sequence[Compared | None]) -> list[Entry]:
+def _column(comparison: ResultTable, column: Sequence[MeasuredCell | None]) -> list[Entry]:
     """The best of those that nobody published, with what cannot be told from it, are marked."""
     there = [compared for compared in column if compared is not None and compared.values]
     judges = comparison.artifact.picture.y in JUDGED
@@ -157,7 +157,7 @@ def _column(comparison: Comparison, column: Sequence[Compared | None]) -> list[E
     ]
 
 
-def _worst_entry(entry: Entry, row: Sequence[Compared], attacks: int) -> Entry:
+def _worst_entry(entry: Entry, row: Sequence[MeasuredCell], attacks: int) -> Entry:
     """The worst of a row, beside the worst published; of how many attacks, if not of all."""
     numbers = [compared.published.mean for compared in row if compared.published]
     text = entry.text.partition(" (")[0]
@@ -169,7 +169,7 @@ def _worst_entry(entry: Entry, row: Sequence[Compared], attacks: int) -> Entry:
     return Entry(text or NONE, entry.tone if not numbers else "")
 
 
-def shares(comparison: Comparison) -> Table:
+def shares(comparison: ResultTable) -> Table:
     """How evenly a rule listened, and how much of it was to attackers."""
     names = varying(comparison)
     rows = []
@@ -199,19 +199,19 @@ def shares(comparison: Comparison) -> Table:
     return Table(head, tuple(rows), len(names))
 
 
-def _labels(comparison: Comparison, compared: Compared, names: Sequence[str]) -> list[Entry]:
+def _labels(comparison: ResultTable, compared: MeasuredCell, names: Sequence[str]) -> list[Entry]:
     called, labels = namer(comparison), compared.cell.labels
     return [Entry(label(called, name, labels[name])) for name in names]
 
 
-def varying(comparison: Comparison) -> list[str]:
+def varying(comparison: ResultTable) -> list[str]:
     """The labels that tell the cells apart; the first where there is a single cell."""
     all_labels = [compared.cell.labels for compared in comparison.cells]
     names = list(all_labels[0])
     return [n for n in names if len({labels[n] for labels in all_labels}) > 1] or names[:1]
 
 
-def state(compared: Compared) -> str:
+def state(compared: MeasuredCell) -> str:
     """Why a cell has no number: "diverged", "failed", "unfinished" or "missing"; else empty."""
     statuses = [result.status for result in compared.results]
     if compared.values:
@@ -224,7 +224,7 @@ def state(compared: Compared) -> str:
     return "unfinished" if begun else "missing"
 
 
-def verdict(comparison: Comparison, compared: Compared) -> Entry:
+def verdict(comparison: ResultTable, compared: MeasuredCell) -> Entry:
     """A cheaper version has none: its accuracies are not those of the paper's setting."""
     if not comparison.comparable or not compared.verdict:
         return Entry(NONE, "faint")
@@ -241,7 +241,7 @@ def _number(value: float, y: str = "accuracy", digits: int = 3) -> str:
     return f"{value:.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
-def others(compared: Compared) -> str:
+def others(compared: MeasuredCell) -> str:
     """What became of the seeds that do not count in the number of a cell."""
     counts = {
         "diverged": compared.diverged,
@@ -251,21 +251,21 @@ def others(compared: Compared) -> str:
     return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
 
 
-def _ours(compared: Compared) -> Entry:
+def _ours(compared: MeasuredCell) -> Entry:
     if compared.value is None:
         return Entry(state(compared), "faint")
     spread = "" if compared.deviation is None else f" ± {compared.deviation:.2f}"
     return Entry(f"{compared.value:.2f}{spread} ({_seeds(compared, ' seed').text})")
 
 
-def _seeds(compared: Compared, unit: str = "") -> Entry:
+def _seeds(compared: MeasuredCell, unit: str = "") -> Entry:
     """How many count in a number, and what became of the others."""
     count = len(compared.values)
     plural = "s" * (count != 1) if unit else ""
     return Entry(", ".join(filter(None, [f"{count}{unit}{plural}", others(compared)])))
 
 
-def _brief(comparison: Comparison, compared: Compared) -> Entry:
+def _brief(comparison: ResultTable, compared: MeasuredCell) -> Entry:
     y = comparison.artifact.picture.y
     values = measured.numbers(comparison, compared)
     published = f" ({_number(compared.published.mean)})" if compared.published else ""
@@ -282,7 +282,7 @@ def _brief(comparison: Comparison, compared: Compared) -> Entry:
     return Entry(text + published, verdict(comparison, compared).tone if published else "")
 
 
-def usual(comparison: Comparison) -> int:
+def usual(comparison: ResultTable) -> int:
     """How many seeds most cells have."""
     counts = Counter(len(compared.values) for compared in comparison.cells if compared.values)
     return counts.most_common(1)[0][0] if counts else 0
@@ -291,7 +291,7 @@ def usual(comparison: Comparison) -> int:
 # -- sentences ----------------------------------------------------------------------------------
 
 
-def outcome(comparison: Comparison) -> str:
+def outcome(comparison: ResultTable) -> str:
     """How many cells agree, how many pairs of rules are in the published order, what is missing."""
     said = []
     if comparison.is_published and comparison.comparable:
@@ -320,7 +320,7 @@ def outcome(comparison: Comparison) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def meaning(comparison: Comparison) -> str:
+def meaning(comparison: ResultTable) -> str:
     """What a number of a grid is, over how many seeds, and what they can show."""
     title, seeds = comparison.artifact.picture.title, usual(comparison)
     title = title[0].upper() + title[1:]
@@ -340,12 +340,12 @@ def meaning(comparison: Comparison) -> str:
     )
 
 
-def advice(comparison: Comparison) -> str:
+def advice(comparison: ResultTable) -> str:
     """For each column of a grid what is best in it, as Markdown; one seed gives no advice."""
     if usual(comparison) < 2:
         return "One seed cannot show which is best."
     (name, *_), across = axes(comparison)
-    called, columns = namer(comparison), dict[Any, list[Compared]]()
+    called, columns = namer(comparison), dict[Any, list[MeasuredCell]]()
     for compared in comparison.cells:
         columns.setdefault(compared.cell.labels[across], []).append(compared)
     said = []
@@ -360,11 +360,11 @@ def advice(comparison: Comparison) -> str:
     return "; ".join(said) + "."
 
 
-def _named(called: Callable[[str, Any], str], name: str, compared: Compared) -> str:
+def _named(called: Callable[[str, Any], str], name: str, compared: MeasuredCell) -> str:
     return as_code(called(name, compared.cell.labels[name]))
 
 
-def results(comparisons: Sequence[Comparison]) -> list[Result]:
+def results(comparisons: Sequence[ResultTable]) -> list[Result]:
     """Every result once; two artifacts may be made from the same runs."""
     found = (result for c in comparisons for compared in c.cells for result in compared.results)
     return list({result.folder: result for result in found}.values())

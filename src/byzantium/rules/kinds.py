@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from byzantium.core import ByzantiumError, kind_of
+from byzantium.core import ByzantiumError, type_name
 from byzantium.rules.pipeline import Rule
 from byzantium.vectors.geometry import SUMS_TO_ONE, Geometry
 from byzantium.vectors.points import Array, backend
@@ -92,7 +92,7 @@ class MatrixRule(Rule):
             shape = tuple(getattr(aggregate, "shape", ()))
             raise ByzantiumError(
                 f"{self!r} must give one vector of dimension {source.d}, got "
-                f"{kind_of(aggregate)} of shape {shape}"
+                f"{type_name(aggregate)} of shape {shape}"
             )
         return aggregate.detach().to(rows), None
 

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 
-from byzantium.core import ByzantiumError, Members, notation
+from byzantium.core import ByzantiumError, Registry, notation
 from byzantium.rules.pipeline import Aggregator, Mixing
 from byzantium.rules.stage import Stage
 
@@ -15,7 +15,7 @@ ALIASES = {"CM": "Median", "RFA": "GeometricMedian", "CClip": "CenteredClipping"
 
 
 @functools.cache
-def members() -> Members[type[Stage]]:
+def members() -> Registry[type[Stage]]:
     """All rules and mixings that `parse` knows, by name: ours, and those of loaded plugins.
 
     >>> members()["Krum"]
@@ -26,7 +26,7 @@ def members() -> Members[type[Stage]]:
     exported = (getattr(rules, name) for name in dir(rules))
     classes = [one for one in exported if inspect.isclass(one) and issubclass(one, Stage)]
     found = {one.__name__: one for one in classes if dataclasses.is_dataclass(one)}
-    return Members("rule or mixing", found, ALIASES)
+    return Registry("rule or mixing", found, ALIASES)
 
 
 def parse(text: str, **known_arguments: object) -> Aggregator | Mixing:

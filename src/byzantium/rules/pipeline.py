@@ -18,7 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from byzantium.core import ByzantiumError, KindError, Stateful, TooManyRejected, fork_safe, kind_of
+from byzantium.core import (
+    ArgumentTypeError,
+    ByzantiumError,
+    Stateful,
+    TooManyRejected,
+    fork_safe,
+    type_name,
+)
 from byzantium.rules.report import Report, rejections
 from byzantium.rules.stage import Stage, honest_of
 from byzantium.vectors.geometry import Geometry, vectors_of
@@ -227,7 +234,9 @@ def _through(
 ) -> Geometry:
     """The geometry after the mixings among some steps."""
     if not isinstance(generator, torch.Generator | None):
-        raise KindError(f"generator must be a torch.Generator or None, got {kind_of(generator)}")
+        raise ArgumentTypeError(
+            f"generator must be a torch.Generator or None, got {type_name(generator)}"
+        )
     for step in steps:
         if isinstance(step, Mixing):
             matrix = geometry.basis.source.agreed(step.matrix(geometry, generator))
@@ -399,7 +408,7 @@ class Aggregator(Stage, Stateful):
         """Advance the state, if there is any, after an aggregation with this result."""
 
     def __rshift__(self, other: object) -> Any:
-        raise KindError(f"{self!r} is a rule and ends a pipeline; mixings come before it")
+        raise ArgumentTypeError(f"{self!r} is a rule and ends a pipeline; mixings come before it")
 
 
 def _rule_of(steps: Sequence[Stage]) -> Rule:

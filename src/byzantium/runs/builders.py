@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from byzantium.core import ByzantiumError, Measure, Members, Positive, notation
+from byzantium.core import ByzantiumError, Measure, Positive, Registry, notation
 from byzantium.data import Dataset, load, long_tail
 from byzantium.data import datasets as learning_data
 from byzantium.data import user_files as own
@@ -62,7 +62,7 @@ def _channels(data: Dataset, name: str) -> int:
     return shape[0]
 
 
-MODELS: Members[Callable[..., nn.Module]] = Members(
+MODELS: Registry[Callable[..., nn.Module]] = Registry(
     "model",
     {
         "cnn": _cnn,

@@ -65,12 +65,12 @@ class Certification(Job):
     plugin: tuple[str, ...] = option((), PLUGINS_USED, later=True)
 
     def check(self) -> None:
-        if plugins.unread(self, ["rule"]):
+        if plugins.check_recorded(self, ["rule"]):
             return
         rule = self.aggregator()
         guarantees.certification.check(rule, self.n, self.f)
         object.__setattr__(self, "rule", repr(rule))
-        plugins.settle(self, ["rule"])
+        plugins.record_plugins(self, ["rule"])
 
     @property
     def workers(self) -> int:
@@ -86,7 +86,7 @@ class Certification(Job):
         """The rule that is attacked, with the mixings before it."""
         from byzantium.runs import builders
 
-        plugins.need(self)
+        plugins.load_required(self)
         return builders.rule_of(self.rule, self.f)
 
     def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:

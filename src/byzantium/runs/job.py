@@ -23,7 +23,7 @@ from byzantium.core import (
     cached_property,
     check_fields,
     files,
-    held,
+    folder_lock,
     notation,
     processor,
 )
@@ -238,7 +238,7 @@ def perform(
     """
     if (done := finished(job, folder)) is not None:
         return done[0]
-    with held(folder):
+    with folder_lock(folder):
         if (done := finished(job, folder)) is not None:  # by another process, a moment ago
             return done[0]
         with suppress(OSError):  # what cannot be removed says nothing of a job that gets done

@@ -49,14 +49,14 @@ class Mimicry(Job):
     def check(self) -> None:
         if self.q >= self.n:
             raise ByzantiumError(f"a demonstration needs q < n, got q={self.q} of {self.n}")
-        if plugins.unread(self, ["rule"]):
+        if plugins.check_recorded(self, ["rule"]):
             return
         from byzantium.rules.pipeline import check_sizes
 
         rule = self.aggregator()
         check_sizes(rule.stages, self.n)
         object.__setattr__(self, "rule", repr(rule))
-        plugins.settle(self, ["rule"])
+        plugins.record_plugins(self, ["rule"])
 
     @property
     def workers(self) -> int:
@@ -72,7 +72,7 @@ class Mimicry(Job):
         """Its rule, with the mixings before it."""
         from byzantium.runs import builders
 
-        plugins.need(self)
+        plugins.load_required(self)
         return builders.rule_of(self.rule, self.q)
 
     def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:

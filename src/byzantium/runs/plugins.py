@@ -25,13 +25,13 @@ from byzantium import rules
 from byzantium.core import (
     ByzantiumError,
     Formula,
-    Members,
     Plugin,
+    Registry,
     check_dataclass,
     files,
-    kind_of,
     notation,
-    offered_as,
+    registered_as,
+    type_name,
 )
 from byzantium.learning import metrics
 
@@ -50,7 +50,7 @@ LARGEST_SOURCE = 1 << 24
 _loaded: dict[str, Plugin] = {}
 
 
-def tables() -> dict[str, Members[Any]]:
+def tables() -> dict[str, Registry[Any]]:
     """The tables of members, to which plugins add, by the field of a run that names a member."""
     from byzantium.attacks import notation as attacks
     from byzantium.data import datasets, partition
@@ -137,7 +137,7 @@ def _load_entry(entry: importlib.metadata.EntryPoint) -> Plugin:
     if not isinstance(module, ModuleType):
         raise ByzantiumError(
             f"the plugin {entry.name} must name a module in the group {GROUP!r}, it names "
-            f"{kind_of(module)}"
+            f"{type_name(module)}"
         )
     version = entry.dist.version if entry.dist is not None else "?"
     with _told(entry.name):
@@ -216,9 +216,9 @@ def _take(plugin: Plugin, module: ModuleType) -> Plugin:
     return plugin
 
 
-def _members(plugin: Plugin, module: ModuleType) -> list[tuple[Members[Any], str, Any]]:
+def _members(plugin: Plugin, module: ModuleType) -> list[tuple[Registry[Any], str, Any]]:
     kinds = {table.kind: table for table in tables().values()}
-    found: dict[tuple[str, str], tuple[Members[Any], str, Any]] = {}
+    found: dict[tuple[str, str], tuple[Registry[Any], str, Any]] = {}
     for variable, value in vars(module).items():
         if variable.startswith("_") or not _is_of(value, module):
             continue
@@ -231,7 +231,7 @@ def _members(plugin: Plugin, module: ModuleType) -> list[tuple[Members[Any], str
         elif isinstance(value, metrics.Metric):
             table, name = tables()["record"], value.name
             _check_metric(plugin, value)
-        elif (kind := offered_as(value)) is not None:
+        elif (kind := registered_as(value)) is not None:
             table = kinds[kind]
         if table is not None:
             found[table.kind, name] = (table, name, value)
@@ -280,7 +280,7 @@ def used(texts: Mapping[str, str | Iterable[str]]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def unread(job: Any, names: Iterable[str]) -> bool:
+def check_recorded(job: Any, names: Iterable[str]) -> bool:
     """Whether a plugin of a job is not loaded, as it was then; its texts cannot be read here.
 
     They are its fields of these names, and must at least be fit to be shown. How plugins are
@@ -302,7 +302,7 @@ def unread(job: Any, names: Iterable[str]) -> bool:
     return True
 
 
-def settle(job: Any, names: Iterable[str]) -> None:
+def record_plugins(job: Any, names: Iterable[str]) -> None:
     """Write down which plugins a job uses, and, for other processes, where they are.
 
     The places travel with the job and are no part of what it is.
@@ -316,7 +316,7 @@ def missing(texts: Iterable[str]) -> list[str]:
     return [text for text in texts if text not in _loaded]
 
 
-def need(job: Any) -> None:
+def load_required(job: Any) -> None:
     """Have the plugins of a job loaded; a sentence about one that is not here, or was changed.
 
     Where they are is known of a job that comes from a process whose user chose to run them.

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import ClassVar, Generic, Protocol, TypeVar
 
-from byzantium.core import BusyError, held
+from byzantium.core import BusyError, folder_lock
 from byzantium.runs import records
 from byzantium.runs.job import Job, Stop, perform, write_failure
 from byzantium.runs.store import Store
@@ -252,7 +252,7 @@ class Pool(ABC, Generic[AnyWorker]):
             return Event(job, "stopped", note=reason)
         folder = self.store.folder(job)
         try:
-            with held(folder):
+            with folder_lock(folder):
                 write_failure(folder, reason)
         except (BusyError, OSError) as error:
             logger.warning("%s: %s could not be written: %s", folder, reason, records.why(error))

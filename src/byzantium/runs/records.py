@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from byzantium.core import ByzantiumError, files, kind_of, printable
+from byzantium.core import ByzantiumError, files, printable, type_name
 from byzantium.runs import values as kinds
 from byzantium.runs.values import Kind, Kinds
 
@@ -154,7 +154,7 @@ def entries(path: Path) -> list[Any]:
         except FileNotFoundError:
             return []
         if not isinstance(values, list):
-            raise ByzantiumError(f"it must hold a list, not {kind_of(values)}")
+            raise ByzantiumError(f"it must hold a list, not {type_name(values)}")
         return values
 
 
@@ -216,7 +216,7 @@ def _parsed(path: Path, text: str) -> Any:
 
 def _mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ByzantiumError(f"it must hold names and values, not {kind_of(value)}")
+        raise ByzantiumError(f"it must hold names and values, not {type_name(value)}")
     return value
 
 

@@ -22,8 +22,8 @@ from byzantium.core import (
     PositiveMeasure,
     Seed,
     files,
-    kind_of,
     notation,
+    type_name,
 )
 from byzantium.learning import metrics
 from byzantium.runs import plugins, values
@@ -59,7 +59,7 @@ class Run(Job):
     'Bucketing(s=2) >> Krum(f=5)'
     >>> Run(rounds="many")
     Traceback (most recent call last):
-    byzantium.KindError: a run needs a whole number for rounds, got rounds='many'
+    byzantium.ArgumentTypeError: a run needs a whole number for rounds, got rounds='many'
     """
 
     called = "a run"
@@ -175,7 +175,7 @@ class Run(Job):
         from byzantium.rules.pipeline import check_sizes
         from byzantium.runs import builders, released
 
-        if plugins.unread(self, (*plugins.tables(), "optimiser")):
+        if plugins.check_recorded(self, (*plugins.tables(), "optimiser")):
             settings.check(self.n, self.q, self.participants, self.device)
             return
         # First of all: how many workers attack depends on it.
@@ -203,8 +203,8 @@ class Run(Job):
             object.__setattr__(self, name, text)
         if self.randomness == "released":
             released.check(self.seed, self.partition)
-        plugins.settle(self, plugins.tables())
-        object.__setattr__(self, "_data", user_files.place(self.data))
+        plugins.record_plugins(self, plugins.tables())
+        object.__setattr__(self, "_data", user_files.path_of(self.data))
 
     @classmethod
     def recorded(cls, values: Mapping[str, Any]) -> Self:
@@ -223,9 +223,9 @@ class Run(Job):
         """
         from byzantium.data import user_files
 
-        plugins.need(self)
+        plugins.load_required(self)
         if place := getattr(self, "_data", None):
-            user_files.know(self.data, place)
+            user_files.remember_path(self.data, place)
 
     # -- parts -----------------------------------------------------------------------------------
 
@@ -300,7 +300,7 @@ class Run(Job):
             torch.manual_seed(self.seed)
             model: nn.Module = build(data)
         if not isinstance(model, torch.nn.Module):
-            kind = kind_of(model)
+            kind = type_name(model)
             raise ByzantiumError(f"the model {self.model} must be an nn.Module, got {kind}")
         if self.randomness == "released" and self.dropout == "shared":
             return released.masked(model, self.seed)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from byzantium.core import ByzantiumError, at_work, needed
+from byzantium.core import ByzantiumError, import_optional, is_locked
 from byzantium.runs import records
 from byzantium.runs.certification import Certification
 from byzantium.runs.federation import Federation
@@ -112,7 +112,7 @@ class Store:
         folder = self.folder(job)
         # This is asked before anything is read: a job that another process finishes meanwhile would
         # otherwise seem to be left unfinished.
-        working = at_work(folder)
+        working = is_locked(folder)
         if (done := finished(job, folder)) is not None:
             summary, metrics = done
             status, at = records.outcome(summary["status"])
@@ -153,7 +153,7 @@ class Store:
                 result = self.result(job)
             except FileNotFoundError:
                 # A process that has just begun to work there has not written it yet.
-                if not at_work(folder):
+                if not is_locked(folder):
                     self.pass_over(str(folder), ByzantiumError(f"it has no {CONFIGURATION}"))
             except Exception as error:  # whatever it is that a stranger made it trip over
                 self.pass_over(str(folder), error)
@@ -170,7 +170,7 @@ class Store:
 
     def table(self) -> pandas.DataFrame:
         """All results as a table of pandas: fields, status, accuracy and seconds, a row each."""
-        table = needed("pandas", "report", "a table of results")
+        table = import_optional("pandas", "report", "a table of results")
         return table.DataFrame([_row(result) for result in self])
 
 

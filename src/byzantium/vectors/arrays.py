@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from byzantium.core import KindError, kind_of, shown
+from byzantium.core import ArgumentTypeError, shown, type_name
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # Of the other dtypes, those whose numbers can be read one by one.
@@ -82,7 +82,7 @@ class Row:
         elif isinstance(row, list | tuple):
             arrays, form = dict(enumerate(row)), LIST
         else:
-            return cls({}, "", type(row), f"is {kind_of(row)}")
+            return cls({}, "", type(row), f"is {type_name(row)}")
         for key, array in arrays.items():
             if fault := fault_of(array):
                 found = f"is {fault}" if form == ARRAY else f"holds {fault} at {shown(key)}"
@@ -186,7 +186,7 @@ def columns_of(pattern: Row) -> tuple[list[Entry], list[Entry], int]:
         else:
             counters.append(entry)
     if not floats:
-        raise KindError("updates must hold floating-point numbers, got none")
+        raise ArgumentTypeError("updates must hold floating-point numbers, got none")
     return floats, counters, start
 
 
@@ -211,7 +211,7 @@ def fault_of(array: Any) -> str:
     ('', 'a tensor of layout torch.sparse_coo')
     """
     if not _is_array(array) or isinstance(array, np.ma.MaskedArray):
-        return kind_of(array)
+        return type_name(array)
     if isinstance(array, Tensor) and (fault := _tensor_fault(array)):
         return fault
     return "" if _dtype(array) is not None else f"numbers of the kind {_named(array.dtype)}"
@@ -220,7 +220,7 @@ def fault_of(array: Any) -> str:
 def _tensor_fault(tensor: Tensor) -> str:
     # A class of its own may hold its numbers anywhere, and do anything when it is read.
     if type(tensor) not in (Tensor, torch.nn.Parameter):
-        return kind_of(tensor)
+        return type_name(tensor)
     if tensor.is_nested or tensor.is_quantized:
         return f"a {'nested' if tensor.is_nested else 'quantized'} tensor"
     if any(getattr(tensor, "names", ())):  # torch had them up to 2.12, and cannot reshape them

@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byzantium._kernels.threads import spread
+from byzantium._kernels.threads import parallel_map
 from byzantium._kernels.torch_passes import column_blocks
-from byzantium.core import ByzantiumError, KindError, TooManyRejected, kind_of
+from byzantium.core import ArgumentTypeError, ByzantiumError, TooManyRejected, type_name
 from byzantium.vectors.arrays import (
     FLOATS,
     Row,
@@ -154,11 +154,11 @@ class Matrix(Source):
 
     def __init__(self, updates: Tensor) -> None:
         if updates.dtype not in FLOATS:
-            raise KindError(
+            raise ArgumentTypeError(
                 f"updates must be float16, bfloat16, float32 or float64, got {updates.dtype}"
             )
         if fault := fault_of(updates):
-            raise KindError(f"updates must be a dense tensor, got {fault}")
+            raise ArgumentTypeError(f"updates must be a dense tensor, got {fault}")
         if updates.ndim != 2:
             raise ByzantiumError(
                 f"updates must have shape (n, d), one row per worker, got {tuple(updates.shape)}"
@@ -201,11 +201,11 @@ class Vectors(Source):
         found = [Row.of(row) for row in rows]
         pattern = Row.of(like) if like is not None else commonest(found)
         if like is not None and pattern.fault:
-            raise KindError(f"like {pattern.fault}, but must be {ROW}")
+            raise ArgumentTypeError(f"like {pattern.fault}, but must be {ROW}")
         self.unreadable = {}
         for i, row in enumerate(found):
             if strict and row.fault:
-                raise KindError(f"vector {i} {row.fault}, but must be {ROW}")
+                raise ArgumentTypeError(f"vector {i} {row.fault}, but must be {ROW}")
             if reason := row.differs_from(pattern):
                 if strict:
                     raise ByzantiumError(f"vector {i} {reason}")
@@ -242,7 +242,7 @@ class Vectors(Source):
                     copy_into(values, block[k, first - columns.start : last - columns.start])
 
         # Copying by torch would leave its threads busy waiting, in competition with ours.
-        spread(fill, [(k, k + 1) for k in range(len(rows))], torch.get_num_threads())
+        parallel_map(fill, [(k, k + 1) for k in range(len(rows))], torch.get_num_threads())
         return block
 
     def result(self, vector: Tensor, rows: Rows) -> Any:
@@ -328,7 +328,7 @@ def _check_orientation(n: int, d: int) -> None:
 
 def _relative(source: Source, given: Any) -> Relative:
     if fault := Row.of(given).fault:
-        raise KindError(f"the base {fault}, but must be {ROW}")
+        raise ArgumentTypeError(f"the base {fault}, but must be {ROW}")
     base = Vectors([given])
     if base.d != source.d:
         raise ByzantiumError(
@@ -347,7 +347,7 @@ def _source(updates: Any, like: Any, strict: bool) -> Source:
         return updates
     if isinstance(updates, np.ndarray):
         if fault := fault_of(updates):
-            raise KindError(f"updates must be an array of numbers, got {fault}")
+            raise ArgumentTypeError(f"updates must be an array of numbers, got {fault}")
         if updates.ndim != 2:
             raise ByzantiumError(
                 f"updates must have shape (n, d), one row per worker, got {updates.shape}"
@@ -362,7 +362,7 @@ def _source(updates: Any, like: Any, strict: bool) -> Source:
                 f"updates must have shape (n, d), one row per worker, got {len(updates)} numbers"
             )
         return Vectors(updates, like, strict)
-    raise KindError(
+    raise ArgumentTypeError(
         "updates must be one matrix (n, d), or n vectors, mappings or lists of arrays, "
-        f"got {kind_of(updates)}"
+        f"got {type_name(updates)}"
     )

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from byzantium.core import ByzantiumError, KindError, PositiveMeasure, fitted, kind_of
+from byzantium.core import ArgumentTypeError, ByzantiumError, PositiveMeasure, type_name, validated
 from byzantium.engines.distributed.ranks import TIMEOUT, Ranks
 from byzantium.engines.distributed.shard import DoubtedError, Shard
 from byzantium.guarantees import announce
@@ -123,7 +123,7 @@ def _met(
     What is wrong on one rank is told on all: none is left waiting for it.
     """
     device = vector.device if isinstance(vector, Tensor) else torch.device("cpu")
-    timeout = fitted("robust_all_reduce", "timeout", timeout, PositiveMeasure)
+    timeout = validated("robust_all_reduce", "timeout", timeout, PositiveMeasure)
     with Ranks(group, device, timeout) as ranks:
         usable = _is_vector(vector)
         view = _view(vector, rule, generator, replicated)
@@ -131,13 +131,13 @@ def _met(
             view["out"] = _kind(out)
         ranks.agree(view)
         if not isinstance(rule, Aggregator):
-            raise KindError(f"rule must be an Aggregator, got {_kind(rule)}")
+            raise ArgumentTypeError(f"rule must be an Aggregator, got {_kind(rule)}")
         if not usable:
             raise ByzantiumError(
                 f"each rank brings one dense vector (d,) of floats, got {_kind(vector)}"
             )
         if not _fits(generator, replicated):
-            raise KindError(
+            raise ArgumentTypeError(
                 "generator must be None or a torch.Generator, and with replicated=True one on the "
                 f"CPU, got {_kind(generator)}"
             )
@@ -181,7 +181,7 @@ def _view(vector: Any, rule: Any, generator: Any, replicated: bool) -> dict[str,
 
 def _kind(value: Any) -> str:
     if not isinstance(value, Tensor):
-        return kind_of(value)
+        return type_name(value)
     if value.layout != torch.strided:
         return f"{value.layout} of {value.dtype}"
     return f"{tuple(value.shape)} of {value.dtype}"

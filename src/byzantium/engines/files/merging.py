@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from byzantium import __version__
-from byzantium._kernels.threads import spread
+from byzantium._kernels.threads import parallel_map
 from byzantium._kernels.torch_passes import column_blocks
-from byzantium.core import fitted
+from byzantium.core import validated
 from byzantium.engines.files.safetensors import Checkpoint
 from byzantium.engines.files.source import Files, check_output
 from byzantium.guarantees import announce
@@ -71,7 +71,7 @@ def merge(
     >>> [(one["name"], one["weight"]) for one in said["contributors"]]
     [('ada.safetensors', 0.0), ('bob.safetensors', 1.0), ('eve.safetensors', 0.0)]
     """
-    fitted("merge", "rule", rule, Aggregator)
+    validated("merge", "rule", rule, Aggregator)
     source = Files(paths, base, force)
     check_output(source, Path(output))
     if watch is not None:
@@ -119,7 +119,7 @@ def digests(checkpoints: Mapping[int, Checkpoint]) -> dict[int, dict[str, str]]:
 
     pieces = [(k, k + 1) for k in range(len(owners))]
     found: dict[int, dict[str, str]] = defaultdict(dict)
-    values = spread(digest, pieces, torch.get_num_threads())
+    values = parallel_map(digest, pieces, torch.get_num_threads())
     for (i, file), value in zip(owners, values, strict=True):
         found[i][file.path.name] = value
     return found

@@ -19,9 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byzantium._kernels.threads import spread
+from byzantium._kernels.threads import parallel_map
 from byzantium._kernels.torch_passes import column_blocks
-from byzantium.core import ByzantiumError, KindError, cached_property, files, kind_of
+from byzantium.core import ArgumentTypeError, ByzantiumError, cached_property, files, type_name
 from byzantium.engines.files.open_files import UnreadableError, identity, named, shown
 from byzantium.engines.files.safetensors import (
     LARGEST_HEADER,
@@ -85,7 +85,7 @@ class Files(Source):
         force: bool = False,
     ) -> None:
         if isinstance(paths, str | bytes | os.PathLike):
-            raise KindError("Files needs a list of files, one for each contributor")
+            raise ArgumentTypeError("Files needs a list of files, one for each contributor")
         self.paths, self.force = [Path(path) for path in paths], force
         self.n, self.device = len(self.paths), torch.device("cpu")
         if not self.n:
@@ -167,7 +167,7 @@ class Files(Source):
 
     def _check_pattern(self) -> None:
         if not self.floats:
-            raise KindError("checkpoints must hold floating-point numbers, got none")
+            raise ArgumentTypeError("checkpoints must hold floating-point numbers, got none")
         factors = [name for name in self.floats if LORA.search(name)]
         if factors and not self.force:
             raise ByzantiumError(
@@ -180,7 +180,7 @@ class Files(Source):
     def relative_to(self, base: Any) -> Source:
         """The same checkpoints, relative to a base."""
         if not isinstance(base, str | os.PathLike):
-            raise KindError(f"the base of files is a file, got {kind_of(base)}")
+            raise ArgumentTypeError(f"the base of files is a file, got {type_name(base)}")
         relative = Files(self.paths, base, self.force)
         relative.watch = self.watch
         return relative
@@ -243,7 +243,7 @@ class Files(Source):
                 values[k] -= based
 
         # Threads of torch would go on spinning and compete with ours for some milliseconds.
-        spread(fill, [(k, k + 1) for k in range(len(rows))], torch.get_num_threads())
+        parallel_map(fill, [(k, k + 1) for k in range(len(rows))], torch.get_num_threads())
         return block
 
     def pieces(self, rows: Rows) -> Iterator[tuple[slice, Tensor, Rows]]:
@@ -353,7 +353,7 @@ def _opened(base: Path, seen: set[tuple[int, int]]) -> Checkpoint:
     try:
         return Checkpoint(base, seen=seen)
     except UnreadableError as error:
-        kind = KindError if base.suffix.lower() in PICKLED else ByzantiumError
+        kind = ArgumentTypeError if base.suffix.lower() in PICKLED else ByzantiumError
         raise kind(f"the base {base} {error}") from error
 
 

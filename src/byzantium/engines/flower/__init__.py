@@ -1,8 +1,8 @@
 """Federations with Flower: a strategy that survives its clients, and mods for clients."""
 
-from byzantium.core import needed
+from byzantium.core import import_optional
 
-needed("flwr", "flower", "a federation with Flower")
+import_optional("flwr", "flower", "a federation with Flower")
 
 from byzantium.engines.flower.mods import byzantine, worker_momentum  # noqa: E402
 from byzantium.engines.flower.rounds import Round, Standstill, TooFewNodes  # noqa: E402

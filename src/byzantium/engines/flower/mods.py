@@ -17,7 +17,15 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 from torch import Tensor
 
 from byzantium.attacks import Attack, BitFlip, GaussianNoise, NoAttack, NonFinite, parse_attack
-from byzantium.core import Bounds, ByzantiumError, Formula, KindError, Measure, kind_of, notation
+from byzantium.core import (
+    ArgumentTypeError,
+    Bounds,
+    ByzantiumError,
+    Formula,
+    Measure,
+    notation,
+    type_name,
+)
 from byzantium.engines.flower.replies import Arrays, record_of
 from byzantium.engines.flower.vectors import change, moved
 from byzantium.learning import Momentum
@@ -239,7 +247,7 @@ def misbehaviour(attack: Attack | Misdeed | str) -> Attack | Misdeed:
             f"{attack!r} must see what other nodes send; the strategy rehearses it: "
             "RobustStrategy(..., rehearse=attack, nodes=2)"
         )
-    raise KindError(f"byzantine needs an attack or its notation, got {kind_of(attack)}")
+    raise ArgumentTypeError(f"byzantine needs an attack or its notation, got {type_name(attack)}")
 
 
 def _changed(model: Arrays, arrays: Arrays, attack: Callable[[Tensor], Tensor]) -> Arrays:

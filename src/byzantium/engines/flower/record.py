@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from byzantium.core import files, held
+from byzantium.core import files, folder_lock
 from byzantium.engines.flower.replies import Arrays
 from byzantium.engines.flower.rounds import Round
 from byzantium.learning import checkpoint
@@ -44,7 +44,7 @@ class Record:
     def open(self) -> Iterator[None]:
         """Work in the folder, alone. A failure stays there as its reason."""
         start = time.monotonic()
-        with held(self.folder):
+        with folder_lock(self.folder):
             (self.folder / job.FAILURE).unlink(missing_ok=True)
             files.write(self.folder / job.CONFIGURATION, self.federation.toml())
             try:

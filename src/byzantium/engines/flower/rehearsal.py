@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from byzantium.attacks import Attack, parse_attack
-from byzantium.core import ByzantiumError, Positive, fitted
+from byzantium.core import ByzantiumError, Positive, validated
 from byzantium.engines.flower.replies import Arrays
 from byzantium.engines.flower.rounds import logger
 from byzantium.engines.flower.vectors import change, moved
@@ -32,7 +32,7 @@ class Rehearsal:
         if isinstance(nodes, Collection):
             self.nodes = set(nodes)
         else:
-            self.count = fitted("rehearse", "nodes", nodes, Positive)
+            self.count = validated("rehearse", "nodes", nodes, Positive)
 
     def __call__(self, model: Arrays, rows: dict[int, Arrays], rule: Aggregator) -> None:
         """Replace the rows of the attackers; the matrix of the others is built for it."""

@@ -24,15 +24,15 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from byzantium.attacks import Attack
 from byzantium.core import (
+    ArgumentTypeError,
     Bounds,
     ByzantiumError,
     Count,
-    KindError,
     Measure,
     Positive,
     TooManyRejected,
-    fitted,
-    kind_of,
+    type_name,
+    validated,
 )
 from byzantium.engines.flower.grid import Replies, addressed
 from byzantium.engines.flower.record import Record
@@ -134,9 +134,11 @@ class RobustStrategy(FedAvg):
             evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn or medians,
         )
         fractional = isinstance(f, float | np.floating)
-        self.f: int | float = fitted("RobustStrategy", "f", f, Fraction if fractional else Count)
-        self.patience: int = fitted("RobustStrategy", "patience", patience, Positive)
-        self.node_timeout: float = fitted("RobustStrategy", "node_timeout", node_timeout, Measure)
+        self.f: int | float = validated("RobustStrategy", "f", f, Fraction if fractional else Count)
+        self.patience: int = validated("RobustStrategy", "patience", patience, Positive)
+        self.node_timeout: float = validated(
+            "RobustStrategy", "node_timeout", node_timeout, Measure
+        )
         self.given = rule
         self._rule_state: Mapping[str, Any] = {}
         self.rule: Aggregator | None = None
@@ -403,7 +405,7 @@ class RobustStrategy(FedAvg):
             rule = rule(n)
         rule = parse_rule(rule, f=f) if isinstance(rule, str) else rule
         if not isinstance(rule, Aggregator):
-            raise KindError(f"RobustStrategy needs a rule, got {kind_of(rule)}")
+            raise ArgumentTypeError(f"RobustStrategy needs a rule, got {type_name(rule)}")
         for stage in rule.stages:
             if stage.bad not in (None, f):
                 raise ByzantiumError(
