@@ -15,6 +15,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 import byzantium as bz
 from byzantium.cli import main
@@ -407,10 +408,11 @@ def test_every_released_run_has_logged_losses() -> None:
     assert published.losses("figure-b2", artifact("figure-b2").cells[0].labels, 0) == {}
 
 
-# Differences that are larger, in float64, too, and whose cause is not known.
-UNEXPLAINED = {
-    "krum ipm momentum=0.9 s=2 noniid": 2e-5,
-    "krum alie momentum=0.9 s=2 noniid": 3e-3,
+# In these cells one decision of the network is a near tie, on the other side of which the logged
+# runs were: the attack, the layer, the round in which worker 9 meets it, and which input it is.
+NEAR_TIES = {
+    "krum ipm momentum=0.9 s=2 noniid": ("max pooling", 3, 9, (22, 60, 11, 18)),
+    "krum alie momentum=0.9 s=2 noniid": ("ReLU", 7, 10, (13, 73)),
 }
 CELLS = [(name, cell) for name in RELEASED for cell in artifact(name, Version(seeds=1)).cells]
 
@@ -428,15 +430,63 @@ def test_losses_are_those_of_the_released_logs(name: str, cell: Cell) -> None:
     """
     (run,) = jobs(name, only=cell.name, seeds=1)
     logged = sorted(published.losses(name, cell.labels, 0).items())[:3]
-    worst, most = math.inf, UNEXPLAINED.get(cell.name, 1e-5)
+    worst = math.inf
     for dtype in ("float32", "float64"):
         training = run.varied(dtype=dtype).simulation()
-        found = {}
-        for record in training:
-            found[record["round"]] = record["losses"]
-            if record["round"] == logged[-1][0]:
-                break
-        worst = max(abs(found[k] / loss - 1) for k, loss in logged)
-        if worst <= most:
+        if cell.name in NEAR_TIES:
+            force_tie(training, cell.name)
+        worst = min(worst, difference(training, logged))
+        if worst <= 1e-5:
             return
-    assert worst <= most
+    assert worst <= 1e-5
+
+
+def difference(training: Simulation, logged: list[tuple[int, float]]) -> float:
+    """The largest relative difference of losses from logged ones, given as (round, loss)."""
+    losses = {}
+    for record in training:
+        losses[record["round"]] = record["losses"]
+        if record["round"] == logged[-1][0]:
+            break
+    return max(abs(losses[k] / loss - 1) for k, loss in logged)
+
+
+class Lowered(nn.Module):
+    """A layer; in one of its calls with gradients, one of its inputs is lowered by 1e-6."""
+
+    def __init__(self, layer: nn.Module, call: int, place: tuple[int, ...]) -> None:
+        super().__init__()
+        self.layer, self.call, self.place, self.calls = layer, call, place, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            self.calls += 1
+            if self.calls == self.call:
+                change = torch.zeros_like(x)
+                change[self.place] = -1e-6
+                x = x + change
+        return self.layer(x)
+
+
+def force_tie(training: Simulation, cell: str) -> None:
+    """Decide the near tie of a cell the other way. Honest workers 0 to 19 take turns."""
+    _, layer, at, place = NEAR_TIES[cell]
+    model = training.model
+    assert isinstance(model, nn.Sequential)
+    model[layer] = Lowered(model[layer], 20 * (at - 1) + 9 + 1, place)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    "BYZANTIUM_DATA" not in os.environ, reason="BYZANTIUM_DATA names no folder with MNIST"
+)
+@pytest.mark.parametrize("name", NEAR_TIES)
+def test_one_near_tie_explains_the_difference(name: str) -> None:
+    """With it decided the other way, losses up to round 31 are the logged ones to 6e-7."""
+    (cell,) = (cell for _, cell in CELLS if cell.name == name)
+    (run,) = jobs("figure-main", only=name, seeds=1)
+    logged = sorted(published.losses("figure-main", cell.labels, 0).items())[:4]
+    training = run.simulation()
+    force_tie(training, name)
+    assert difference(training, logged) <= 6e-7
+    assert difference(run.simulation(), logged) >= 1e-5
