@@ -26,7 +26,7 @@ suppress_warnings = ["myst.header"]  # tables that commands write begin at the t
 autodoc_typehints = "none"  # docstrings say in words what a parameter takes
 autodoc_member_order = "bysource"
 add_module_names = False
-smartquotes = False  # they spoil what is to be typed
+smartquotes = False  # they break code that readers type
 toc_object_entries_show_parents = "hide"
 
 copybutton_prompt_text = r">>> |\.\.\. |\$ "  # left out of what is copied, and so is output

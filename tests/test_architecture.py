@@ -202,6 +202,20 @@ def test_contributing_names_the_page_of_the_reference_that_lists_a_member(
     assert f"`docs/reference/{page}`" in beside
 
 
+@pytest.mark.parametrize(
+    "page",
+    ["CONTRIBUTING.md", "docs/architecture.md", "docs/contracts.md", "docs/numerics.md"],
+)
+def test_files_that_the_documentation_names_exist(page: str) -> None:
+    root = Path(__file__).parents[1]
+    text = (root / page).read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w.]+/[\w./]+\.(?:pyi?|md|yml))`", text))
+    assert named
+    assert {
+        name for name in named if not any((at / name).exists() for at in (root, PACKAGE))
+    } == set()
+
+
 HEAVY = {"torch", "numpy", "llvmlite", "matplotlib", "flwr", "ray", "sklearn", "pandas"}
 HEAVY |= {"scipy", "byzfl", "plotly"}
 

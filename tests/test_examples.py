@@ -1,4 +1,4 @@
-"""The short examples print what is kept beside them; the pictures are made by the two scripts."""
+"""The short examples print what is kept beside them; the pictures are made by scripts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,27 @@ def test_a_picture_is_drawn_the_same_twice(
 def test_every_picture_is_made_by_a_script(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("playwright")
     drawn = {f"pictures/{name}.svg" for name in script("pictures", monkeypatch).PICTURES}
+    drawn.add("pictures/architecture.svg")
     made = drawn | script("screenshots", monkeypatch).ALTS.keys()
     docs = ROOT / "docs"
     kept = {path.relative_to(docs).as_posix() for path in (docs / "pictures").iterdir()}
     assert made == kept | {"report.png"}
+
+
+def test_the_picture_of_the_packages_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = script("architecture_picture", monkeypatch)
+    message = "run python scripts/architecture_picture.py"
+    assert picture.PICTURE.read_text(encoding="utf-8") == picture.draw(), message
+
+
+def test_the_picture_of_the_packages_lacks_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    picture = script("architecture_picture", monkeypatch)
+    for name in ("rules", "brand_new"):
+        folder = tmp_path / "src" / "byzantium" / name
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").touch()
+    monkeypatch.setattr(picture, "ROOT", tmp_path)
+    with pytest.raises(SystemExit, match="the picture lacks brand_new"):
+        picture.draw()

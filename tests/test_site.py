@@ -104,7 +104,7 @@ def test_search_finds_pages(site: Path, page: Page) -> None:
 
 def test_formulas_are_drawn(site: Path, page: Page) -> None:
     """As MathML of a real size, without commands that were not understood."""
-    page.goto((site / "reference" / "aggregation.html").as_uri())
+    page.goto((site / "reference" / "rules.html").as_uri())
     formula = page.locator("dl.class:has(dt[id='byzantium.Krum']) math[display=block]").first
     box = formula.bounding_box()
     assert box is not None
