@@ -38,6 +38,7 @@ from byzantium.runs import (
 
 RUNS = [Run(seed=seed, rounds=60) for seed in range(5)]
 DONE, DIVERGED, PARTIAL, FAILED, TORN = RUNS
+OTHER = Mimicry(rule="Median()", n=11, q=2)
 
 
 def name(job: Job) -> str:
@@ -51,14 +52,16 @@ def store(tmp_path: Path) -> Store:
     write(store, DONE, evaluations(DONE, [50.0, 90.1]), completed(90.1))
     write(store, DIVERGED, evaluations(DIVERGED, [10.0], loss=math.inf), diverged())
     write(store, PARTIAL, evaluations(PARTIAL, [0.1 + 0.2]))
+    for job in (DONE, DIVERGED):  # as jobs write it
+        path = store.folder(job) / "summary.json"
+        path.write_text(json.dumps(json.loads(path.read_text()), indent=1) + "\n")
     fail(store, FAILED, "it tripped")
     write(store, TORN, evaluations(TORN, [33.3]))
     with (store.folder(TORN) / "metrics.jsonl").open("a") as file:
         file.write('{"round": 60, "lo')
-    other = Mimicry(rule="Median()", n=11, q=2)
-    write(store, other, [{"round": 20, "error": 1e-17}], {"status": "completed", "error": 1e-17})
-    (store.folder(other) / "notes.txt").write_text("ä line\r\nand another\x00")
-    (store.folder(other) / "input.npy").write_bytes(bytes(range(256)))
+    write(store, OTHER, [{"round": 20, "error": 1e-17}], {"status": "completed", "error": 1e-17})
+    (store.folder(OTHER) / "notes.txt").write_text("ä line\r\nand another\x00")
+    (store.folder(OTHER) / "input.npy").write_bytes(bytes(range(256)))
     return store
 
 
@@ -142,7 +145,7 @@ def test_what_is_packed_is_never_done_again_and_what_is_not_done_begins_again(
     assert len(list(store)) == 2
     assert pack(store, lambda job: "another").moved == {tmp_path / "mimicry.jsonl": 1}
     assert [result.status for result in store] == ["completed", "completed"]
-    assert not store.folder(jobs[1]).exists()
+    assert [path.name for path in store.folder(jobs[1]).iterdir() if path.suffix] == ["run.log"]
 
 
 def test_the_input_of_a_packed_certification_is_read(tmp_path: Path) -> None:
@@ -193,10 +196,8 @@ def test_folders_that_cannot_be_packed_stay_and_are_named(store: Store) -> None:
         assert changes.skipped[str(store.folder(job))] == reason
     assert "summary.json cannot be read" in changes.skipped[str(store.folder(FAILED))]
     assert list(changes.moved) == [store.root / "mimicry.jsonl"]
-    assert {name: content for name, content in files.items() if name in contents(store)} == {
-        name: content for name, content in files.items() if "notes" not in name
-        and not name.startswith(Mimicry(rule="Median()", n=11, q=2).identity)
-    }  # fmt: skip
+    stay = {name: text for name, text in files.items() if not name.startswith(OTHER.identity)}
+    assert contents(store) == stay
 
 
 def test_a_folder_that_is_further_behind_than_its_pack_stays(store: Store) -> None:
@@ -277,7 +278,6 @@ def test_runs_of_an_artifact_are_packed_under_its_name(tmp_path: Path) -> None:
 
 # -- hostile packs ------------------------------------------------------------------------------
 
-GOOD = DONE.identity
 BAD = DIVERGED.identity
 
 
@@ -320,7 +320,7 @@ HOSTILE: dict[str, Callable[[bytes], bytes]] = {
     "weights": edited(metrics=[{"round": 3, "weights": [1.0, 2.0]}]),
     "files are a list": edited(files=[1]),
     "a file is a number": edited(files={"summary.json": 1}),
-    "a file is damaged": edited(files={"metrics.jsonl": "{\n"}),
+    "a file is there twice": edited(files={"metrics.jsonl": ""}),
 }
 
 
@@ -335,26 +335,23 @@ def test_a_bad_line_is_named_in_a_sentence_and_the_others_are_read(
     if what == "cut off":
         bad.sort(key=lambda line: line.endswith(b"\n"), reverse=True)
     path.write_bytes(b"".join(bad))
-    assert {one.job.identity for one in store} == {
-        one.identity for one in RUNS if one != DIVERGED
-    } | {Mimicry(rule="Median()", n=11, q=2).identity}
+    assert {one.job for one in store} == {DONE, PARTIAL, FAILED, TORN, OTHER}
     sentences = [record.getMessage() for record in caplog.records]
     assert len(sentences) == 1
     assert " is skipped: " in sentences[0]
     assert len(sentences[0]) < 1000
     assert sentences[0].isprintable()
-    assert store.results([DIVERGED])[0].status in ("damaged", "missing")
+    if "onfiguration" not in what and what != "unknown field":  # which a job brings itself
+        assert store.results([DIVERGED])[0].status in ("damaged", "missing")
     assert store.results([DONE])[0].status == "completed"
-    # Packing does not touch a pack that it does not understand, and unpacking keeps the line.
-    before = path.read_bytes()
-    write(store, DIVERGED, [], diverged())
-    unpack(store)
-    if path.exists():
-        assert path.read_bytes().splitlines() == [
-            line for new, old in zip(bad, lines, strict=False) if new != old
-            for line in new.splitlines()
-        ] or len(path.read_bytes()) < len(before)  # fmt: skip
-    assert store.result(DONE).status == "completed"
+    changes = unpack(store)
+    assert store.result(DONE).pack is None
+    if path.exists():  # a line that is no files at all stays; one with bad files is unpacked
+        (name_of_line,) = changes.skipped
+        assert name_of_line.endswith(f" of {path}")
+        assert path.read_bytes() in bad
+    else:
+        assert DIVERGED not in {one.job for one in store}
 
 
 def test_a_pack_with_a_bad_line_is_not_written(store: Store) -> None:
@@ -363,9 +360,7 @@ def test_a_pack_with_a_bad_line_is_not_written(store: Store) -> None:
     path.write_bytes(path.read_bytes() + b"no JSON\n")
     before = path.read_bytes()
     write(store, Run(seed=9))
-    with pytest.raises(
-        bz.ByzantiumError, match=r"all.jsonl cannot be read: in line 7, it does not"
-    ):
+    with pytest.raises(bz.ByzantiumError, match=r"all.jsonl cannot be read: in line 7, it "):
         pack(store, name)
     assert path.read_bytes() == before
     assert store.folder(Run(seed=9)).exists()
@@ -422,9 +417,7 @@ def test_what_is_not_a_file_is_not_read(
     assert results(store) == before
 
 
-@pytest.mark.parametrize(
-    "file", ["../../x", "a/b", ".lock", "checkpoint-1.pt", "run.log", "", "a\0"]
-)
+@pytest.mark.parametrize("file", ["../../x", "a/b", ".lock", "state-1.pt", "run.log", "", "a\0"])
 def test_a_line_writes_nothing_but_plain_files_of_its_folder(file: str, store: Store) -> None:
     pack(store, lambda job: "all")
     path = only_pack(store)
@@ -480,7 +473,7 @@ from byzantium.runs import Store, pack, unpack
 import byzantium.runs.run, byzantium.runs.mimicry, filelock, byzantium.runs.certification
 
 source, work, verb = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-EVENTS = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "open", "os.listdir"}
+EVENTS = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "open"}
 
 def results(root):
     return [repr((r.job, r.status, r.metrics, r.summary, r.reason)) for r in Store(root)]

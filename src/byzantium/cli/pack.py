@@ -40,7 +40,7 @@ def pack(results: Path, unpack: bool) -> None:
     byzantium pack results --unpack
     """  # noqa: D301
     store = Store(results)
-    with Progress(console=err, transient=True) as bar:
+    with Progress(console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task("unpacking" if unpack else "packing", total=None)
 
         def watch(done: int, total: int) -> None:

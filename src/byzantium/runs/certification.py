@@ -67,8 +67,10 @@ class Certification(Job):
     def check(self) -> None:
         if plugins.check_recorded(self, ["rule"]):
             return
+        from byzantium.guarantees import certification
+
         rule = self.aggregator()
-        guarantees.certification.check(rule, self.n, self.f)
+        certification.check(rule, self.n, self.f)
         object.__setattr__(self, "rule", repr(rule))
         plugins.record_plugins(self, ["rule"])
 

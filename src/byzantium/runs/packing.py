@@ -163,7 +163,8 @@ def _remove(folder: Path, line: bytes, pack: Path, changes: Changes) -> None:
             begun = CONFIGURATION not in contents  # by a process that was killed
             if contents != (packed if not begun else {name: packed.get(name) for name in contents}):
                 raise ByzantiumError("it was changed meanwhile")
-            changes.moved[pack] = changes.moved.get(pack, 0) + (not begun)
+            if not begun:
+                changes.moved[pack] = changes.moved.get(pack, 0) + 1
             for name in sorted(contents, key=lambda name: name != CONFIGURATION):
                 (folder / name).unlink()
             if any(path.name not in TEMPORARY for path in folder.iterdir()):

@@ -85,7 +85,15 @@ def encode(identity: str, contents: dict[str, bytes]) -> bytes:
 
 def decode(line: bytes) -> dict[str, bytes]:
     """The bytes of the files that a line of a pack holds, by name."""
-    return Record(Path(), 0, records.mapping(json.loads(line))).contents()
+    return Record(Path(), 0, _parsed(line)).contents()
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    """What a line holds; its identity is the one that it begins with."""
+    values, start = records.mapping(json.loads(line)), START.match(line)
+    if start is None or values["identity"] != start[1].decode():
+        raise ByzantiumError("it has two identities")
+    return values
 
 
 def _values(name: str, text: str) -> Any:
@@ -189,8 +197,8 @@ class Record:
     def _text(self, file: str) -> str | None:
         """A file that stands in the line as it is."""
         text = records.mapping(self.values.get("files", {})).get(file)
-        if text is not None and not isinstance(text, str):
-            raise ByzantiumError("it must be a text")
+        if text is not None and (not isinstance(text, str) or KEYS.get(file) in self.values):
+            raise ByzantiumError("it must be a text, and there once")
         return text
 
 
@@ -349,10 +357,7 @@ class Packs:
             file.seek(place.start)
             line = file.read(place.size)
         with records.reading(f"line {place.number} of {path}"):
-            values = records.mapping(json.loads(line))
-            if values.get("identity") != identity:
-                raise ByzantiumError("it has two identities")
-            return Record(path, place.number, values)
+            return Record(path, place.number, _parsed(line))
 
 
 def read(path: Path, most: int) -> bytes:

@@ -140,11 +140,13 @@ class Store:
         folders = {place.name for place in places if re.fullmatch(r"[0-9a-f]{16}", place.name)}
         for identity in sorted(folders.union(packs)):
             folder = self.root / identity
+            what = str(folder)
             try:
                 if identity in folders and (_is_there(folder) or identity not in packs):
                     result = self._result(job_in(folder), packs)
                 else:
                     record = packs[identity]
+                    what = f"line {record.number} of {record.pack}"
                     job = _checked(job_of(record.configuration()), identity)
                     result = self._packed(job, record)
             except FileNotFoundError:
@@ -152,7 +154,7 @@ class Store:
                 if not is_locked(folder):
                     self.pass_over(str(folder), ByzantiumError(f"it has no {CONFIGURATION}"))
             except Exception as error:  # whatever it is that the file of somebody else causes
-                self.pass_over(str(folder), error)
+                self.pass_over(what, error)
             else:
                 yield result
 
