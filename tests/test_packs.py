@@ -537,13 +537,18 @@ def test_a_pack_that_has_not_changed_is_not_indexed_again(
 
     monkeypatch.setattr(packs, "_index", counted)
     packs._indexes.clear()
-    decoded = []
-    loads = json.loads
-    monkeypatch.setattr(json, "loads", lambda text: decoded.append(text) or loads(text))
+    decoded, parsed = 0, packs._parsed
+
+    def counted_line(line: bytes) -> dict[str, Any]:
+        nonlocal decoded
+        decoded += 1
+        return parsed(line)
+
+    monkeypatch.setattr(packs, "_parsed", counted_line)
     for job in (DONE, PARTIAL, DONE):
         assert Store(store.root).result(job).pack is not None
     assert count == 1
-    assert len(decoded) == 3  # lines of other jobs are not decoded
+    assert decoded == 3  # lines of other jobs are not decoded
     write(store, Run(seed=8))
     pack(store, lambda job: "all")
     assert store.result(Run(seed=8)).pack is not None
