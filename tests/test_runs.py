@@ -26,6 +26,7 @@ from byzantium.core import BusyError
 from byzantium.learning import checkpoint
 from byzantium.runs import Mimicry, Run, Store, perform
 from byzantium.runs.job import NUMERICS, option
+from byzantium.runs.packs import Packs
 from byzantium.runs.records import lines, read
 from byzantium.runs.store import KINDS, job_of
 
@@ -377,12 +378,12 @@ def test_a_field_that_is_not_said_to_be_later_makes_other_jobs() -> None:
 def test_every_result_in_the_repository_has_the_identity_of_its_configuration() -> None:
     """A field that is added to a job must be `later`, or all of these are lost."""
     repository = Path(__file__).parents[1]
-    found = sorted((repository / "results").glob("*/config.toml"))
-    if not found:
+    found = Packs(repository / "results")
+    if not list(found):
         pytest.skip("not a clone of the repository")
-    assert len(found) > 280
-    for path in found:
-        assert job_of(read(path)).identity == path.parent.name
+    assert len(list(found)) > 500
+    for identity in found:
+        assert job_of(found[identity].configuration()).identity == identity
 
 
 @pytest.mark.parametrize("name", ["config.toml", "metrics.jsonl", "summary.json"])

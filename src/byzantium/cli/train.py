@@ -74,7 +74,7 @@ def run(config: Path | None, results: Path, until: int | None, **options: Any) -
     if gap := job.gap():
         said += f"; no guarantee: {gap}"
     out.print(said, soft_wrap=True)
-    out.print(f"in {result.folder}", soft_wrap=True, highlight=False)
+    out.print(f"in {result.pack or result.folder}", soft_wrap=True, highlight=False)
 
 
 @main.command()

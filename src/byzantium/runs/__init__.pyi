@@ -7,6 +7,8 @@ from .job import Stop as Stop
 from .job import check_names as check_names
 from .job import perform as perform
 from .mimicry import Mimicry as Mimicry
+from .packing import pack as pack
+from .packing import unpack as unpack
 from .plugins import load_plugin as load_plugin
 from .pool import Engine as Engine
 from .pool import Event as Event

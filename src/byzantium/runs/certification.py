@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from byzantium import guarantees
 from byzantium.core import ByzantiumError, Positive, Seed, files
-from byzantium.runs import plugins, records, values
+from byzantium.runs import packs, plugins, records, values
 from byzantium.runs.job import METRICS, SUMMARY, Job, Stop, Watch, append, documented, option
 from byzantium.runs.plugins import PLUGINS_USED
 from byzantium.runs.run import Run
@@ -67,8 +67,10 @@ class Certification(Job):
     def check(self) -> None:
         if plugins.check_recorded(self, ["rule"]):
             return
+        from byzantium.guarantees import certification
+
         rule = self.aggregator()
-        guarantees.certification.check(rule, self.n, self.f)
+        certification.check(rule, self.n, self.f)
         object.__setattr__(self, "rule", repr(rule))
         plugins.record_plugins(self, ["rule"])
 
@@ -212,7 +214,7 @@ def finding(result: Result) -> Finding:
         if name not in summary:
             raise ByzantiumError(f"{result.folder / SUMMARY} has no {name}")
     try:
-        rows = np.load(io.BytesIO(files.read(path, LARGEST_INPUT)), allow_pickle=False)
+        rows = np.load(io.BytesIO(packs.read(path, LARGEST_INPUT)), allow_pickle=False)
     except Exception as wrong:  # decoders have errors of many kinds
         raise ByzantiumError(f"{path} cannot be read: {records.why(wrong)}") from wrong
     if rows.ndim != 2 or len(rows) != job.n or rows.dtype != np.float64:

@@ -1,7 +1,8 @@
-"""Reading the files of a folder of results, and checking them: what is wrong is an error.
+"""Reading the records of a job, and checking them: what is wrong is an error of one sentence.
 
-A folder may be damaged, or come from a stranger. What passes here is used by tables, figures and
-the page without a further check.
+Records may be damaged, or come from anybody. What passes here is used by tables, figures and the
+page without a further check. `packs` reads the same records from another file, and checks them
+with the same functions.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import re
 import reprlib
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,95 +61,124 @@ def read(path: Path) -> dict[str, Any]:
     ...     read(path)
     {'rule': 'Krum()'}
     """
-    with _reading(path):
-        return _mapping(_parsed(path, files.read(path, LARGEST_SWEEP, pipe=True).decode()))
+    with reading(path):
+        return mapping(_parsed(path, files.read(path, LARGEST_SWEEP, pipe=True).decode()))
 
 
 def configuration(path: Path) -> dict[str, Any]:
     """The names and values of a job."""
-    with _reading(path):
+    with reading(path):
         text = _text(path)
-        if len(text) > LONGEST_CONFIGURATION:  # which could take hours to read
-            raise ByzantiumError(f"it has {len(text)} characters, more than any job")
+        check_length(text)
         return tomllib.loads(text)
+
+
+def check_length(text: str) -> None:
+    """Raise an error where a configuration, as TOML, is longer than that of any job."""
+    if len(text) > LONGEST_CONFIGURATION:  # which could take hours to read
+        raise ByzantiumError(f"it has {len(text)} characters, more than any job")
 
 
 def summary(path: Path, measure: str, declared: Kinds) -> dict[str, Any] | None:
     """The summary of a finished job, checked; None if there is no such file.
 
     - `path`: the file.
+    - `measure`, `declared`: see `check_summary`.
+    """
+    with reading(path):
+        try:
+            values = _parsed(path, _text(path))
+        except FileNotFoundError:
+            return None
+        return check_summary(values, measure, declared)
+
+
+def check_summary(values: Any, measure: str, declared: Kinds) -> dict[str, Any]:
+    """The summary of a finished job, checked.
+
+    - `values`: the summary.
     - `measure`: what a completed job must have, such as "accuracy"; for regression, a loss is
       accepted instead.
     - `declared`: the kinds of its values, by name.
     """
-    with _reading(path):
-        try:
-            values = _mapping(_parsed(path, _text(path)))
-        except FileNotFoundError:
-            return None
-        status = outcome(values.get("status")).status
-        for name, kind in declared.items():
-            if name in values and not kind(values[name]):
-                raise ByzantiumError(f"its {name} is {reprlib.repr(values[name])}")
-        measured = values.get(measure)
-        instead = measure == "accuracy" and values.get("loss") is not None
-        if status == "completed" and measured is None and not instead:
-            raise ByzantiumError(f"it {status} and has no {measure}")
-        if status != "completed" and measured is not None:
-            raise ByzantiumError(f"it {status} and has the {measure} {reprlib.repr(measured)}")
-        return values
+    values = mapping(values)
+    status = outcome(values.get("status")).status
+    for name, kind in declared.items():
+        if name in values and not kind(values[name]):
+            raise ByzantiumError(f"its {name} is {reprlib.repr(values[name])}")
+    measured = values.get(measure)
+    instead = measure == "accuracy" and values.get("loss") is not None
+    if status == "completed" and measured is None and not instead:
+        raise ByzantiumError(f"it {status} and has no {measure}")
+    if status != "completed" and measured is not None:
+        raise ByzantiumError(f"it {status} and has the {measure} {reprlib.repr(measured)}")
+    return values
 
 
 def failure(path: Path) -> str | None:
     """Why the last attempt at a job failed; None if there is no such file."""
-    with _reading(path):
+    with reading(path):
         try:
-            reason = _mapping(_parsed(path, _text(path))).get("reason")
+            return check_failure(_text(path))
         except FileNotFoundError:
             return None
-        if not kinds.text(reason, LONGEST_SENTENCE + len(CUT)):
-            raise ByzantiumError(f"its reason is {reprlib.repr(reason)}")
-        return str(reason)
+
+
+def check_failure(text: str) -> str:
+    """Why an attempt at a job failed, checked; `text` is the JSON that says it."""
+    reason = mapping(json.loads(text)).get("reason")
+    if not kinds.text(reason, LONGEST_SENTENCE + len(CUT)):
+        raise ByzantiumError(f"its reason is {reprlib.repr(reason)}")
+    return str(reason)
 
 
 def metrics(path: Path, workers: int | None, declared: Kinds) -> list[Metrics]:
     """The metrics of a job, checked: a mapping for each evaluation; empty if there is no such file.
 
     - `path`: the file.
+    - `workers`, `declared`: see `check_metrics`.
+    """
+    with reading(path):
+        return check_metrics(_lines(path), workers, declared)
+
+
+def check_metrics(lines: Iterable[Any], workers: int | None, declared: Kinds) -> list[Metrics]:
+    """The metrics of a job, checked.
+
+    - `lines`: a mapping for each evaluation; each is checked before the next is read.
     - `workers`: how many workers there are, each of whom may have a weight. If it is None, all
       lines must agree on it.
     - `declared`: the kinds of its metrics, by name. One that is not among them, of a plugin that is
       not loaded, is in all lines of the kind that it is in the first.
     """
-    with _reading(path):
-        found, last, others = list[Metrics](), 0, dict[str, Kind]()
-        for k, line in enumerate(_lines(path), 1):  # one at a time, so that nothing else is held
-            at: Any = line.get("round")
-            if not kinds.whole(at) or at <= last:
-                raise ByzantiumError(f"line {k} has the round {reprlib.repr(at)}")
-            last = at
-            if workers is None and isinstance(line.get("weights"), list):
-                workers = len(line["weights"])
-            for name, value in line.items():
-                if not kinds.text(name):
-                    raise ByzantiumError(f"line {k} has a metric named {reprlib.repr(name)}")
-                kind = declared.get(name) or others.setdefault(name, kinds.of_unknown(value))
-                odd = kind is kinds.shares and isinstance(value, list) and len(value) != workers
-                if odd or not kind(value):
-                    raise ByzantiumError(f"line {k} has the {name[:40]} {reprlib.repr(value)}")
-            found.append(line)
-        return found
+    checked, last, others = list[Metrics](), 0, dict[str, Kind]()
+    for k, line in enumerate(map(mapping, lines), 1):
+        at: Any = line.get("round")
+        if not kinds.whole(at) or at <= last:
+            raise ByzantiumError(f"line {k} has the round {reprlib.repr(at)}")
+        last = at
+        if workers is None and isinstance(line.get("weights"), list):
+            workers = len(line["weights"])
+        for name, value in line.items():
+            if not kinds.text(name):
+                raise ByzantiumError(f"line {k} has a metric named {reprlib.repr(name)}")
+            kind = declared.get(name) or others.setdefault(name, kinds.of_unknown(value))
+            odd = kind is kinds.shares and isinstance(value, list) and len(value) != workers
+            if odd or not kind(value):
+                raise ByzantiumError(f"line {k} has the {name[:40]} {reprlib.repr(value)}")
+        checked.append(line)
+    return checked
 
 
 def lines(path: Path) -> list[Metrics]:
     """The whole lines of a file that may be growing; a torn last one is left out."""
-    with _reading(path):
+    with reading(path):
         return list(_lines(path))
 
 
 def entries(path: Path) -> list[Any]:
     """What is listed in a JSON file; empty if there is none."""
-    with _reading(path):
+    with reading(path):
         try:
             values = _parsed(path, _text(path))
         except FileNotFoundError:
@@ -160,7 +190,7 @@ def entries(path: Path) -> list[Any]:
 
 def seconds(path: Path) -> float:
     """What is written in a file as one number; 0 if there is none."""
-    with _reading(path):
+    with reading(path):
         try:
             value = float(_text(path))
         except FileNotFoundError:
@@ -174,8 +204,11 @@ def seconds(path: Path) -> float:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Whatever is wrong with a file is a sentence about it; one that is not there is not wrong."""
+def reading(path: Path | str) -> Iterator[None]:
+    """A context in which every error but that of a missing file becomes a sentence about a file.
+
+    - `path`: the file, or what else is being read.
+    """
     try:
         yield
     except FileNotFoundError:
@@ -214,7 +247,8 @@ def _parsed(path: Path, text: str) -> Any:
     return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def mapping(value: Any) -> dict[str, Any]:
+    """The value, if it holds names and values; raises an error otherwise."""
     if not isinstance(value, dict):
         raise ByzantiumError(f"it must hold names and values, not {type_name(value)}")
     return value
@@ -223,4 +257,4 @@ def _mapping(value: Any) -> dict[str, Any]:
 def _lines(path: Path) -> Iterator[Metrics]:
     with suppress(FileNotFoundError):
         for line in files.read_lines(path, LARGEST_METRICS, LONGEST_LINE):
-            yield _mapping(json.loads(line))
+            yield mapping(json.loads(line))

@@ -1,9 +1,10 @@
-"""Results on disk: one folder a job, named by the job's identity."""
+"""Results on disk: of each job a folder, named by its identity, or a line of a pack."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from byzantium.runs.certification import Certification
 from byzantium.runs.federation import Federation
 from byzantium.runs.job import CONFIGURATION, FAILURE, NUMERICS, Job, finished, measured
 from byzantium.runs.mimicry import Mimicry
+from byzantium.runs.packs import Packs, Record
 from byzantium.runs.records import Metrics
 from byzantium.runs.run import Run
 
@@ -34,7 +36,7 @@ class Result:
     """What is on disk of a job: how far it is, and what it measured.
 
     - `job`: the job.
-    - `folder`: its folder.
+    - `folder`: its folder; where `pack` names a file, it need not exist.
     - `status`: "missing" (nothing is there), "unfinished", "running" (another process works on it),
       "failed", "completed", "diverged", or "damaged" (its files cannot be read).
     - `metrics`: what was measured: a mapping from names to values for each evaluation.
@@ -42,6 +44,7 @@ class Result:
       all others.
     - `round`: in which round it diverged; None if it did not.
     - `reason`: why it failed or is damaged, in one sentence.
+    - `pack`: the pack that holds it; None if it is in its folder.
 
     >>> from byzantium.runs import Run
     >>> Result(Run(), Path("results"), "completed", [], {"accuracy": 91.5}).accuracy
@@ -55,6 +58,7 @@ class Result:
     summary: dict[str, Any]
     round: int | None = None
     reason: str = ""
+    pack: Path | None = None
 
     @property
     def done(self) -> bool:
@@ -87,6 +91,9 @@ class Result:
 class Store:
     """A folder of results, in which every job has a folder of its own, named by its identity.
 
+    Files beside the folders that end in .jsonl are packs, which `byzantium pack` makes: each line
+    of them stands for a folder. A job that has both is read from its folder.
+
     Iterate over it for all results that are there. Looking takes no lock and writes nothing.
 
     - `root`: the folder; it need not exist yet.
@@ -109,7 +116,63 @@ class Store:
 
     def result(self, job: Job) -> Result:
         """What is on disk of a job; raises an error where its files cannot be read."""
+        return self._result(job, self._packs())
+
+    def results(self, jobs: Iterable[Job]) -> list[Result]:
+        """What is on disk of each of some jobs.
+
+        Where files cannot be read, the log says so, and the status is "damaged".
+        """
+        packs, results = self._packs(), list[Result]()
+        for job in jobs:
+            try:
+                results.append(self._result(job, packs))
+            except ValueError as error:
+                folder = self.folder(job)
+                self.pass_over(str(folder), error)
+                results.append(Result(job, folder, "damaged", [], {}, reason=records.why(error)))
+        return results
+
+    def __iter__(self) -> Iterator[Result]:
+        """All results in the order of their identities; the log names those that are damaged."""
+        packs = self._packs()
+        places = self.root.iterdir() if self.root.exists() else ()
+        folders = {place.name for place in places if re.fullmatch(r"[0-9a-f]{16}", place.name)}
+        for identity in sorted(folders.union(packs)):
+            folder = self.root / identity
+            what = str(folder)
+            try:
+                if identity in folders and (_is_there(folder) or identity not in packs):
+                    result = self._result(job_in(folder), packs)
+                else:
+                    record = packs[identity]
+                    what = f"line {record.number} of {record.pack}"
+                    job = _checked(job_of(record.configuration()), identity)
+                    result = self._packed(job, record)
+            except FileNotFoundError:
+                # A process that has just begun to work there has not written it yet.
+                if not is_locked(folder):
+                    self.pass_over(str(folder), ByzantiumError(f"it has no {CONFIGURATION}"))
+            except Exception as error:  # whatever it is that the file of somebody else causes
+                self.pass_over(what, error)
+            else:
+                yield result
+
+    def _packs(self) -> Packs:
+        return Packs(self.root, self.pass_over)
+
+    def _result(self, job: Job, packs: Packs) -> Result:
         folder = self.folder(job)
+        if there := _is_there(folder):
+            result = self._in_folder(job, folder)
+            if _is_there(folder):
+                return result
+            packs = self._packs()  # somebody has just packed it
+        if job.identity in packs:
+            return self._packed(job, packs[job.identity])
+        return result if there else self._in_folder(job, folder)
+
+    def _in_folder(self, job: Job, folder: Path) -> Result:
         # This is asked before anything is read: a job that another process finishes meanwhile would
         # otherwise seem to be left unfinished.
         working = is_locked(folder)
@@ -121,44 +184,21 @@ class Store:
         reason = None if working else records.failure(folder / FAILURE)
         if reason is not None:
             return Result(job, folder, "failed", metrics, {}, reason=reason)
-        if not (folder / CONFIGURATION).exists():
-            status = "missing"
-        else:
-            status = "running" if working else "unfinished"
+        status = "missing" if not _is_there(folder) else "running" if working else "unfinished"
         return Result(job, folder, status, metrics, {})
 
-    def results(self, jobs: Iterable[Job]) -> list[Result]:
-        """What is on disk of each of some jobs.
-
-        Where files cannot be read, the log says so, and the status is "damaged".
-        """
-        return [self._result(job) for job in jobs]
-
-    def _result(self, job: Job) -> Result:
-        try:
-            return self.result(job)
-        except ValueError as error:
-            self.pass_over(str(self.folder(job)), error)
-            return Result(job, self.folder(job), "damaged", [], {}, reason=records.why(error))
-
-    def __iter__(self) -> Iterator[Result]:
-        """All results in the order of their folders; the log names those that cannot be read."""
-        places = self.root.iterdir() if self.root.exists() else ()
-        for folder in sorted(places):
-            if not re.fullmatch(r"[0-9a-f]{16}", folder.name):
-                continue
-            try:
-                job = job_of(records.configuration(folder / CONFIGURATION))
-                _check_identity(job, folder.name)
-                result = self.result(job)
-            except FileNotFoundError:
-                # A process that has just begun to work there has not written it yet.
-                if not is_locked(folder):
-                    self.pass_over(str(folder), ByzantiumError(f"it has no {CONFIGURATION}"))
-            except Exception as error:  # whatever it is that a stranger made it trip over
-                self.pass_over(str(folder), error)
-            else:
-                yield result
+    def _packed(self, job: Job, record: Record) -> Result:
+        folder, pack = self.folder(job), record.pack
+        summary = record.summary(job.measure, job.in_summary)
+        metrics = record.metrics(job.workers, job.in_metrics)
+        if summary is not None:
+            status, at = records.outcome(summary["status"])
+            return Result(job, folder, status, metrics, summary, at, pack=pack)
+        if is_locked(folder):
+            return Result(job, folder, "running", metrics, {}, pack=pack)
+        reason = record.failure()
+        status = "unfinished" if reason is None else "failed"
+        return Result(job, folder, status, metrics, {}, reason=reason or "", pack=pack)
 
     def pass_over(self, what: str, error: Exception) -> None:
         """Say in the log, once, what cannot be read; nothing is changed."""
@@ -174,10 +214,20 @@ class Store:
         return table.DataFrame([_row(result) for result in self])
 
 
-def _check_identity(job: Job, identity: str) -> None:
-    """Raise a sentence unless a folder of this name holds the results of the job."""
+def _is_there(folder: Path) -> bool:
+    """Whether a folder holds a job: its configuration is written first, and removed first."""
+    return os.path.exists(folder / CONFIGURATION)
+
+
+def job_in(folder: Path) -> Job:
+    """The job whose results a folder holds; raises an error where its name is of another job."""
+    return _checked(job_of(records.configuration(folder / CONFIGURATION)), folder.name)
+
+
+def _checked(job: Job, identity: str) -> Job:
+    """The job, if it has this identity; raises an error otherwise."""
     if job.identity == identity:
-        return
+        return job
     for older in range(NUMERICS):
         if job.identity_in(older) == identity:
             raise ByzantiumError(
