@@ -81,8 +81,8 @@ class Tuned(Attack):
 
         strengths = (*GRID, *(-strength for strength in GRID)) if self.both else GRID
         distances = {strength: distance(strength) for strength in strengths}
-        size = abs(max(distances, key=distances.__getitem__))
-        for step in (size / 4, size / 8, size / 16):
+        farthest = max(distances, key=distances.__getitem__)
+        for step in (abs(farthest) / 4, abs(farthest) / 8, abs(farthest) / 16):
             best = max(distances, key=distances.__getitem__)
             for strength in (max(best - step, -GRID[-1]), min(best + step, GRID[-1])):
                 if strength not in distances:
