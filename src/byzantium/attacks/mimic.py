@@ -34,7 +34,7 @@ class Mimic(Attack):
 
     - `warmup`: how many rounds the warm-up takes, at least 1; None means one epoch. The published
       runs used 1.
-    - `retarget`: whether to choose :math:`i_\star` anew in each round after the warm-up, too.
+    - `retarget`: whether to choose a new :math:`i_\star` in each round after the warm-up, too.
     - `target`: the index of the worker to copy from the beginning; then there is no warm-up. To
       repeat a run whose warm-up found a worker in its first round, name that worker.
 

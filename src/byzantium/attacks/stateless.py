@@ -227,10 +227,7 @@ class _DistanceBounded(Attack):
 
 
 def _squared_distances(rows: Tensor, point: Tensor) -> Tensor:
-    """The squared distance of each row to a point, (n,), in float64.
-
-    It is computed from differences, which are exact where the two are close.
-    """
+    """The squared distance of each row to a point, (n,), in float64, from exact differences."""
     total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     for columns in column_blocks(len(rows), rows.shape[1], torch.float64):
         total += (rows[:, columns].double() - point[columns].double()).square().sum(dim=1)

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 from byzantium import __version__
 from byzantium.core import ByzantiumError, files, import_optional
@@ -184,14 +184,6 @@ class Remote:
 # -- in the driver ------------------------------------------------------------------------------
 
 
-class _Question(NamedTuple):
-    """The arguments of `check_node`."""
-
-    probe: Path
-    reply: Path
-    version: str
-
-
 class _Probe:
     """A file in the folder of results that shows which nodes share this folder."""
 
@@ -211,9 +203,8 @@ class _Probe:
         for path in self.path.parent.glob(f"{self.path.name}*"):
             path.unlink(missing_ok=True)
 
-    def question(self) -> _Question:
-        reply = self.path.with_name(f"{self.path.name}-{secrets.token_hex(8)}")
-        return _Question(self.path, reply, __version__)
+    def new_reply(self) -> Path:
+        return self.path.with_name(f"{self.path.name}-{secrets.token_hex(8)}")
 
     def check_reply(self, node: str, reply: Path, trouble: str) -> None:
         """Raise an error if a node has trouble, or the driver does not see its reply file."""
@@ -235,9 +226,8 @@ class _Probe:
         for node in ray.nodes():
             if node["Alive"] and node["Resources"].get("CPU"):
                 on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-                question = self.question()
-                answer = task.options(scheduling_strategy=on_node).remote(*question)
-                calls.append((node, question.reply, answer))
+                reply, remote = self.new_reply(), task.options(scheduling_strategy=on_node).remote
+                calls.append((node, reply, remote(self.path, reply, __version__)))
         for node, reply, answer in calls:
             try:
                 trouble = ray.get(answer, timeout=REPLY_TIMEOUT)
@@ -255,8 +245,8 @@ class _RemoteWorker(Worker):
     """
 
     def __init__(self, actor: Any, probe: _Probe) -> None:
-        self.actor, self.ready, question = actor, False, probe.question()
-        self.reply, self.call = question.reply, self.actor.check_node.remote(*question)
+        self.actor, self.ready, self.reply = actor, False, probe.new_reply()
+        self.call = self.actor.check_node.remote(probe.path, self.reply, __version__)
 
     def send(self, job: Job) -> None:
         self.actor.perform.remote(job)

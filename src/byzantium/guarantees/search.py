@@ -87,10 +87,6 @@ class Trial:
         )
         self._seeds = _draw_seeds(draws if self.random else 1, seed)
 
-    @property
-    def draws(self) -> int:
-        return len(self._seeds)
-
     def with_draws(self, draws: int, seed: int) -> Trial:
         """The same trial with other draws; they matter only with random mixings."""
         other = copy.copy(self)
@@ -141,7 +137,7 @@ class Trial:
         b, n, d = inputs.shape
         beside = np.ascontiguousarray(inputs.transpose(1, 0, 2).reshape(n, b * d))
         outs = np.array([self._call_rule(beside, seed) for seed in self._seeds])
-        results = outs.reshape(self.draws, b, d).transpose(1, 0, 2)
+        results = outs.reshape(len(outs), b, d).transpose(1, 0, 2)
         return [kappas(rows, out, self.f).mean() for rows, out in zip(inputs, results, strict=True)]
 
     def kappas_by_draw(self, rows: Array) -> Array:

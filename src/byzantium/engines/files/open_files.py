@@ -28,6 +28,7 @@ LOCAL_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 MAX_OPEN = 4096
 
 Bytes = NDArray[np.uint8]
+Identity = tuple[int, int]
 # Descriptors that are not in use, by the number of their file, the least recently used first. Each
 # access is a single call, which is atomic for other threads.
 _idle_descriptors: OrderedDict[int, int] = OrderedDict()
@@ -166,7 +167,7 @@ def _state(status: os.stat_result) -> tuple[int, ...]:
     return (*identity(status), status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def identity(status: os.stat_result) -> tuple[int, int]:
+def identity(status: os.stat_result) -> Identity:
     """The device and inode of a file, which distinguish it from all others."""
     return status.st_dev, status.st_ino
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from byzantium.engines.files.open_files import (
     Bytes,
+    Identity,
     OpenFile,
     UnreadableError,
     convert_errors,
@@ -125,10 +126,7 @@ class Checkpoint:
     """
 
     def __init__(
-        self,
-        path: Path,
-        max_header: int = MAX_HEADER,
-        identities: set[tuple[int, int]] | None = None,
+        self, path: Path, max_header: int = MAX_HEADER, identities: set[Identity] | None = None
     ) -> None:
         self.entries: dict[str, Entry] = {}
         self.files: list[OpenFile] = []
@@ -299,10 +297,7 @@ def _entry(name: str, item: Any, start: int, file: OpenFile) -> Entry:
 
 
 def _are_counts(values: Any, size: int) -> bool:
-    """Whether these are integers that a file of this size can have.
-
-    A dimension may be larger than the file if another one is 0.
-    """
+    """Whether these are integers that a file of this size can have, up to 2^31 beside a 0."""
     return isinstance(values, list) and all(
         type(value) is int and 0 <= value <= max(size, 1 << 31) for value in values
     )

@@ -22,7 +22,7 @@ from torch import Tensor
 from byzantium._kernels.threads import parallel_map
 from byzantium._kernels.torch_passes import column_blocks
 from byzantium.core import ArgumentTypeError, ByzantiumError, cached_property, files, type_name
-from byzantium.engines.files.open_files import UnreadableError, identity, printable, quote
+from byzantium.engines.files.open_files import Identity, UnreadableError, identity, printable, quote
 from byzantium.engines.files.safetensors import (
     MAX_HEADER,
     PICKLE_SUFFIXES,
@@ -91,7 +91,7 @@ class Files(Source):
         self.names = _names(self.paths)
         self.watch: Callable[[int], None] = lambda done: None
         self.unreadable: dict[int, str] = {}
-        self.identities: set[tuple[int, int]] = set()
+        self.identities: set[Identity] = set()
         for path in self.paths:
             with suppress(OSError, ValueError):
                 self.identities.add(identity(path.stat()))
@@ -346,7 +346,7 @@ def check_output(source: Files, path: Path) -> None:
         raise ByzantiumError(f"{path} is one of the files that are read, and is not overwritten")
 
 
-def _open_base(base: Path, identities: set[tuple[int, int]]) -> Checkpoint:
+def _open_base(base: Path, identities: set[Identity]) -> Checkpoint:
     try:
         return Checkpoint(base, identities=identities)
     except UnreadableError as error:

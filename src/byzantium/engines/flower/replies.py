@@ -115,7 +115,7 @@ def _array_view(key: str, array: Array, model: NDArray[Any] | None = None) -> ND
         raise UnusableReply(f"has the dtype {dtype} instead of {model.dtype} at {key!r}")
     if len(data) - end != math.prod(shape) * dtype.itemsize:
         raise UnusableReply(
-            f"has a header that lies at {key!r}: the shape {shape} of {dtype} takes "
+            f"has a false header at {key!r}: the shape {shape} of {dtype} takes "
             f"{math.prod(shape) * dtype.itemsize} bytes, and there are {len(data) - end}"
         )
     numbers = np.frombuffer(data, dtype, offset=end) if len(data) > end else np.empty(0, dtype)
