@@ -31,7 +31,7 @@ docs: $(READY)  ## the documentation as a site: docs/_build/index.html
 	@echo 'docs/_build/index.html'
 
 # Ray listens on all addresses: the rehearsal has a network of its own, for which root is needed.
-rehearse: $(READY)  ## strategies of Flower and ours with hostile clients: who survives
+rehearse: $(READY)  ## strategies of Flower and ours with Byzantine clients: a table
 	unshare -n -p -f --kill-child --mount-proc bash -c 'ip link set lo up && "$$@"' -- \
 	$(CURDIR)/$(BIN)/python examples/flower/launch.py rehearsal --nodes 8
 

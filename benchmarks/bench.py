@@ -1,7 +1,7 @@
 """The benchmark of byzantium: every rule against the floor, straightforward torch and byzfl.
 
-Prints tables, and writes bench.json, bench.png, growth.png and measured.md into the folder given by
---out, each section as soon as it is measured. `--out docs` renews the page of the documentation.
+Prints tables, and writes bench.json, bench.png, growth.png and measured.md into the folder of
+--out, each section as soon as it is measured. `--out docs` updates the page of the documentation.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 N, D = 25, 1_199_882
 HUGE_N = 1000
-BUSY = 0.5  # load average from which figures are not to be trusted
+BUSY = 0.5  # load average from which figures are unreliable
 Measure = Callable[[sections.Run], Section]
 SECTIONS = (
     "rules",
@@ -42,7 +42,7 @@ SECTIONS = (
     "training",
     "distributed",
 )
-QUIET = 10.0  # seconds between lines about progress, where there is no terminal
+INTERVAL = 10.0  # seconds between lines about progress, where there is no terminal
 
 
 def options() -> argparse.Namespace:
@@ -54,7 +54,7 @@ def options() -> argparse.Namespace:
         "--minutes",
         type=float,
         default=18,
-        help="after this long, what can be is left out, and rivals after a third of it (18)",
+        help="after this time optional parts are omitted, and rivals after a third of it (18)",
     )
     parser.add_argument("--out", type=Path, default=Path(".bench"), help="output folder (.bench)")
     parser.add_argument(
@@ -73,131 +73,131 @@ def options() -> argparse.Namespace:
     parser.add_argument(
         "--huge", action="store_true", help=f"also weightings on {HUGE_N} rows (d = {D}: 4.8 GB)"
     )
-    chosen = parser.parse_args()
-    chosen.n = chosen.n or N
-    chosen.d = chosen.d or (100_000 if chosen.quick else D)
-    chosen.repeats = chosen.repeats or (3 if chosen.quick else 11)
-    if chosen.sections != ["training"] and not entries(chosen.n, chosen.only):
-        parser.error(f"no rule matches {chosen.only!r}")
-    return chosen
+    arguments = parser.parse_args()
+    arguments.n = arguments.n or N
+    arguments.d = arguments.d or (100_000 if arguments.quick else D)
+    arguments.repeats = arguments.repeats or (3 if arguments.quick else 11)
+    if arguments.sections != ["training"] and not entries(arguments.n, arguments.only):
+        parser.error(f"no rule matches {arguments.only!r}")
+    return arguments
 
 
-def plan(chosen: argparse.Namespace) -> dict[str, tuple[Measure, int]]:
+def plan(arguments: argparse.Namespace) -> dict[str, tuple[Measure, int]]:
     """Each section to run and the number of its steps on the progress bar."""
-    mine, repeats = len(entries(chosen.n, chosen.only)), chosen.repeats
+    count, repeats = len(entries(arguments.n, arguments.only)), arguments.repeats
     by_coordinate = [
-        e for n, _ in sections.COORDINATES for e in sections.by_coordinate(n, chosen.only)
+        e for n, _ in sections.COORDINATES for e in sections.by_coordinate(n, arguments.only)
     ]
-    known: dict[str, tuple[Measure, int]] = {
-        "rules": (sections.rules, mine * repeats),
+    plans: dict[str, tuple[Measure, int]] = {
+        "rules": (sections.rules, count * repeats),
         "coordinates": (sections.coordinates, len(by_coordinate) * repeats),
         "explain": (
-            sections.explained,
-            len(sections.by_coordinate(chosen.n, chosen.only)) * repeats,
+            sections.explain,
+            len(sections.by_coordinate(arguments.n, arguments.only)) * repeats,
         ),
         "after": (sections.after_torch, 2 * len(sections.AFTER) * repeats),
         "sizes": (sections.sizes, 2 * repeats),
         "offset": (sections.offset, 6 * repeats),
         "attack": (sections.under_attack, 3 * repeats),
         "first": (sections.first_call, sections.FIRST_CALLS),
-        "memory": (lambda run: sections.peaks(run, run.n), mine + 1),
+        "memory": (lambda run: sections.peaks(run, run.n), count + 1),
         "growth": (growth.growth, growth.STEPS),
         "training": (training.training, training.STEPS),
         "distributed": (distributed.all_reduce, distributed.STEPS),
     }
-    planned = {key: known[key] for key in SECTIONS if key in chosen.sections}
-    if chosen.huge:
-        planned["huge"] = (lambda run: sections.peaks(run, HUGE_N, huge=True), mine)
-    return planned
+    plans = {key: plans[key] for key in SECTIONS if key in arguments.sections}
+    if arguments.huge:
+        plans["huge"] = (lambda run: sections.peaks(run, HUGE_N, huge=True), count)
+    return plans
 
 
-def why_not(key: str, chosen: argparse.Namespace) -> str | None:
-    """One sentence if this machine cannot run a section."""
+def obstacle(key: str, arguments: argparse.Namespace) -> str | None:
+    """The reason why this machine cannot run a section; None if it can."""
     if key in ("memory", "huge") and not Path("/proc/self/clear_refs").exists():
-        return f"The section {key} is left out: peak memory can only be measured on Linux."
-    rows = {"sizes": max(sections.SIZES), "huge": HUGE_N}.get(key, 2 * chosen.n)
-    if 4 * rows * chosen.d > 0.7 * sections.physical_memory():
-        return f"The section {key} is left out: its matrix does not fit into memory."
+        return f"The section {key} is omitted: peak memory can only be measured on Linux."
+    rows = {"sizes": max(sections.SIZES), "huge": HUGE_N}.get(key, 2 * arguments.n)
+    if 4 * rows * arguments.d > 0.7 * sections.physical_memory():
+        return f"The section {key} is omitted: its matrix does not fit into memory."
     return None
 
 
 @contextmanager
 def progress(status: Console, steps: int, started: float) -> Iterator[Callable[[str], None]]:
-    """What is to be told of each step: a bar on a terminal; elsewhere a line now and then."""
+    """A function to call at each step: it moves a bar on a terminal; elsewhere it prints lines."""
     if status.is_terminal:
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
         with Progress(*columns, console=status, transient=True) as bar:
             task = bar.add_task("", total=steps)
             yield lambda text: bar.update(task, advance=1, description=text)
         return
-    done, told = 0, 0.0
+    done, last = 0, 0.0
 
-    def tell(text: str) -> None:
-        nonlocal done, told
+    def print_step(text: str) -> None:
+        nonlocal done, last
         done += 1
-        if monotonic() - told >= QUIET:
-            told = monotonic()
-            minutes, seconds = divmod(int(told - started), 60)
+        if monotonic() - last >= INTERVAL:
+            last = monotonic()
+            minutes, seconds = divmod(int(last - started), 60)
             line = f"{minutes:2d}:{seconds:02d}  step {done} of {steps}: {text}"
             status.print(line, soft_wrap=True)
             status.file.flush()
 
-    yield tell
+    yield print_step
 
 
 def main() -> None:
-    chosen, started = options(), monotonic()
-    # Under some of what is timed the rules say something with each call.
+    arguments, started = options(), monotonic()
+    # Some of the timed calls log a line each.
     logging.getLogger("byzantium").setLevel(logging.ERROR)
     output, status = Console(markup=False), Console(stderr=True, markup=False)
     if not output.is_terminal:
         output.width = 160
-    chosen.out.mkdir(parents=True, exist_ok=True)
+    arguments.out.mkdir(parents=True, exist_ok=True)
     load = os.getloadavg()[0]
     status.print(report.processor())
     if load > BUSY:
         status.print(f"The machine is busy (load {load:.1f}): the figures will be rough.")
     byzfl = None
-    if not chosen.skip_byzfl and "rules" in chosen.sections:
+    if not arguments.skip_byzfl and "rules" in arguments.sections:
         try:
             byzfl = byzfl_bridge.load(Path(".bench/byzfl"))
         except byzfl_bridge.ByzflMissingError as missing:
             status.print(str(missing))
-    planned, done = plan(chosen), []
-    for key in list(planned):
-        if reason := why_not(key, chosen):
+    plans, done = plan(arguments), []
+    for key in list(plans):
+        if reason := obstacle(key, arguments):
             status.print(reason)
-            del planned[key]
+            del plans[key]
 
-    settings = {key: getattr(chosen, key) for key in ("n", "d", "repeats")}
+    settings = {key: getattr(arguments, key) for key in ("n", "d", "repeats")}
     settings |= {"byzfl": byzfl is not None, "load before": load}
-    steps = sum(number for _, number in planned.values())
+    steps = sum(number for _, number in plans.values())
     with progress(status, steps, started) as step:
         run = sections.Run(
-            n=chosen.n,
-            d=chosen.d,
-            repeats=chosen.repeats,
-            only=chosen.only,
-            sizes=sections.SIZES[:2] if chosen.quick else sections.SIZES,
+            n=arguments.n,
+            d=arguments.d,
+            repeats=arguments.repeats,
+            only=arguments.only,
+            sizes=sections.SIZES[:2] if arguments.quick else sections.SIZES,
             byzfl=byzfl,
-            deadline=started + 20 * chosen.minutes,
-            end=started + 60 * chosen.minutes,
+            deadline=started + 20 * arguments.minutes,
+            end=started + 60 * arguments.minutes,
             step=step,
             say=status.print,
         )
-        for measure, _ in planned.values():
+        for measure, _ in plans.values():
             section = measure(run)
             if section.results:
                 done.append(section)
                 report.show(output, section)
-                report.write_json(chosen.out / "bench.json", settings, done)
+                report.write_json(arguments.out / "bench.json", settings, done)
                 if plot := report.PLOTS.get(section.key):
-                    status.print(plot(chosen.out, section))
+                    status.print(plot(arguments.out, section))
 
     output.print(report.goal_table(done))
-    if (chosen.n, chosen.d) != (N, D):
+    if (arguments.n, arguments.d) != (N, D):
         status.print(f"The goals are meant for n = {N}, d = {D}; this was another matrix.")
-    status.print(f"Written: {chosen.out / 'bench.json'}, {page.written(chosen.out)}")
+    status.print(f"Written: {arguments.out / 'bench.json'}, {page.write(arguments.out)}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Brings the aggregators of byzfl 0.0.11 in as a contestant, without making it a dependency.
+"""Loads the aggregators of byzfl 0.0.11 as a contestant, without making it a dependency.
 
-The package goes into a folder of the bench's own, without its dependencies. Only the submodule
+The package is installed into a folder of the bench, without its dependencies. Only the submodule
 `byzfl.aggregators` is imported: its parent would import torchvision and seaborn. That submodule
-needs scipy for NumPy input alone, so an empty stand-in does where scipy is missing.
+needs scipy only for NumPy input, so an empty module replaces scipy where it is missing.
 """
 
 import importlib
@@ -31,10 +31,10 @@ def load(folder: Path) -> ModuleType:
     parent.__path__ = [str(package)]
     sys.modules["byzfl"] = parent
     try:
-        with _scipy_or_stand_in():
+        with _scipy_or_empty_module():
             return importlib.import_module("byzfl.aggregators")
     except ImportError as error:
-        raise ByzflMissingError(f"byzfl is left out: it does not import ({error}).") from error
+        raise ByzflMissingError(f"byzfl is omitted: it does not import ({error}).") from error
 
 
 def _install(folder: Path) -> None:
@@ -43,18 +43,18 @@ def _install(folder: Path) -> None:
     elif uv := shutil.which("uv"):
         command = [uv, "pip", "install", "--quiet", "--python", sys.executable]
     else:
-        raise ByzflMissingError("byzfl is left out: neither pip nor uv is there to install it.")
+        raise ByzflMissingError("byzfl is omitted: neither pip nor uv is installed.")
     command += ["--no-deps", "--target", str(folder), REQUIREMENT]
     try:
         subprocess.run(command, check=True, capture_output=True, timeout=120)
     except (subprocess.SubprocessError, OSError) as error:
         raise ByzflMissingError(
-            f"byzfl is left out: {REQUIREMENT} could not be installed."
+            f"byzfl is omitted: {REQUIREMENT} could not be installed."
         ) from error
 
 
 @contextmanager
-def _scipy_or_stand_in() -> Iterator[None]:
+def _scipy_or_empty_module() -> Iterator[None]:
     if importlib.util.find_spec("scipy"):
         yield
         return

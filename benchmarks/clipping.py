@@ -26,29 +26,29 @@ NAMES = {
 
 
 def table(folder: str) -> str:
-    """Markdown, of the rules that are done; a run that diverged counts as 10 %: guessing."""
-    found: defaultdict[tuple[str, str, float], list[float]] = defaultdict(list)
+    """A Markdown table of the complete rules; a run that diverged counts as 10 %, like guessing."""
+    accuracies: defaultdict[tuple[str, str, float], list[float]] = defaultdict(list)
     for result in Store(folder):
         run = result.job
         if isinstance(run, Run) and result.done:
             accuracy = 10.0 if result.accuracy is None else result.accuracy
-            found[run.rule, run.attack, run.momentum].append(accuracy)
-    attacks = [attack for attack in NAMES if attack in {attack for _, attack, _ in found}]
-    momenta = sorted({momentum for _, _, momentum in found})
-    seeds = max(map(len, found.values()))
+            accuracies[run.rule, run.attack, run.momentum].append(accuracy)
+    attacks = [attack for attack in NAMES if attack in {attack for _, attack, _ in accuracies}]
+    momenta = sorted({momentum for _, _, momentum in accuracies})
+    seeds = max(map(len, accuracies.values()))
     rules = {
         rule
-        for rule, _, _ in list(found)
-        if all(len(found[rule, attack, m]) == seeds for attack in attacks for m in momenta)
+        for rule, _, _ in list(accuracies)
+        if all(len(accuracies[rule, attack, m]) == seeds for attack in attacks for m in momenta)
     }
     head = " | ".join(NAMES[attack] for attack in attacks)
     lines = [f"| | {head} | worst |", "| --- " * (len(attacks) + 2) + "|"]
     rows = []
     for rule in rules:
-        cells = [[mean(found[rule, attack, m]) for m in momenta] for attack in attacks]
+        cells = [[mean(accuracies[rule, attack, m]) for m in momenta] for attack in attacks]
         worst = min(value for cell in cells for value in cell)
-        shown = [" / ".join(f"{value:.1f}" for value in cell) for cell in cells]
-        rows.append((-worst, f"| `{rule}` | {' | '.join(shown)} | {worst:.1f} |"))
+        texts = [" / ".join(f"{value:.1f}" for value in cell) for cell in cells]
+        rows.append((-worst, f"| `{rule}` | {' | '.join(texts)} | {worst:.1f} |"))
     return "\n".join([*lines, *(row for _, row in sorted(rows))])
 
 

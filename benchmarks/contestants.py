@@ -21,23 +21,23 @@ Step = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Part:
-    """A rule or mixing, made afresh from the number f of bad vectors."""
+    """Functions that make a rule or mixing from the number f of Byzantine vectors."""
 
     ours: Callable[[int], Any]
     plain: Callable[[int], Step]
     byzfl: Callable[[Any, int], Step] | None = None
 
 
-class KeepsCentre:
-    """Centred clipping as one writes it: the result is the next centre."""
+class CenterKeeper:
+    """Straightforward centered clipping: the result is the next center."""
 
     def __init__(self, radius: float) -> None:
         self.radius = radius
-        self.centre: Tensor | None = None
+        self.center: Tensor | None = None
 
     def __call__(self, vectors: list[Tensor]) -> Tensor:
-        self.centre = plain.centered_clipping(vectors, self.radius, self.centre)
-        return self.centre
+        self.center = plain.centered_clipping(vectors, self.radius, self.center)
+        return self.center
 
 
 WEIGHTINGS = {
@@ -50,7 +50,7 @@ WEIGHTINGS = {
     ),
     "clipping": Part(
         lambda f: bz.CenteredClipping(RADIUS),
-        lambda f: KeepsCentre(RADIUS),
+        lambda f: CenterKeeper(RADIUS),
         lambda b, f: b.CenteredClipping(tau=RADIUS),
     ),
     "spectral": Part(
@@ -96,7 +96,7 @@ RANDOM = {"bucketing", "resampling"}
 
 @dataclass(frozen=True)
 class Entry:
-    """A rule, perhaps behind a mixing, for n vectors of which f may be bad."""
+    """A rule, perhaps behind a mixing, for n vectors of which f may be Byzantine."""
 
     rule: str
     mixing: str | None
@@ -108,7 +108,7 @@ class Entry:
 
     @property
     def rule_f(self) -> int:
-        """As many bad vectors as the rule can stand, at most f; buckets leave it fewer vectors."""
+        """How many Byzantine vectors the rule is built for: f, or fewer behind buckets."""
         n = (self.n + 1) // 2 if self.mixing == "bucketing" else self.n
         return max(1, min(self.f, (n - 3) // (4 if self.rule == "bulyan" else 2)))
 
@@ -123,7 +123,7 @@ class Entry:
 
     @property
     def floor(self) -> str:
-        """The least work there is: the mean, or one Gram product and one weighted sum."""
+        """The minimal work: the mean, or one Gram product and one weighted sum."""
         plain_mean = self.rule == "mean" and self.mixing is None
         by_coordinate = self.rule in COORDINATE and self.mixing != "nearest"
         return "mean" if plain_mean or by_coordinate else "gram"
@@ -172,7 +172,7 @@ def entries(n: int, only: str = "") -> list[Entry]:
 
 
 def floor_of(kind: str, n: int) -> Callable[[Tensor], Tensor]:
-    """For matrices of n rows."""
+    """The minimal work on matrices of n rows: the mean, or a Gram product and a weighted sum."""
     if kind == "mean":
         return lambda x: x.mean(0)
     weights = torch.full((n,), 1 / n)

@@ -4,27 +4,40 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from model import Figure, Result, Section
 from sections import Run
 
 RANKS = Path(__file__).with_name("ranks.py")
-# Ranks, the dimension, how often the ranks are started, and repeats for each start. What is short
-# waits for luck with two cores; starts differ from beginning to end, and the middle one counts.
+
+
+class Size(NamedTuple):
+    """Ranks, the dimension, how often the ranks are started, and repeats for each start.
+
+    Short calls need many repeats on two cores. Starts differ as a whole; the median one counts.
+    """
+
+    ranks: int
+    d: int
+    starts: int
+    repeats: int
+
+
 SIZES = (
-    (4, 1_000, 1, 60),
-    (4, 1_200_000, 5, 20),
-    (4, 12_000_000, 1, 8),
-    (8, 1_000, 1, 60),
-    (8, 1_200_000, 3, 15),
-    (8, 12_000_000, 1, 8),
+    Size(4, 1_000, 1, 60),
+    Size(4, 1_200_000, 5, 20),
+    Size(4, 12_000_000, 1, 8),
+    Size(8, 1_000, 1, 60),
+    Size(8, 1_200_000, 3, 15),
+    Size(8, 12_000_000, 1, 8),
 )
 LEAST = 10**6  # numbers in a vector from which there are goals
-STEPS = sum(starts * (repeats + 1) for *_, starts, repeats in SIZES)
+STEPS = sum(size.starts * (size.repeats + 1) for size in SIZES)
 
 
 def goals(rule: str, ranks: int, d: int) -> tuple[str | None, str | None]:
-    """None for the smallest vectors, which are there to measure what messages cost."""
+    """The goals of a rule; None for the smallest vectors, which measure the cost of messages."""
     if d < LEAST:
         return None, None
     to_all_reduce = None
@@ -33,8 +46,8 @@ def goals(rule: str, ranks: int, d: int) -> tuple[str | None, str | None]:
     return to_all_reduce, f"reduce gathered {ranks}"
 
 
-def measured(run: Run, ranks: int, d: int, repeats: int) -> dict[str, float]:
-    """The fastest of some repeats, by contestant; nothing where a rank failed."""
+def measure(run: Run, ranks: int, d: int, repeats: int) -> dict[str, float]:
+    """The fastest of some repeats, by contestant; nothing if a rank failed."""
     seconds: dict[str, float] = {}
     command = [sys.executable, str(RANKS), str(ranks), str(d), str(repeats)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -48,12 +61,13 @@ def measured(run: Run, ranks: int, d: int, repeats: int) -> dict[str, float]:
 def all_reduce(run: Run) -> Section:
     results = []
     for ranks, d, starts, repeats in SIZES:
-        found = [measured(run, ranks, d, repeats) for _ in range(starts)]
-        if not all(found):
-            run.say(f"Robust all-reduce on {ranks} ranks is left out: it failed here.")
+        measurements = [measure(run, ranks, d, repeats) for _ in range(starts)]
+        if not all(measurements):
+            run.say(f"Robust all-reduce on {ranks} ranks is omitted: it failed here.")
             continue
-        for rule in [name for name in found[0] if f"{name} gathered" in found[0]]:
-            by_ratio = sorted(found, key=lambda times: times[rule] / times["all_reduce"])
+        names = measurements[0]
+        for rule in [name for name in names if f"{name} gathered" in names]:
+            by_ratio = sorted(measurements, key=lambda times: times[rule] / times["all_reduce"])
             seconds = by_ratio[starts // 2]
             plain, ours, gathered = (
                 seconds[name] for name in ("all_reduce", rule, f"{rule} gathered")

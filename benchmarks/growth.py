@@ -1,8 +1,8 @@
-"""The section about growth: time and memory from small inputs to large ones, beside a model.
+"""The section about growth: time and memory from small inputs to large ones, and a model.
 
-The model says what a rule cannot do without: so many bytes read, products added, and values
-compared. Each has a speed, the highest that was measured: of reading, with the mean; of comparing,
-with the median; of multiplying, with Krum.
+The model is the minimal work of a rule: bytes read, products added, and values compared. Each has a
+speed, the highest that was measured: of reading, with the mean; of comparing, with the median; of
+multiplying, with Krum.
 """
 
 from __future__ import annotations
@@ -26,43 +26,44 @@ import byzantium as bz
 ROWS = (10, 30, 100, 300, 1000)
 COLUMNS = (10**4, 10**5, 10**6, 10**7, 10**8)
 STEPS = 9 * len(ROWS) * len(COLUMNS)  # on the progress bar, if all of them fit
-LARGE = 10**7  # numbers, from which on a call takes as long as its passes
-# Of the memory that the machine has, and, as the model foresees it, of time.
+LARGE = 10**7  # numbers from which a call takes as long as its passes
+# The largest share of the machine's memory, and the most seconds, by the model.
 MOST_MEMORY, MOST_SECONDS = 0.25, 6.0
 ENOUGH = 0.2  # seconds of calls, of which the shortest counts
-# What a core of a laptop does in a second; only to foresee how long a measurement takes.
-GUESSED = {"read": 5e9, "products": 2e10, "comparisons": 1e10}
+# What a core of a laptop does in a second; only to predict how long a measurement takes.
+TYPICAL_SPEEDS = {"read": 5e9, "products": 2e10, "comparisons": 1e10}
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a call cannot do without."""
+    """The minimal work of a call."""
 
     read: float  # bytes
     products: float = 0
     comparisons: float = 0
 
     def seconds(self, speeds: Mapping[str, float]) -> float:
-        """At so many of each in a second. Comparing is part of reading, multiplying comes after."""
+        """The time of this work; comparing is part of reading, multiplying comes after."""
         needs = {kind: getattr(self, kind) / speed for kind, speed in speeds.items()}
         return max(needs.get("read", 0), needs.get("comparisons", 0)) + needs.get("products", 0)
 
 
 def comparators(n: int, first: int, last: int) -> int:
-    """Of the network that brings out these ranks of n."""
+    """The number of comparators of the network that selects these ranks of n."""
     from byzantium._kernels.networks import middle
 
     return len(middle(n, first, last).parts)
 
 
 def weighing(n: int, d: int, rows: int) -> Work:
-    """Read for the norms, for the inner products, and some rows for the result."""
+    """The work of a weighting: norms, inner products, and some rows for the result."""
     return Work(4.0 * (2 * n + rows) * d, products=n * (n + 1) / 2 * d)
 
 
-def sorting(n: int, d: int, kept: int) -> Work:
-    first = (n - kept) // 2
-    return Work(4.0 * n * d, comparisons=float(comparators(n, first, first + kept)) * d)
+def sorting(n: int, d: int, selected: int) -> Work:
+    """The work of a rule by coordinate that selects so many middle values."""
+    first = (n - selected) // 2
+    return Work(4.0 * n * d, comparisons=float(comparators(n, first, first + selected)) * d)
 
 
 def rules(n: int, d: int) -> dict[str, tuple[bz.Aggregator, Work]]:
@@ -96,22 +97,22 @@ def shapes(memory: float) -> Iterator[tuple[int, int]]:
                 yield n, d
 
 
-def measured(seconds: float) -> None:
+def measure(seconds: float) -> None:
     """Print a line for each rule and shape: the shortest of some calls, and the peak memory."""
-    from probe import resident, settle
+    from probe import reset_peak, resident
 
     linux = Path("/proc/self/clear_refs").exists()
     ends = perf_counter() + seconds
-    # Small inputs first, so that what does not fit into the time are the largest ones.
+    # Small inputs first: if the time is too short, the largest ones are omitted.
     for n, d in sorted(shapes(physical_memory()), key=lambda shape: math.prod(shape) * shape[0]):
         torch.manual_seed(0)
         x = torch.randn(n, min(d, 10**6)).repeat(1, max(1, d // 10**6))
         for name, (rule, work) in rules(n, d).items():
-            if work.seconds(GUESSED) > min(MOST_SECONDS, ends - perf_counter()):
+            if work.seconds(TYPICAL_SPEEDS) > min(MOST_SECONDS, ends - perf_counter()):
                 continue
             deepcopy(rule)(x[:, :4096])  # compiles, and starts threads
             call = partial(rule, x, torch.Generator().manual_seed(0))
-            before = settle() if linux else 0
+            before = reset_peak() if linux else 0
             times: list[float] = []
             while sum(times) < ENOUGH:
                 start = perf_counter()
@@ -123,7 +124,7 @@ def measured(seconds: float) -> None:
 
 
 def growth(run: Run) -> Section:
-    """In a process of its own; large blocks go back to the system at once."""
+    """Measure in a separate process; large blocks go back to the system at once."""
     lines = []
     seconds = max(20.0, min(150.0, run.left / 3))
     for line in probe(["growth", f"--seconds={seconds:.0f}"], MALLOC_MMAP_THRESHOLD_="65536"):
@@ -136,14 +137,14 @@ def growth(run: Run) -> Section:
 
     speeds: dict[str, float] = {}
     for kind, name in (("read", "Mean"), ("comparisons", "Median"), ("products", "Krum")):
-        reading = speeds if kind == "products" else {}  # what else takes time, and is known
-        found = [
-            getattr(work(line), kind) / (line["seconds"] - work(line).seconds(reading))
+        others = speeds if kind == "products" else {}  # what else takes time
+        rates = [
+            getattr(work(line), kind) / (line["seconds"] - work(line).seconds(others))
             for line in lines
             if line["name"] == name and line["n"] * line["d"] >= LARGE
         ]
-        if any(speed > 0 for speed in found):
-            speeds[kind] = max(found)
+        if any(rate > 0 for rate in rates):
+            speeds[kind] = max(rates)
     results = []
     for line in sorted(lines, key=lambda line: (line["name"], line["n"], line["d"])):
         done = work(line)
@@ -163,5 +164,5 @@ def growth(run: Run) -> Section:
                 [figure for figure in figures if figure],
             )
         )
-    told = ", ".join(f"{1e-9 * speed:.3g} G {kind}/s" for kind, speed in speeds.items())
-    return Section("growth", f"Growth with n and d; the model: {told}", results)
+    texts = ", ".join(f"{1e-9 * speed:.3g} G {kind}/s" for kind, speed in speeds.items())
+    return Section("growth", f"Growth with n and d; the model: {texts}", results)

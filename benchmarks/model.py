@@ -1,6 +1,8 @@
-"""What the bench measures, and the goals the figures are held against."""
+"""The sections, results and figures of the bench, and the goals of the figures."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -14,17 +16,17 @@ class Goal:
         return value <= self.bound if self.at_most else value >= self.bound
 
     @property
-    def wanted(self) -> str:
+    def requirement(self) -> str:
         return f"{'≤' if self.at_most else '≥'} {self.bound:g} {self.unit}"
 
 
 GOALS = {
     "weighting": Goal(
-        "Krum, geometric median, centred clipping, alone or behind bucketing or "
-        "nearest-neighbour mixing: time over the floor (one `X @ X.T` and one `w @ X`)",
+        "Krum, geometric median, centered clipping, alone or behind bucketing or "
+        "nearest-neighbor mixing: time over the floor (one `X @ X.T` and one `w @ X`)",
         1.2,
     ),
-    "weighting clipping": Goal("Centred clipping behind bucketing: the same", 1.5),
+    "weighting clipping": Goal("Centered clipping behind bucketing: the same", 1.5),
     "offset": Goal("The same where products need float64 (large common offset)", 3),
     "coordinate": Goal("Median, trimmed mean at n = 13 and 25: time over `X.mean(0)`", 1.3),
     "coordinate51": Goal("Median, trimmed mean at n = 51: time over `X.mean(0)`", 2),
@@ -38,11 +40,11 @@ GOALS = {
         "Geometric median (exact): faster than 8 steps in straightforward torch", 3, at_most=False
     ),
     "byzfl order": Goal(
-        "Median, trimmed mean, MeaMed, nearest-neighbour mixing: faster than byzfl",
+        "Median, trimmed mean, MeaMed, nearest-neighbor mixing: faster than byzfl",
         40,
         at_most=False,
     ),
-    "byzfl mean": Goal("Mean, bad rows being rejected: as fast as byzfl's", 0.95, at_most=False),
+    "byzfl mean": Goal("Mean, with rejection of rows: as fast as byzfl's", 0.95, at_most=False),
     "byzfl distance": Goal("Krum, geometric median: faster than byzfl", 6, at_most=False),
     "flop": Goal("Krum at n = 50, 100, 300: time per flop of the Gram product, to n = 25", 2),
     "comparator": Goal("Median at n = 50, 100, 300: time per comparator and column, to n = 25", 2),
@@ -79,7 +81,7 @@ GOALS = {
 
 @dataclass(frozen=True)
 class Figure:
-    """One number made from the measurements, and the key of its goal if it has one."""
+    """One number computed from measurements, and the key of its goal if it has one."""
 
     quantity: str
     value: float
@@ -98,7 +100,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Result:
-    """One row of a section: median seconds by contestant, and the figures made from them."""
+    """One row of a section: median seconds by contestant, and the figures computed from them."""
 
     name: str
     seconds: dict[str, float] = field(default_factory=dict)
@@ -110,3 +112,33 @@ class Section:
     key: str
     title: str
     results: list[Result]
+
+
+class GoalRow(NamedTuple):
+    """A goal: its text, its bound, the best and the worst figure, and whether all meet it."""
+
+    text: str
+    requirement: str
+    measured: str
+    met: bool
+
+
+def goal_rows(sections: Iterable[Section], goals: Mapping[str, Goal]) -> list[GoalRow]:
+    """The goals for which there are figures."""
+    sections, rows = list(sections), []
+    for key, goal in goals.items():
+        figures = sorted(
+            (
+                (figure.value, figure.text, result.name)
+                for section in sections
+                for result in section.results
+                for figure in result.figures
+                if figure.goal == key and section.key != "huge"
+            ),
+            reverse=not goal.at_most,
+        )
+        if figures:
+            (_, best, _), (value, worst, name) = figures[0], figures[-1]
+            measured = worst if len(figures) == 1 else f"{best} to {worst} (`{name}`)"
+            rows.append(GoalRow(goal.text, goal.requirement, measured, goal.met(value)))
+    return rows

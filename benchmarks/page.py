@@ -1,4 +1,4 @@
-"""docs/measured.md, from what the bench has written: every figure, and which goals are met.
+"""The page docs/measured.md, from the bench's results: every figure, and which goals are met.
 
 `python benchmarks/bench.py --out docs` measures and writes it; `python benchmarks/page.py` writes
 it again from docs/bench.json, without measuring.
@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from model import Figure, Goal, Result, Section
+from model import Figure, Goal, Result, Section, goal_rows
 
 HEAD, INTEL = (Path(__file__).with_name(f"measured-{name}.md") for name in ("head", "intel"))
 NOTES = {
@@ -79,35 +79,17 @@ def milliseconds(seconds: float) -> str:
 
 
 def goals(content: dict[str, Any], sections: list[Section]) -> list[str]:
-    """What was wanted, the best and the worst that was measured, and whether that is enough."""
-    lines = [row("", "goal", "measured", "")]
-    lines.append(row("---", "---", "---", "---"))
-    missed = []
-    for key, values in content["goals"].items():
-        goal = Goal(**values)
-        found = sorted(
-            (
-                (figure.value, figure.text, result.name)
-                for section in sections
-                for result in section.results
-                for figure in result.figures
-                if figure.goal == key and section.key != "huge"
-            ),
-            reverse=not goal.at_most,
-        )
-        if not found:
-            continue
-        (_, best, _), (value, worst, name) = found[0], found[-1]
-        measured = worst if len(found) == 1 else f"{best} to {worst} (`{name}`)"
-        lines.append(row(goal.text, goal.wanted, measured, "" if goal.met(value) else "**missed**"))
-        if not goal.met(value):
-            missed.append(goal)
-    count = "All goals are met." if not missed else f"{len(missed)} of them missed."
-    return [*lines, "", count, ""]
+    """The table of goals, and how many are missed."""
+    goals = {key: Goal(**values) for key, values in content["goals"].items()}
+    rows = goal_rows(sections, goals)
+    lines = [row("", "goal", "measured", ""), row("---", "---", "---", "---")]
+    lines += [row(*one[:3], "" if one.met else "**missed**") for one in rows]
+    missed = sum(not one.met for one in rows)
+    return [*lines, "", f"{missed} of them missed." if missed else "All goals are met.", ""]
 
 
-def shown(section: Section) -> list[str]:
-    """One section: a table for each kind of row."""
+def section_tables(section: Section) -> list[str]:
+    """One section: a table for each quantity."""
     if section.key == "growth":
         return growth(section)
     kinds: dict[str, list[Result]] = {}
@@ -121,8 +103,8 @@ def shown(section: Section) -> list[str]:
         rows = []
         for result in results:
             texts = {figure.quantity: figure.text for figure in result.figures}
-            taken = [milliseconds(result.seconds[t]) if t in result.seconds else "" for t in times]
-            rows.append([f"`{result.name}`", *taken, *(texts.get(q, "") for q in quantities)])
+            numbers = [milliseconds(s) if (s := result.seconds.get(t)) else "" for t in times]
+            rows.append([f"`{result.name}`", *numbers, *(texts.get(q, "") for q in quantities)])
         lines += table(["", *(f"{name}, ms" for name in times), *quantities], rows)
     return lines
 
@@ -134,24 +116,24 @@ def growth(section: Section) -> list[str]:
         rule, n, d = result.name.split(", ")
         ours, model = result.seconds["ours"], result.seconds["model"]
         cells.setdefault((rule, n), {})[d] = f"{milliseconds(ours)} ({ours / model:.1f} x)"
-    widths = sorted({d for found in cells.values() for d in found}, key=lambda d: float(d[4:]))
+    widths = sorted({d for row in cells.values() for d in row}, key=lambda d: float(d[4:]))
     rows = [[f"`{rule}`, {n}", *(f.get(d, "") for d in widths)] for (rule, n), f in cells.items()]
     return table(["", *widths], rows)
 
 
 def page(content: dict[str, Any]) -> str:
-    known, sections = content["machine"], sections_of(content)
-    lines = [HEAD.read_text(encoding="utf-8").format_map(known)]
+    sections = sections_of(content)
+    lines = [HEAD.read_text(encoding="utf-8").format_map(content["machine"])]
     lines += goals(content, sections)
     for section in sections:
         lines += [f"## {section.title}", ""]
         if note := NOTES.get(section.key):
             lines += [note, ""]
-        lines += shown(section)
+        lines += section_tables(section)
     return "\n".join([*lines, INTEL.read_text(encoding="utf-8")])
 
 
-def written(folder: Path) -> Path:
+def write(folder: Path) -> Path:
     content = json.loads((folder / "bench.json").read_text(encoding="utf-8"))
     path = folder / "measured.md"
     path.write_text(page(content), encoding="utf-8")
@@ -163,4 +145,4 @@ if __name__ == "__main__":
     parser.add_argument(
         "folder", nargs="?", type=Path, default=Path("docs"), help="with bench.json"
     )
-    print(written(parser.parse_args().folder))
+    print(write(parser.parse_args().folder))

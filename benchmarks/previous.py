@@ -1,8 +1,8 @@
-"""Does a shared reference help? Agnostic clipping by steps from the previous aggregate.
+"""An experiment: agnostic clipping by steps from the previous aggregate, a shared reference.
 
     python benchmarks/previous.py
 
-One seed of the setting of clipping.toml, the two attacks in which b matters.
+One seed of the setting of clipping.toml, with the two attacks for which b matters.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ F = 5
 
 
 class FromPrevious(bz.MatrixRule):
-    """Steps of centred clipping from the last result, with the radius of `AgnosticClipping`."""
+    """Steps of centered clipping from the last result, with the radius of `AgnosticClipping`."""
 
     def __init__(self, b: float, steps: int) -> None:
         self.b, self.steps = b, steps
@@ -45,7 +45,7 @@ class FromPrevious(bz.MatrixRule):
 
 
 def accuracy(rule: bz.Aggregator, attack: str, momentum: float) -> float:
-    """The mean of the last five evaluations, as of a run."""
+    """The mean of the last five evaluations, as for runs."""
     run = Run(attack=attack, momentum=momentum, f=F, rounds=350, record=())
     data = run.dataset()
     attacker, partition = bz.parse_attack(attack), by_label()

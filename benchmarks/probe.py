@@ -1,4 +1,4 @@
-"""Runs in processes of its own what a warm process cannot measure: first calls and peak memory.
+"""Measurements that need a new process: first calls and peak memory.
 
 Prints one JSON object per line. `sections.probe` starts it.
 """
@@ -30,8 +30,8 @@ def resident(field: str) -> int:
     raise KeyError(field)
 
 
-def settle() -> int:
-    """Give back what is free, forget the peak so far, and return the bytes that are left."""
+def reset_peak() -> int:
+    """Free memory, reset the peak, and return the resident bytes."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     before = resident("VmRSS")
@@ -49,16 +49,16 @@ def first_call() -> None:
 def peak(entry: Entry, x: torch.Tensor, small: torch.Tensor) -> dict[str, object]:
     """Seconds and peak extra bytes of the first call at full size.
 
-    The warm-up has few columns: it compiles and starts threads but leaves no large buffer behind.
+    The warm-up has few columns: it compiles and starts threads without large buffers.
     """
     entry.ours()(small)
     rule = entry.ours()
-    before = settle()
+    before = reset_peak()
     start = perf_counter()
     output = rule(x)
     seconds = perf_counter() - start
-    kept = output.nbytes * (2 if entry.rule == "clipping" else 1)  # the output and a kept centre
-    extra = max(0, resident("VmHWM") - before - kept)
+    results = output.nbytes * (2 if entry.rule == "clipping" else 1)  # the output and the center
+    extra = max(0, resident("VmHWM") - before - results)
     return {"name": entry.name, "seconds": seconds, "share": extra / x.nbytes}
 
 
@@ -78,9 +78,9 @@ def memory(n: int, d: int, only: str, weightings: bool) -> None:
 def training_memory(only: str) -> None:
     """Peak extra bytes of a few rounds less those of one worker's pass, over those of X.
 
-    What a simulation allocates counts from its construction on. A pass needs the model, its
+    The memory of a simulation counts from its construction on. A pass needs the model, its
     gradients and one worker's activations. The warm-up, with the same rule and attack but a small
-    model, compiles, starts threads and leaves no large buffer behind.
+    model, compiles and starts threads without large buffers.
     """
     import training
 
@@ -95,16 +95,16 @@ def training_memory(only: str) -> None:
         training.play(iter(training.rounds(make(), data, rule, attack)), 3)
 
     one_pass()
-    before = settle()
+    before = reset_peak()
     one_pass()
-    of_a_pass = resident("VmHWM") - before
-    of_x = 4 * training.N * sum(p.numel() for p in cnn().parameters())
-    for name, rule, attack in training.memory_cases(only):
-        train(partial(mlp, (1, 28, 28)), rule, attack)
-        before = settle()
-        train(cnn, rule, attack)
+    pass_bytes = resident("VmHWM") - before
+    x_bytes = 4 * training.N * sum(p.numel() for p in cnn().parameters())
+    for case in training.memory_cases(only):
+        train(partial(mlp, (1, 28, 28)), case.rule, case.attack)
+        before = reset_peak()
+        train(cnn, case.rule, case.attack)
         extra = resident("VmHWM") - before
-        print(json.dumps({"name": name, "share": (extra - of_a_pass) / of_x}), flush=True)
+        print(json.dumps({"name": case.name, "share": (extra - pass_bytes) / x_bytes}), flush=True)
 
 
 def rounds(threads: int) -> None:
@@ -128,7 +128,7 @@ if __name__ == "__main__":
     parser.add_argument("--only", default="")
     parser.add_argument("--seconds", type=float, default=60, help="how long growth may take")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--weightings", action="store_true", help="leave out all other rules")
+    parser.add_argument("--weightings", action="store_true", help="omit all other rules")
     options = parser.parse_args()
     if options.what == "first":
         first_call()
@@ -139,6 +139,6 @@ if __name__ == "__main__":
     elif options.what == "growth":
         import growth
 
-        growth.measured(options.seconds)
+        growth.measure(options.seconds)
     else:
         memory(options.n, options.d, options.only, options.weightings)

@@ -1,8 +1,8 @@
 """Times robust all-reduce on ranks over gloo: python ranks.py RANKS D REPEATS; prints JSON lines.
 
-In each repeat every contestant has its turn, and the slowest rank counts. The last line has the
-fastest of the repeats ("seconds") and their median ("middle"). Ranks meet by a file and talk over
-loopback, so that nothing listens elsewhere.
+In each repeat every contestant is called once, and the slowest rank counts. The last line has the
+fastest of the repeats ("seconds") and their median ("middle"). Ranks connect by a file and
+communicate over loopback, so that nothing listens elsewhere.
 """
 
 import json
@@ -26,12 +26,12 @@ from byzantium.engines.distributed.reduce import robust_all_reduce
 RULES = (bz.Krum(f=0), bz.GeometricMedian(), bz.Median(), bz.Bucketing(s=2) >> bz.GeometricMedian())
 
 
-# Repeats of what takes long.
+# Repeats of the slow contestants.
 FEW = 2
 
 
 def contestants(d: int, rank: int) -> dict[str, Callable[[], object]]:
-    """All write into memory that is there already, as `all_reduce` does."""
+    """The calls to time; all write into allocated memory, as `all_reduce` does."""
     vector = torch.randn(d, generator=torch.Generator().manual_seed(rank))
     out = vector.clone()
     group: dict[str, Callable[[], object]] = {"all_reduce": partial(dist.all_reduce, out)}
@@ -67,8 +67,8 @@ def measure(rank: int, n: int, d: int, repeats: int, meeting: Path) -> None:
         if rank == 0 and repeat < repeats:
             print(json.dumps({"repeat": repeat}), flush=True)
     if rank == 0:
-        fastest = {name: min(found) for name, found in times.items()}
-        middle = {name: median(found) for name, found in times.items()}
+        fastest = {name: min(values) for name, values in times.items()}
+        middle = {name: median(values) for name, values in times.items()}
         print(json.dumps({"seconds": fastest, "middle": middle}), flush=True)
     dist.destroy_process_group()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from model import GOALS, Figure, Section
+from model import GOALS, Figure, Section, goal_rows
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -19,11 +19,11 @@ from rich.text import Text
 from byzantium import core
 
 SHADES = ("#9ecae1", "#4292c6", "#08519c", "#e09f3e", "#9e2a2b")
-COLOURS = {"ours": "#1b6ca8", "straightforward": "#e09f3e", "byzfl": "#9e2a2b"}
+COLORS = {"ours": "#1b6ca8", "straightforward": "#e09f3e", "byzfl": "#9e2a2b"}
 
 
 def machine() -> dict[str, Any]:
-    """What was measured on; no name of the host and no paths."""
+    """The machine and its software, without the name of the host and without paths."""
     return {
         "cpu": core.processor(),
         "cores": os.cpu_count(),
@@ -35,15 +35,15 @@ def machine() -> dict[str, Any]:
 
 
 def processor() -> str:
-    known = machine()
-    return f"{known['cpu']}, {known['cores']} cores, {known['threads']} threads of torch"
+    facts = machine()
+    return f"{facts['cpu']}, {facts['cores']} cores, {facts['threads']} threads of torch"
 
 
 def cell(figure: Figure) -> Text:
     if figure.goal is None:
         return Text(figure.text if figure.unit else f"{figure.value:.0e}")
-    wanted = f"  ({GOALS[figure.goal].wanted})"
-    return Text.assemble((figure.text, "green" if figure.met else "bold red"), (wanted, "dim"))
+    bound = f"  ({GOALS[figure.goal].requirement})"
+    return Text.assemble((figure.text, "green" if figure.met else "bold red"), (bound, "dim"))
 
 
 def columns(section: Section) -> tuple[list[str], list[str]]:
@@ -56,63 +56,39 @@ def columns(section: Section) -> tuple[list[str], list[str]]:
 
 def table(section: Section) -> Table:
     contestants, quantities = columns(section)
-    made = Table(title=section.title, title_justify="left", title_style="bold")
-    made.add_column("", no_wrap=True)
+    result_table = Table(title=section.title, title_justify="left", title_style="bold")
+    result_table.add_column("", no_wrap=True)
     for name in contestants:
-        made.add_column(f"{name}, ms", justify="right")
+        result_table.add_column(f"{name}, ms", justify="right")
     for name in quantities:
-        made.add_column(name, justify="right")
+        result_table.add_column(name, justify="right")
     for result in section.results:
         figures = {f.quantity: cell(f) for f in result.figures}
-        made.add_row(
+        result_table.add_row(
             result.name,
             *(f"{1e3 * result.seconds[c]:.1f}" if c in result.seconds else "" for c in contestants),
             *(figures.get(q, "") for q in quantities),
         )
-    return made
+    return result_table
 
 
 def parts(section: Section) -> list[Section]:
-    """Training measures several things: a table for each, as one for all would be too wide."""
+    """One part for each quantity of training: a single table would be too wide."""
     if section.key != "training":
         return [section]
     groups = groupby(section.results, key=lambda result: result.figures[0].quantity)
     return [replace(section, results=list(rows)) for _, rows in groups]
 
 
-def by_goal(sections: Iterable[Section]) -> dict[str, list[tuple[str, Figure]]]:
-    """All figures that have a goal, the furthest from it last."""
-    found: dict[str, list[tuple[str, Figure]]] = {key: [] for key in GOALS}
-    for section in sections:
-        for result in section.results:
-            for figure in result.figures:
-                if figure.goal is not None and section.key != "huge":
-                    found[figure.goal].append((result.name, figure))
-    for key, figures in found.items():
-        figures.sort(key=lambda pair: pair[1].value, reverse=not GOALS[key].at_most)
-    return {key: figures for key, figures in found.items() if figures}
-
-
-def goal_rows(sections: Iterable[Section]) -> list[tuple[str, str, str, bool]]:
-    """Goal, what is wanted, what was measured (best to worst), whether all of it is met."""
-    rows = []
-    for key, figures in by_goal(sections).items():
-        (_, best), (name, worst) = figures[0], figures[-1]
-        measured = worst.text
-        if len(figures) > 1:
-            measured = f"{best.text} to {worst.text} ({name})"
-        rows.append((GOALS[key].text, GOALS[key].wanted, measured, bool(worst.met)))
-    return rows
-
-
 def goal_table(sections: Iterable[Section]) -> Table:
     title = f"Goals, on {processor()}"
-    made = Table(title=title, title_justify="left", title_style="bold", show_lines=True)
-    for name in ("goal", "wanted", "measured"):
-        made.add_column(name)
-    for text, wanted, measured, met in goal_rows(sections):
-        made.add_row(text, wanted, Text(measured, "green" if met else "bold red"))
-    return made
+    goals = Table(title=title, title_justify="left", title_style="bold", show_lines=True)
+    for name in ("goal", "bound", "measured"):
+        goals.add_column(name)
+    for row in goal_rows(sections, GOALS):
+        style = "green" if row.met else "bold red"
+        goals.add_row(row.text, row.requirement, Text(row.measured, style))
+    return goals
 
 
 def write_json(path: Path, settings: dict[str, Any], sections: list[Section]) -> None:
@@ -126,13 +102,13 @@ def write_json(path: Path, settings: dict[str, Any], sections: list[Section]) ->
 
 
 def plot_rules(folder: Path, section: Section) -> str:
-    """Bars of time over the floor, on a logarithmic axis; says in a sentence what became of it."""
+    """Draw bars of time over the floor, on a logarithmic axis; a sentence about the result."""
     path = folder / "bench.png"
     try:
         from matplotlib.figure import Figure as Canvas
     except ImportError:
         return "There is no plot: matplotlib is not installed."
-    shown = [name for name in COLOURS if any(name in r.seconds for r in section.results)]
+    shown = [name for name in COLORS if any(name in r.seconds for r in section.results)]
     height = 0.8 / len(shown)
     lowest = 0.5
     canvas = Canvas(figsize=(9, 1.4 + 0.42 * len(section.results)), layout="constrained")
@@ -145,7 +121,7 @@ def plot_rules(folder: Path, section: Section) -> str:
         ]
         places, ratios = [place for place, _ in bars], [ratio for _, ratio in bars]
         lowest = min([lowest, *(0.8 * ratio for ratio in ratios)])
-        drawn = axes.barh(places, ratios, height, label=name, color=COLOURS[name])
+        drawn = axes.barh(places, ratios, height, label=name, color=COLORS[name])
         labels = [f"{ratio:.2g}" if ratio < 10 else f"{ratio:.0f}" for ratio in ratios]
         axes.bar_label(drawn, labels, padding=2, fontsize=6, color="#444444")
     axes.axvline(1, color="#222222", linewidth=1)
@@ -166,7 +142,7 @@ def plot_rules(folder: Path, section: Section) -> str:
 
 
 def plot_growth(folder: Path, section: Section) -> str:
-    """Time over d, a panel for each rule and a line for each n, beside the model; and memory."""
+    """Draw time over d, with a panel for each rule, and lines of each n and of the model."""
     try:
         from matplotlib.figure import Figure as Canvas
     except ImportError:
@@ -184,9 +160,9 @@ def plot_growth(folder: Path, section: Section) -> str:
     for axes, (rule, lines) in zip(panels, found.items(), strict=False):
         for k, (n, places) in enumerate(lines.items()):
             d, ours, model = zip(*places, strict=True)
-            colour = SHADES[k % len(SHADES)]
-            axes.plot(d, ours, "o-", color=colour, label=n, markersize=3, linewidth=1.2)
-            axes.plot(d, model, ":", color=colour, linewidth=1)
+            color = SHADES[k % len(SHADES)]
+            axes.plot(d, ours, "o-", color=color, label=n, markersize=3, linewidth=1.2)
+            axes.plot(d, model, ":", color=color, linewidth=1)
         axes.set_title(rule, fontsize=9)
         axes.set_xscale("log")
         axes.set_yscale("log")

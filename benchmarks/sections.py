@@ -23,7 +23,7 @@ from torch import Tensor
 SIZES = (25, 50, 100, 300)
 # Rows, and whether each call gets another matrix.
 COORDINATES = ((13, True), (13, False), (51, True))
-NO_CACHE = 1 << 29  # bytes that stay in none
+NO_CACHE = 1 << 29  # bytes that fit into no cache
 FIRST_CALLS = 3
 OFFSET_NORM, SPREAD = 63.0, 1e-3
 PROBE = Path(__file__).with_name("probe.py")
@@ -31,7 +31,7 @@ PROBE = Path(__file__).with_name("probe.py")
 
 @dataclass
 class Run:
-    """The settings of one run of the bench, and how it tells what it is doing."""
+    """The settings of one run of the bench, and the functions that show its progress."""
 
     n: int
     d: int
@@ -40,7 +40,7 @@ class Run:
     sizes: tuple[int, ...]
     byzfl: ModuleType | None
     deadline: float  # for rivals
-    end: float  # for everything that can be left out
+    end: float  # for all optional parts
     step: Callable[[str], None]
     say: Callable[[str], None]
 
@@ -50,12 +50,12 @@ class Run:
 
     @property
     def left(self) -> float:
-        """Seconds."""
+        """The seconds that are left."""
         return self.end - monotonic()
 
     @property
     def long_repeats(self) -> int:
-        """For contestants of half a second."""
+        """How often contestants that take half a second are repeated."""
         return max(1, self.repeats // 3)
 
     def normal(self, n: int) -> Tensor:
@@ -67,7 +67,7 @@ class Run:
     ) -> tuple[dict[str, float], dict[str, Any]]:
         seconds, first = interleave(contestants, self.repeats, lambda: self.step(label))
         for name in contestants.keys() - seconds.keys():
-            self.say(f"{label} by {name} is left out: it failed on this input.")
+            self.say(f"{label} by {name} is omitted: it failed on this input.")
         return seconds, first
 
 
@@ -104,10 +104,10 @@ def rival_goals(entry: Entry) -> tuple[str | None, str | None]:
     return to_plain.get(entry.rule), to_byzfl.get(entry.rule)
 
 
-def ours_and_floor(entry: Entry, given: Callable[[], Tensor]) -> dict[str, Contestant]:
+def ours_and_floor(entry: Entry, make_input: Callable[[], Tensor]) -> dict[str, Contestant]:
     return {
-        "floor": Contestant(floor_of(entry.floor, entry.n), given),
-        "ours": Contestant(entry.ours(), given),
+        "floor": Contestant(floor_of(entry.floor, entry.n), make_input),
+        "ours": Contestant(entry.ours(), make_input),
     }
 
 
@@ -143,22 +143,22 @@ def rules(run: Run) -> Section:
 
 
 def distance(first: dict[str, Any]) -> float:
-    """How far ours lies from straightforward torch, relative to the latter's norm."""
+    """The distance of our result to that of straightforward torch, relative to its norm."""
     theirs: Tensor = first["straightforward"].double()
     return float((first["ours"].double() - theirs).norm() / theirs.norm())
 
 
 def coordinates(run: Run) -> Section:
-    """Mostly each call gets another matrix: few rows, always the same, may stay in the cache."""
+    """Rules by coordinate; each call gets another matrix, because one could stay in the cache."""
     results = []
-    for n, anew in COORDINATES:
+    for n, new in COORDINATES:
         x = run.normal(n)
-        matrices = cycle([x, *(x.clone() for _ in range(NO_CACHE // x.nbytes))] if anew else [x])
-        where = f"n = {n}" if anew else f"n = {n}, always the same"
+        matrices = cycle([x, *(x.clone() for _ in range(NO_CACHE // x.nbytes))] if new else [x])
+        where = f"n = {n}" if new else f"n = {n}, always the same"
         for entry in by_coordinate(n, run.only):
             group = ours_and_floor(entry, partial(next, matrices))
             seconds, _ = run.race(f"{where}, {entry.name}", group)
-            ratio, goal = seconds["ours"] / seconds["floor"], floor_goal(entry) if anew else None
+            ratio, goal = seconds["ours"] / seconds["floor"], floor_goal(entry) if new else None
             figure = Figure("ours / floor", ratio, goal=goal)
             results.append(Result(f"{entry.name}, {where}", seconds, [figure]))
     sizes = " and ".join(dict.fromkeys(str(n) for n, _ in COORDINATES))
@@ -173,7 +173,7 @@ def _explain(rule: Any, x: Tensor) -> Any:
     return rule.explain(x).aggregate
 
 
-def explained(run: Run) -> Section:
+def explain(run: Run) -> Section:
     x, results = run.normal(run.n), []
     for entry in by_coordinate(run.n, run.only):
         rule = entry.ours()
@@ -191,7 +191,7 @@ AFTER = (("median", None), ("krum", None), ("geometric", "bucketing"))
 
 
 def after_torch(run: Run) -> Section:
-    """In a training loop a rule comes right after a backward pass, whose threads still wait."""
+    """A rule right after a backward pass, as in a training loop: torch's threads still wait."""
     x, results = run.normal(run.n), []
     weights = torch.randn(512, 512, requires_grad=True)
 
@@ -237,14 +237,17 @@ def sizes(run: Run) -> Section:
         ("krum", "time per flop, to n = 25", "flop", gram_flops),
         ("median", "time per comparator, to n = 25", "comparator", comparators),
     ):
-        made = {n: Entry(rule, None, n) for n in run.sizes}
-        if not made[SIZES[0]].matches(run.only):
+        by_size = {n: Entry(rule, None, n) for n in run.sizes}
+        if not by_size[SIZES[0]].matches(run.only):
             continue
         x = run.normal(max(run.sizes)) if x is None else x
-        group = {str(n): Contestant(made[n].ours(), partial(x.narrow, 0, 0, n)) for n in made}
+        group = {
+            str(n): Contestant(entry.ours(), partial(x.narrow, 0, 0, n))
+            for n, entry in by_size.items()
+        }
         seconds, _ = run.race(f"sizes, {rule}", group)
         base = seconds[str(SIZES[0])] / work(SIZES[0])
-        for n, entry in made.items():
+        for n, entry in by_size.items():
             value = seconds[str(n)] / work(n) / base
             figure = Figure(quantity, value, goal=goal if n != SIZES[0] else None)
             results.append(Result(f"{entry.name}, n = {n}", {"ours": seconds[str(n)]}, [figure]))
@@ -284,7 +287,7 @@ def offset(run: Run) -> Section:
 
 
 def under_attack(run: Run) -> Section:
-    """Attackers that cancel in a bucket: the mixed rows are made, measured and combined."""
+    """Attackers that cancel in a bucket, so that the mixed rows must be computed and measured."""
     calm, results = run.normal(run.n), []
     one, other = torch.randperm(run.n, generator=torch.Generator().manual_seed(0))[:2]
     attacked = calm.clone()

@@ -1,7 +1,7 @@
-"""What merging files costs, beside stacking them: `python benchmarks/stacking.py`.
+"""The cost of merging files, compared with stacking them: `python benchmarks/stacking.py`.
 
-Both as processes of their own, from files to a file. The files are made first, in a folder that is
-removed, so that they lie in memory.
+Both run in separate processes, from files to a file. The files are written just before, to a
+temporary folder, so that they are in the page cache.
 """
 
 import argparse
@@ -68,5 +68,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--n", type=int, default=25)
     parser.add_argument("--d", type=int, default=50_000_000)
-    chosen = parser.parse_args()
-    main(chosen.n, chosen.d)
+    arguments = parser.parse_args()
+    main(arguments.n, arguments.d)

@@ -1,6 +1,6 @@
-"""The rules as a researcher writes them from the papers in ten minutes: the yardstick of the bench.
+"""The rules as a researcher writes them from the papers in ten minutes: the bench's reference.
 
-Every function takes a list of gradient vectors. Readable comes first; nothing is slow on purpose.
+Every function takes a list of gradient vectors. The code is readable, and not slow on purpose.
 """
 
 from itertools import combinations
@@ -44,15 +44,15 @@ def geometric_median(vectors: Vectors, steps: int = 8) -> Tensor:
     return z
 
 
-def centered_clipping(vectors: Vectors, radius: float, centre: Tensor | None = None) -> Tensor:
-    """One step from the previous centre."""
+def centered_clipping(vectors: Vectors, radius: float, center: Tensor | None = None) -> Tensor:
+    """One step from the previous center."""
     x = torch.stack(vectors)
-    if centre is None:
-        centre = torch.zeros_like(x[0])
-    differences = x - centre
+    if center is None:
+        center = torch.zeros_like(x[0])
+    differences = x - center
     scale = (radius / differences.norm(dim=1)).clamp(max=1)
     step: Tensor = (scale[:, None] * differences).mean(dim=0)
-    return centre + step
+    return center + step
 
 
 def median(vectors: Vectors) -> Tensor:
@@ -105,21 +105,21 @@ def minimum_diameter(vectors: Vectors, f: int) -> Tensor:
 
 
 def spectral_filter(vectors: Vectors, f: int, power_steps: int = 8) -> Tensor:
-    """Weights go down along the direction of the largest variance; the calmest mean is kept."""
+    """Reduce weights along the direction of largest variance; of all means, the steadiest one."""
     x = torch.stack(vectors)
     weights = torch.ones(len(x))
     best, smallest = x.mean(dim=0), float("inf")
     while weights.sum() > len(x) - 2 * f:
-        centre = (weights[:, None] * x).sum(dim=0) / weights.sum()
-        differences = x - centre
-        direction = torch.randn_like(centre)
+        center = (weights[:, None] * x).sum(dim=0) / weights.sum()
+        differences = x - center
+        direction = torch.randn_like(center)
         for _ in range(power_steps):
             direction = differences.T @ (weights * (differences @ direction))
             direction = direction / direction.norm()
         spread = (differences @ direction).pow(2)
         variance = float((weights * spread).sum() / weights.sum())
         if variance < smallest:
-            best, smallest = centre, variance
+            best, smallest = center, variance
         weights = weights * (1 - spread / spread.max())
     return best
 
@@ -136,7 +136,7 @@ def nearest_neighbor_mixing(vectors: Vectors, f: int) -> Vectors:
 
 
 def resampling(vectors: Vectors, s: int) -> Vectors:
-    """Deals s copies of every vector at random into n means of s."""
+    """The means of n random groups of s, from s copies of every vector."""
     n = len(vectors)
     order = (torch.randperm(n * s) % n).tolist()
     return [mean([vectors[i] for i in order[k * s : (k + 1) * s]]) for k in range(n)]

@@ -1,6 +1,6 @@
-"""Algorithm 2 as a researcher writes it in an afternoon: the yardstick of a whole round.
+"""Algorithm 2 as a researcher writes it in an afternoon: the reference for a whole round.
 
-The rules are those of `straightforward.py`. Readable comes first; nothing is slow on purpose.
+The rules are those of `straightforward.py`. The code is readable, and not slow on purpose.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ def bit_flip(honest: Vectors, own: Vectors) -> Vectors:
 
 
 def label_flip(honest: Vectors, own: Vectors) -> Vectors:
-    return own  # their labels were turned around before
+    return own  # their labels were flipped before
 
 
 def mimic(honest: Vectors, own: Vectors) -> Vectors:
@@ -97,14 +97,14 @@ class Training:
 
     def __call__(self) -> None:
         gradients = [self.gradient(worker) for worker in range(len(self.batches))]
-        fresh, own = gradients[: self.honest], gradients[self.honest :]
+        honest, own = gradients[: self.honest], gradients[self.honest :]
         if self.momenta:
             beta = self.momentum
             self.momenta = [
-                beta * m + (1 - beta) * g for m, g in zip(self.momenta, fresh, strict=True)
+                beta * m + (1 - beta) * g for m, g in zip(self.momenta, honest, strict=True)
             ]
         else:
-            self.momenta = fresh
+            self.momenta = honest
         aggregate = self.rule(self.momenta + self.attack(self.momenta, own))
         start = 0
         for p in self.model.parameters():

@@ -1,9 +1,9 @@
-"""Interleaved timing: noise of the machine hits every contestant of a group alike.
+"""Interleaved timing: noise of the machine affects all contestants of a group equally.
 
-In each round every contestant is called for a while, and then once more, which counts: the first
-calls find caches and threads as the contestant before left them. (Threads of OpenMP wait in a loop
-for some milliseconds after torch has used them, on a core that the next contestant could use. What
-that costs in a training loop has a section of its own.)
+In each round every contestant is called for a while, and then once more, which counts: the previous
+contestant affects caches and threads of the first calls. (Threads of OpenMP wait in a loop for some
+milliseconds after torch has used them, on a core that the next contestant could use. Another
+section measures what that costs in a training loop.)
 """
 
 from collections.abc import Callable
@@ -14,41 +14,42 @@ from typing import Any
 
 WARM = 0.02  # seconds for which a contestant is called before it is timed
 SLOW = 0.5  # seconds: a call this long needs no warming up
-BUDGET = 4.0  # seconds one contestant may use up within its group
+BUDGET = 4.0  # seconds that one contestant may use within its group
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """`call` is timed; the making of its input is not. One that may fail drops out if it does."""
+    """A call to time, without the time to make its input; one that may fail is then omitted."""
 
     call: Callable[[Any], Any]
     make_input: Callable[[], Any]
     may_fail: bool = False
 
     def warm(self) -> float:
-        """Seconds of its last call, of as many as it takes for others' threads to go to sleep."""
+        """Call it until threads of others sleep, and once more; the seconds of the last call."""
         end = perf_counter() + WARM
-        seconds = self.timed()[1]
+        seconds = self.time()[1]
         while seconds < SLOW and perf_counter() < end:
-            seconds = self.timed()[1]
-        return seconds if seconds >= SLOW else self.timed()[1]
+            seconds = self.time()[1]
+        return seconds if seconds >= SLOW else self.time()[1]
 
-    def timed(self) -> tuple[Any, float]:
-        given = self.make_input()
+    def time(self) -> tuple[Any, float]:
+        """The result of a call, and its seconds."""
+        value = self.make_input()
         start = perf_counter()
-        result = self.call(given)
+        result = self.call(value)
         return result, perf_counter() - start
 
 
 def interleave(
     contestants: dict[str, Contestant], repeats: int, tick: Callable[[], None]
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    """Median seconds of each contestant, and what each returned on its first call."""
+    """The median seconds of each contestant, and the result of its first call."""
     times: dict[str, list[float]] = {}
     first: dict[str, Any] = {}
     for name, contestant in contestants.items():
         try:
-            first[name], seconds = contestant.timed()
+            first[name], seconds = contestant.time()
         except Exception:
             if not contestant.may_fail:
                 raise

@@ -1,4 +1,4 @@
-"""The section about training: a whole round beside the passes it cannot do without."""
+"""The section about training: a whole round, compared with its forward and backward passes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import NamedTuple
 
 import straightforward as plain
 import straightforward_training
 import torch
-from contestants import KeepsCentre, chain
+from contestants import CenterKeeper, chain
 from model import Figure, Result, Section
 from sections import Run, probe
 from torch import nn
@@ -38,7 +39,7 @@ PLAIN_RULES: dict[str, Callable[[], straightforward_training.Rule]] = {
     "Krum": lambda: partial(plain.krum, f=Q),
     "median": lambda: plain.median,
     "RFA": lambda: plain.geometric_median,
-    "CClip": lambda: KeepsCentre(RADIUS),
+    "CClip": lambda: CenterKeeper(RADIUS),
 }
 MIMIC = bz.Mimic(warmup=1)
 ATTACKS = (
@@ -60,7 +61,7 @@ STEPS = 2 + 2 + 1 + len(COMBINATIONS) + len(SIZES) + 1 + len(MEMORY_COMBINATIONS
 
 
 def images(samples: int = 2000) -> Dataset:
-    """As large as MNIST's, and random: the time does not depend on what is in them."""
+    """Random images of the size of MNIST's: the time does not depend on their content."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(samples, 1, 28, 28, generator=generator)
     y = torch.randint(10, (samples,), generator=generator)
@@ -68,7 +69,7 @@ def images(samples: int = 2000) -> Dataset:
 
 
 def passes(model: nn.Module, data: Dataset, workers: int) -> None:
-    """Forward and backward for so many batches, and nothing else."""
+    """Forward and backward passes for one batch of each worker."""
     for worker in range(workers):
         chosen = slice(worker * BATCH, (worker + 1) * BATCH)
         functional.cross_entropy(model(data.train_x[chosen]), data.train_y[chosen]).backward()  # type: ignore[no-untyped-call]
@@ -85,7 +86,7 @@ def rounds(
 
 
 def alternate(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Median seconds of interleaved repeats; these calls are too long to need warming up twice."""
+    """Median seconds of interleaved repeats; these calls are too long to need more warm-up."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
@@ -98,7 +99,7 @@ def alternate(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict[s
 
 
 def in_default_layout() -> nn.Module:
-    """The paper's CNN as one writes it; that of `cnn` has its channels last in memory."""
+    """The paper's CNN in torch's default layout; `cnn` has its channels last in memory."""
     return cnn().to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
 
 
@@ -110,7 +111,7 @@ def label(rule: str, s: int, attack: bz.Attack) -> str:
     return f"CNN, {rule}, s={s}, {attack!r}"
 
 
-def wanted(name: str, only: str) -> bool:
+def matches(name: str, only: str) -> bool:
     return re.search(only, name, re.IGNORECASE) is not None
 
 
@@ -136,7 +137,7 @@ def layouts(run: Run) -> list[Result]:
     """Plain forward and backward passes in torch's default layout, and in that of `cnn`."""
     name, data = "CNN passes", images()
     run.step(name)
-    if not wanted(name, run.only):
+    if not matches(name, run.only):
         return []
     calls = {
         "passes": partial(passes, in_default_layout(), data, N),
@@ -157,10 +158,10 @@ def against_passes(run: Run) -> list[Result]:
     for rule, s, attack in COMBINATIONS:
         name = label(rule, s, attack)
         run.step(name)
-        if not wanted(name, run.only):
+        if not matches(name, run.only):
             continue
         if run.left < 0:
-            run.say(f"{name} is left out: it would take too long.")
+            run.say(f"{name} is omitted: it would take too long.")
             continue
         training = iter(rounds(cnn(), data, pipeline(rule, s), attack))
         workers = N if attack.needs_own else N - Q
@@ -208,9 +209,9 @@ def play(training: Iterator[object], count: int) -> None:
 
 
 def per_second(run: Run) -> list[Result]:
-    """Rounds on one thread: so small operations gain nothing from a second one.
+    """Rounds on one thread: small operations gain nothing from a second one.
 
-    Sweeps, which run many such simulations side by side, give each process one thread, too.
+    Sweeps, which run many such simulations at once, give each process one thread, too.
     """
     threads, count = torch.get_num_threads(), 50
     torch.set_num_threads(1)
@@ -247,10 +248,10 @@ def growth(run: Run) -> list[Result]:
 
 
 def side_by_side(run: Run) -> list[Result]:
-    """As many runs at once as there are cores, one thread each, or one run with all of them."""
+    """One run per core at once, with one thread each, compared with one run on all cores."""
     cores, name = os.cpu_count() or 1, "CNN, runs side by side"
     run.step(name)
-    if not wanted(name, run.only):
+    if not matches(name, run.only):
         return []
     alone = next(probe(["rounds", f"--threads={cores}"]))["seconds"]
     others = [probe(["rounds"]) for _ in range(cores)]
@@ -261,17 +262,23 @@ def side_by_side(run: Run) -> list[Result]:
     return [Result(name, seconds, [figure])]
 
 
-def memory_cases(only: str) -> Iterator[tuple[str, bz.Aggregator, bz.Attack]]:
+class MemoryCase(NamedTuple):
+    name: str
+    rule: bz.Aggregator
+    attack: bz.Attack
+
+
+def memory_cases(only: str) -> Iterator[MemoryCase]:
     for (rule, s), attack in MEMORY_COMBINATIONS:
         name = "memory, " + label(rule, s, attack)
-        if wanted(name, only):
-            yield name, pipeline(rule, s), attack
+        if matches(name, only):
+            yield MemoryCase(name, pipeline(rule, s), attack)
 
 
 def peaks(run: Run) -> list[Result]:
-    """Peak memory in a process of its own; large blocks go back to the system at once."""
+    """Peak memory in a separate process; large blocks go back to the system at once."""
     if not Path("/proc/self/clear_refs").exists():
-        run.say("The memory of training is left out: peaks can only be measured on Linux.")
+        run.say("The memory of training is omitted: peaks can only be measured on Linux.")
         return []
     results = []
     arguments = ["training-memory", f"--only={run.only}"]

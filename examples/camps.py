@@ -1,8 +1,8 @@
 """Why the mean is not enough, and why robust rules are not either.
 
 25 workers hold about +1 or about -1, and the right answer is their mean, about 0. Robust rules
-answer with the larger camp. Then one worker lies, and the mean is lost. Behind buckets of two,
-robust rules withstand the liar and hear both camps; buckets are random: the mean of 1000 draws.
+answer with the larger camp. Then one worker attacks, and the mean is lost. Behind buckets of two,
+robust rules tolerate the attacker and use both camps; buckets are random: the mean of 1000 draws.
 """
 
 import torch
@@ -16,12 +16,12 @@ RULES: dict[str, bz.Aggregator] = {
     "geometric median": bz.GeometricMedian(),
 }
 honest = torch.tensor([[(-1) ** i + 0.001 * i] for i in range(25)], dtype=torch.float64)
-lied = honest.clone()
-lied[1] = 1e6
+attacked = honest.clone()
+attacked[1] = 1e6
 
 print(f"{'':16} {'all honest':>12} {'one sends 1e6':>14} {'behind buckets':>15}")
 for name, rule in RULES.items():
-    chance = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     pipeline = bz.Bucketing(s=2) >> rule
-    behind = torch.stack([pipeline(lied, chance) for _ in range(1000)]).mean()
-    print(f"{name:16} {rule(honest).item():12.2f} {rule(lied).item():14.2f} {behind:15.2f}")
+    mean = torch.stack([pipeline(attacked, generator) for _ in range(1000)]).mean()
+    print(f"{name:16} {rule(honest).item():12.2f} {rule(attacked).item():14.2f} {mean:15.2f}")

@@ -1,8 +1,8 @@
 """Five honest fine-tunings of one small model on different data, and two poisoned ones, merged.
 
-A model knows handwritten digits a little. Five contributors train it further, each on digits sorted
-by label, and two others send what they like. Each sends a checkpoint in safetensors. Prints
-the accuracy of each, of their mean and of robust merges, and whom these listened to.
+A model has learned a little of handwritten digits. Five contributors fine-tune it, each on digits
+sorted by label, and two others are attackers. Each sends a checkpoint in safetensors. Prints the
+accuracy of each, of their mean and of robust merges, and the weight of the attackers in these.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ RULES = (
 )
 
 
-def trained(model: nn.Module, x: Tensor, y: Tensor, steps: int) -> nn.Module:
+def train(model: nn.Module, x: Tensor, y: Tensor, steps: int) -> nn.Module:
+    """A trained copy of a model."""
     model = copy.deepcopy(model)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(steps):
@@ -44,24 +45,24 @@ def trained(model: nn.Module, x: Tensor, y: Tensor, steps: int) -> nn.Module:
 
 
 def contributions(folder: Path) -> tuple[nn.Module, list[Path]]:
-    """The model that all start from, and what each makes of it."""
+    """The model that all start from, and the checkpoints of all contributors."""
     data = load("digits")
     x, y = data.train_x.flatten(1), data.train_y
-    fresh = nn.Sequential(nn.Linear(x.shape[1], 32), nn.ReLU(), nn.Linear(32, 10))
+    model = nn.Sequential(nn.Linear(x.shape[1], 32), nn.ReLU(), nn.Linear(32, 10))
     few = torch.randperm(len(x))[:100]
-    base = trained(fresh, x[few], y[few], 50)
+    base = train(model, x[few], y[few], 50)
     save_file(base.state_dict(), folder / "base.safetensors")
     paths = []
     for i in range(HONEST):
-        # Half of each one's data are the digits 2i and 2i + 1.
+        # Half of the data of each contributor are the digits 2i and 2i + 1.
         own = torch.cat([(y // 2 == i).nonzero()[:, 0], torch.randperm(len(x))[:250]])
         paths.append(folder / f"honest_{i}.safetensors")
-        save_file(trained(base, x[own], y[own], 200).state_dict(), paths[-1])
+        save_file(train(base, x[own], y[own], 200).state_dict(), paths[-1])
     for i in range(POISONED):
-        # Trained to take every digit for the next one, and then five times as far away.
-        bad = trained(base, x, (y + 1) % 10, 200).state_dict()
+        # Trained to mistake every digit for the next one, with a change five times as large.
+        wrong = train(base, x, (y + 1) % 10, 200).state_dict()
         start = base.state_dict()
-        state = {name: start[name] + 5 * (bad[name] - start[name]) for name in start}
+        state = {name: start[name] + 5 * (wrong[name] - start[name]) for name in start}
         state["0.bias"] += 0.01 * i
         paths.append(folder / f"poisoned_{i}.safetensors")
         save_file(state, paths[-1])
@@ -76,12 +77,12 @@ def accuracy(model: nn.Module, path: Path) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, help="where the checkpoints go; a temporary one")
-    given = parser.parse_args().folder
+    parser.add_argument("--folder", type=Path, help="of the checkpoints; by default temporary")
+    arguments = parser.parse_args()
     torch.set_num_threads(1)  # the model is tiny
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as temporary:
-        folder = given or Path(temporary)
+        folder = arguments.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         model, paths = contributions(folder)
         start = folder / "base.safetensors"
@@ -91,9 +92,9 @@ def main() -> None:
         table.add_section()
         for text in RULES:
             merged = folder / "merged.safetensors"
-            said = merge(bz.parse_rule(text), paths, merged, base=start)
-            heard = sum(one["weight"] for one in said["contributors"][HONEST:])
-            table.add_row(text, f"{accuracy(model, merged):.1f}", f"{heard:.2f}")
+            summary = merge(bz.parse_rule(text), paths, merged, base=start)
+            weight = sum(one["weight"] for one in summary["contributors"][HONEST:])
+            table.add_row(text, f"{accuracy(model, merged):.1f}", f"{weight:.2f}")
         Console().print(table)
 
 

@@ -1,9 +1,9 @@
 """Why the mean is not enough, why robust rules are not either, and what bucketing does.
 
 25 workers, 5 of them attackers. The honest ones hold different data: random vectors of +-1, as in
-the paper's demonstration. Prints how far each rule lands from the honest mean, with and without
-bucketing, and what the paper promises beside what is measured. (Three groups of workers in the
-plane, and where rules land: `python scripts/pictures.py mimic`.)
+the paper's demonstration. Prints the distance of each rule to the honest mean, with and without
+bucketing, and the claims of the paper with measured values. (For a picture of three groups of
+workers in the plane, and the results of rules: `python scripts/pictures.py mimic`.)
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ RULES: dict[str, bz.Aggregator] = {
 }
 
 
-def attacked(attack: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def sample(attack: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """All vectors, and the mean of the honest ones."""
     honest = torch.randint(2, (N - Q, D), generator=generator).float() * 2 - 1
     mean = honest.mean(dim=0)
-    bad = {"mimic": honest[0], "far away": torch.full((D,), 1e6)}[attack]
-    return torch.cat([honest, bad.expand(Q, D)]), mean
+    vector = {"mimic": honest[0], "far away": torch.full((D,), 1e6)}[attack]
+    return torch.cat([honest, vector.expand(Q, D)]), mean
 
 
 def error(rule: bz.Aggregator, attack: str) -> tuple[float, float]:
-    """Mean distance to the honest mean, in units of sqrt(d), and how many workers counted."""
+    """Mean distance to the honest mean, in units of sqrt(d), and mean effective workers."""
     generator = torch.Generator().manual_seed(0)
-    errors, counted = [], []
+    errors, workers = [], []
     for _ in range(DRAWS):
-        X, mean = attacked(attack, generator)
+        X, mean = sample(attack, generator)
         report = rule.explain(X, generator)
         errors.append(float((report.aggregate - mean).norm()) / math.sqrt(D))
-        counted.append(report.effective_workers)
-    return sum(errors) / DRAWS, sum(counted) / DRAWS
+        workers.append(report.effective_workers)
+    return sum(errors) / DRAWS, sum(workers) / DRAWS
 
 
 def comparison() -> Table:
@@ -56,19 +56,19 @@ def comparison() -> Table:
     table.add_column("heard", justify="right")
     table.add_column("heard, s=2", justify="right")
     for name, rule in RULES.items():
-        cells, heard = [], []
+        distances, workers = [], []
         for attack in ("mimic", "far away"):
             for pipeline in (rule, bz.Bucketing(s=2) >> rule):
-                distance, counted = error(pipeline, attack)
-                cells.append(f"{distance:.2f}" if distance < 100 else f"{distance:.0e}")
+                distance, effective = error(pipeline, attack)
+                distances.append(f"{distance:.2f}" if distance < 100 else f"{distance:.0e}")
                 if attack == "mimic":
-                    heard.append(f"{counted:.1f}")
-        table.add_row(name, *cells, *heard)
+                    workers.append(f"{effective:.1f}")
+        table.add_row(name, *distances, *workers)
     return table
 
 
 def claims() -> Table:
-    """What the paper says, and what this library does."""
+    """The claims of the paper, and measured values."""
     table = Table(title="The paper | ours")
     for column in ("claim", "paper", "measured"):
         table.add_column(column)
@@ -89,11 +89,10 @@ def claims() -> Table:
     pipeline = bz.Bucketing(math.floor(delta_max / delta + 1e-9)) >> bz.GeometricMedian()
     honest = torch.randint(2, (57, 50), generator=generator).float() * 2 - 1
     rho2 = float(honest.var(dim=0).sum()) * 2
-    for name, bad in (("mimic", honest[0]), ("far away", torch.full((50,), 1e6))):
-        attacked = torch.cat([honest, bad.expand(3, 50)])
+    for name, vector in (("mimic", honest[0]), ("far away", torch.full((50,), 1e6))):
+        X = torch.cat([honest, vector.expand(3, 50)])
         squares = [
-            float((pipeline(attacked, generator) - honest.mean(dim=0)).square().sum())
-            for _ in range(500)
+            float((pipeline(X, generator) - honest.mean(dim=0)).square().sum()) for _ in range(500)
         ]
         table.add_row(
             f"Theorem 1: squared error / rho², {pipeline!r}, 3 of 60, {name}",

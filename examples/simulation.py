@@ -1,7 +1,7 @@
 """A whole federation in one call: 25 workers, 5 of them attackers that copy an honest one.
 
-The honest workers hold handwritten digits sorted by label. Krum picks one worker in each round, so
-it never hears of most digits; behind buckets of two it learns more, and the geometric median
+The honest workers hold handwritten digits sorted by label. Krum selects one worker in each round,
+so it never learns most digits; behind buckets of two it learns more, and the geometric median
 learns them all.
 """
 

@@ -1,7 +1,7 @@
-"""Models come as they are: state dicts of PyTorch, or the lists of arrays that Flower has.
+"""Rules take models as state dicts of PyTorch, or as lists of arrays, which Flower uses.
 
 Seven clients send a small model. One of them sends NaN, and is rejected; one sends its model a
-hundred times too large, and hardly counts. `explain` says so; a call gives the merged model alone.
+hundred times too large, and hardly counts. `explain` reports this; a call returns only the model.
 """
 
 import torch
@@ -13,7 +13,7 @@ rule = bz.GeometricMedian()
 
 
 def client(seed: int) -> dict[str, Tensor]:
-    """The same model, trained by each in its own way."""
+    """The model of one client: the same start, with different noise."""
     torch.manual_seed(0)
     state = nn.Linear(4, 2).state_dict()
     torch.manual_seed(seed)

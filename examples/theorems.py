@@ -1,14 +1,14 @@
-"""The theorems of the bucketing paper, to be seen: workers that minimise quadratics, and attackers.
+"""The theorems of the bucketing paper, measured: workers that minimize quadratics, and attackers.
 
-1. The lower bound (Theorem 3): two worlds that no rule can tell apart, and an error in one of them.
+1. The lower bound (Theorem 3): two worlds that no rule can distinguish, and an error in one.
 2. The plateau (Theorem 2): gradient descent stays away from the optimum in proportion to
    delta zeta^2, where zeta^2 is how much the honest gradients differ.
 3. Momentum (Theorem 2): the noise of the workers' gradients, sigma^2, adds to it, and momentum
-   takes that away.
-4. Overparameterisation (Theorem 4): where zeta = 0 at the optimum the gradient goes to zero.
+   removes this part.
+4. Overparameterization (Theorem 4): where zeta = 0 at the optimum the gradient goes to zero.
 
-Algorithm 2 is that of `byzantium.learning`: `Momentum` is the worker's, `Server` the rule and the
-step. Prints the numbers, and with --out draws them.
+Algorithm 2 is that of `byzantium.learning`: workers have a `Momentum`, and `Server` has the rule
+and takes the step. Prints the numbers, and with --out draws them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import byzantium as bz
 from byzantium.learning import Momentum, Server
 
 N, MU = 25, 0.5
-# Of those with noise: the second half is averaged over.
+# Rounds of trainings with noise; results are means over the second half.
 ROUNDS = 1000
 RULES = (
     "Mean()",
@@ -43,10 +43,10 @@ RULES = (
 
 @dataclass(frozen=True)
 class Quadratics:
-    """Honest worker i minimises sum_k curvature_ik (x_k - optimum_ik)^2 / 2, with noise sigma.
+    """Honest worker i minimizes sum_k curvature_ik (x_k - optimum_ik)^2 / 2, with noise sigma.
 
-    curvature, optimum: (h, d).
-    sigma2:             the variance of a worker's gradient, over all coordinates.
+    - `curvature`, `optimum`: (h, d).
+    - `sigma2`: the variance of a worker's gradient, over all coordinates.
     """
 
     curvature: Tensor
@@ -54,14 +54,15 @@ class Quadratics:
     sigma2: float = 0.0
 
     def gradients(self, x: Tensor) -> Tensor:
-        """(h, d), without noise."""
+        """The gradients of the workers, (h, d), without noise."""
         return self.curvature * (x - self.optimum)
 
     def gradient(self, x: Tensor) -> Tensor:
-        """(d,), of the mean of the honest workers' functions: what the server is after."""
+        """The gradient of the mean of the honest workers' functions, (d,)."""
         return self.gradients(x).mean(dim=0)
 
-    def sampled(self, x: Tensor, generator: torch.Generator) -> Tensor:
+    def sample(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """The gradients of the workers, (h, d), with noise."""
         noise = torch.randn(self.optimum.shape, generator=generator, dtype=torch.float64)
         return self.gradients(x) + noise * (self.sigma2 / self.optimum.shape[1]) ** 0.5
 
@@ -71,7 +72,7 @@ class Quadratics:
 
 
 class Point(nn.Module):
-    """A model that is a point."""
+    """A model whose parameters are the coordinates of a point."""
 
     def __init__(self, start: Tensor) -> None:
         super().__init__()
@@ -93,13 +94,13 @@ def descend(
     d = world.optimum.shape[1]
     model = Point(torch.ones(d, dtype=torch.float64))
     server = Server(model, rule, torch.optim.SGD(model.parameters(), lr=rate))
-    workers = Momentum(momentum)  # of all at once: the formula is the same in every row
+    workers = Momentum(momentum)  # one for all workers: the formula is the same in every row
     noise, chance = (torch.Generator().manual_seed(2 * seed + k) for k in (0, 1))
     norms = []
     for _ in range(rounds):
         x = model.x.detach()
         norms.append(world.gradient(x).square().sum())
-        honest = workers.update(world.sampled(x, noise))
+        honest = workers.update(world.sample(x, noise))
         sent = honest
         if f:
             bad = attack(honest, q=f, rule=rule, epoch=1, generator=chance)
@@ -114,17 +115,17 @@ def descend(
 def two_worlds(rule: bz.Aggregator, f: int, zeta2: float = 1.0) -> tuple[float, float]:
     """The larger ||grad f||^2, and the larger f - min f, of the two worlds of the paper's proof.
 
-    delta n workers minimise mu x^2 / 2 - zeta x / sqrt(delta), the others mu x^2 / 2. In the first
-    world all are honest, and in the second the delta n are bad. The algorithm sees the same.
+    delta n workers minimize mu x^2 / 2 - zeta x / sqrt(delta), the others mu x^2 / 2. In the first
+    world all are honest, in the second the delta n are Byzantine. The algorithm sees no difference.
     """
     delta = f / N
     slope = (zeta2 / delta) ** 0.5
     optimum = torch.zeros(N, 1, dtype=torch.float64)
     optimum[:f] = slope / MU
-    everybody = Quadratics(torch.full_like(optimum, MU), optimum)
-    assert everybody.heterogeneity(optimum[0]) <= zeta2
-    x, _ = descend(everybody, 0, rule, bz.NoAttack(), rate=1.0)
-    worlds = (everybody, Quadratics(everybody.curvature[f:], everybody.optimum[f:]))
+    first = Quadratics(torch.full_like(optimum, MU), optimum)
+    assert first.heterogeneity(optimum[0]) <= zeta2
+    x, _ = descend(first, 0, rule, bz.NoAttack(), rate=1.0)
+    worlds = (first, Quadratics(first.curvature[f:], first.optimum[f:]))
     squares = [float(world.gradient(x).square().sum()) for world in worlds]
     return max(squares), max(squares) / (2 * MU)
 
@@ -133,7 +134,7 @@ def two_worlds(rule: bz.Aggregator, f: int, zeta2: float = 1.0) -> tuple[float, 
 
 
 def plateau(rule: bz.Aggregator, f: int, zeta2: float) -> float:
-    """||grad f||^2 in the end, where f honest workers hold what is rare, and attackers do not."""
+    """The last ||grad f||^2; f honest workers hold rare data, and attackers copy another one."""
     h = N - f
     share = f / h
     optimum = torch.zeros(h, 2, dtype=torch.float64)
@@ -146,7 +147,7 @@ def plateau(rule: bz.Aggregator, f: int, zeta2: float) -> float:
 
 
 def noisy(rule: bz.Aggregator, f: int, sigma2: float, momentum: float) -> float:
-    """The mean of ||grad f||^2 over the last rounds, where all minimise the same, with noise."""
+    """The mean of ||grad f||^2 over the last rounds; all minimize the same function, with noise."""
     optimum = torch.zeros(N - f, 10, dtype=torch.float64)
     world = Quadratics(torch.ones_like(optimum), optimum, sigma2)
     # The paper's step for a momentum: beta = 1 - 8 L eta.
@@ -162,7 +163,7 @@ def noisy(rule: bz.Aggregator, f: int, sigma2: float, momentum: float) -> float:
     return float(norms[ROUNDS // 2 :].mean())
 
 
-# -- 4. overparameterisation ----------------------------------------------------------------------
+# -- 4. overparameterization ----------------------------------------------------------------------
 
 
 def shared_optimum(
@@ -178,17 +179,13 @@ def shared_optimum(
     return descend(world, f, rule, bz.ALittleIsEnough(z=1.5), rounds=rounds)[1]
 
 
-# -- all of it ------------------------------------------------------------------------------------
-
-
-def named(text: str, f: int) -> bz.Aggregator:
-    return bz.parse_rule(text, f=f)
+# -- tables and figure ----------------------------------------------------------------------------
 
 
 def main(out: Path | None) -> None:
     console = Console()
     counts, zetas = (1, 2, 4, 6), (0.5, 1.0, 2.0, 4.0)
-    worlds = {rule: [two_worlds(named(rule, f), f)[0] for f in counts] for rule in RULES}
+    worlds = {rule: [two_worlds(bz.parse_rule(rule, f=f), f)[0] for f in counts] for rule in RULES}
     table = Table("||grad f||^2, the worse of two worlds", *(f"f = {f}" for f in counts))
     table.add_row("no algorithm below delta zeta^2 / 4", *(f"{f / N / 4:.3f}" for f in counts))
     for rule, values in worlds.items():
@@ -196,7 +193,7 @@ def main(out: Path | None) -> None:
     console.print(table)
 
     steady = "TrimmedMean()"
-    plateaus = {(f, z): plateau(named(steady, f), f, z) for f in counts for z in zetas}
+    plateaus = {(f, z): plateau(bz.parse_rule(steady, f=f), f, z) for f in counts for z in zetas}
     table = Table(f"{steady}: plateau / zeta^2", *(f"f = {f}" for f in counts))
     table.add_row("f / (n - 2f)", *(f"{f / (N - 2 * f):.4f}" for f in counts))
     for z in zetas:
@@ -204,16 +201,16 @@ def main(out: Path | None) -> None:
     console.print(table)
 
     betas, sigmas = (0.0, 0.5, 0.9), (0.0, 1.0, 2.0, 4.0)
-    noise = {b: [noisy(named(steady, 5), 5, s, b) for s in sigmas] for b in betas}
+    noise = {b: [noisy(bz.parse_rule(steady, f=5), 5, s, b) for s in sigmas] for b in betas}
     table = Table(f"{steady}: plateau", *(f"sigma^2 = {s:g}" for s in sigmas))
     for b in betas:
         table.add_row(f"momentum {b:g}", *(f"{value:.5f}" for value in noise[b]))
     console.print(table)
 
     curves = {
-        "ζ² = 0, B² = 0.25": shared_optimum(named(steady, 5), 5, 0.5),
-        "ζ² = 0.01, B² = 0.25": shared_optimum(named(steady, 5), 5, 0.5, 0.01),
-        "ζ² = 1, B² = 0.25": shared_optimum(named(steady, 5), 5, 0.5, 1.0),
+        "ζ² = 0, B² = 0.25": shared_optimum(bz.parse_rule(steady, f=5), 5, 0.5),
+        "ζ² = 0.01, B² = 0.25": shared_optimum(bz.parse_rule(steady, f=5), 5, 0.5, 0.01),
+        "ζ² = 1, B² = 0.25": shared_optimum(bz.parse_rule(steady, f=5), 5, 0.5, 1.0),
     }
     for name, norms in curves.items():
         console.print(f"{name}: ||grad f||^2 is {norms[-1]:.2g} after {len(norms)} rounds")
@@ -237,14 +234,15 @@ def draw(
     axes = figure.subplots(1, 4)
     deltas = [f / N for f in counts]
     axes[0].fill_between([0, *deltas], [0, *(d / 4 for d in deltas)], color="#DDDDDD")
-    alike: dict[tuple[float, ...], list[str]] = {}
+    same_curve: dict[tuple[float, ...], list[str]] = {}
     for rule, values in worlds.items():
-        alike.setdefault(tuple(round(v, 6) for v in values), []).append(rule.removesuffix("()"))
-    for same, rules in alike.items():
-        label = "\n".join(rules)
-        axes[0].plot(deltas, same, marker="o", markersize=3, label=label)
+        same_curve.setdefault(tuple(round(v, 6) for v in values), []).append(
+            rule.removesuffix("()")
+        )
+    for curve, rules in same_curve.items():
+        axes[0].plot(deltas, curve, marker="o", markersize=3, label="\n".join(rules))
     axes[0].set(title="the worse of two worlds", xlabel="δ", ylabel="‖∇f‖² (ζ = 1)")
-    axes[0].set_ylim(0, 2 * max(map(max, worlds.values())))  # room for the legend
+    axes[0].set_ylim(0, 2 * max(map(max, worlds.values())))  # space for the legend
     axes[0].legend(fontsize=6, title="grey: impossible", title_fontsize=6)
     for f in counts:
         zetas = sorted(z for g, z in plateaus if g == f)

@@ -1,4 +1,4 @@
-"""A rule and an attack of one's own are a class each: checked, then trained against each other.
+"""A rule and an attack of your own, each a class: they are checked, then used in a training.
 
 The rule drops the f vectors farthest from the most central one, and averages the others. The
 attackers send the honest mean backwards, ten times as long: the mean fails, the rule learns.

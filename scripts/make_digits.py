@@ -1,6 +1,6 @@
 """Writes src/byzantium/data/digits.npz from scikit-learn's copy of the UCI digits.
 
-Run once, in an environment of its own: `pip install scikit-learn numpy`, then this script. The
+Run it once, in a separate environment: `pip install scikit-learn numpy`, then this script. The
 library itself never needs scikit-learn.
 
 E. Alpaydin, C. Kaynak: Optical Recognition of Handwritten Digits, UCI Machine Learning Repository,
@@ -19,6 +19,6 @@ TARGET = Path(__file__).parents[1] / "src" / "byzantium" / "data" / "digits.npz"
 if __name__ == "__main__":
     digits = load_digits()
     images = digits.images.astype(np.uint8)
-    assert (images == digits.images).all()  # whole numbers from 0 to 16: nothing is lost
+    assert (images == digits.images).all()  # integers from 0 to 16: nothing is lost
     np.savez_compressed(TARGET, images=images, labels=digits.target.astype(np.uint8))
     print(f"{TARGET.name}: {len(images)} images, {TARGET.stat().st_size} bytes")

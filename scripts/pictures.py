@@ -1,8 +1,7 @@
 """Draws the pictures of the documentation: `python scripts/pictures.py [name ...]`.
 
-Each goes to docs/pictures/NAME.svg and prints the numbers that it shows. Drawn again, a picture is
-the same file, byte by byte. `python scripts/pictures.py --alt` prints what each is to someone who
-cannot see it.
+Writes each to docs/pictures/NAME.svg, and prints the numbers in it. A picture that is drawn again
+is the same file, byte by byte. `python scripts/pictures.py --alt` prints the alternative texts.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ RULES = {"Krum": bz.Krum(f=5), "Median": bz.Median(), "GeometricMedian": bz.Geom
 
 @dataclass(frozen=True)
 class Picture:
-    """How it is drawn, with the numbers in it as a sentence; and what it is in words."""
+    """A function that draws it and returns its numbers in a sentence, and an alternative text."""
 
     draw: Callable[[], tuple[Figure, str]]
     alt: str
@@ -74,18 +73,18 @@ PICTURES: dict[str, Picture] = {}
 
 
 def picture(alt: str) -> Callable[[Callable[[], tuple[Figure, str]]], Any]:
-    def kept(draw: Callable[[], tuple[Figure, str]]) -> Callable[[], tuple[Figure, str]]:
+    def register(draw: Callable[[], tuple[Figure, str]]) -> Callable[[], tuple[Figure, str]]:
         PICTURES[draw.__name__] = Picture(draw, alt)
         return draw
 
-    return kept
+    return register
 
 
-# -- what pictures share --------------------------------------------------------------------------
+# -- shared parts ---------------------------------------------------------------------------------
 
 
 def sheet(title: str, height: float) -> Figure:
-    """An empty one, with a title that says what is to be seen."""
+    """An empty figure with a title."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)
     figure.suptitle(title, x=0.015, ha="left", fontsize=12, weight="bold")
@@ -99,7 +98,7 @@ def plain(axis: Axes) -> None:
 
 
 def empty(axis: Axes) -> None:
-    """Of a plane in which only places matter."""
+    """Remove the ticks of a plane."""
     axis.set(xticks=[], yticks=[], aspect="equal")
     axis.spines[:].set_color(PALE)
 
@@ -120,27 +119,27 @@ def key(**style: Any) -> Line2D:
     return Line2D([], [], **{"linestyle": "none", "markeredgecolor": "white", "ms": 8, **style})
 
 
-def seeded(seed: int) -> torch.Generator:
+def generator_of(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
 def groups(honest: int, seed: int) -> Tensor:
-    """Workers in the plane who hold three kinds of data, in turn.
+    """Workers in the plane with three kinds of data, in turn.
 
-    No side of the triangle is along a coordinate, where the median by coordinate would be lucky.
+    No side of the triangle is along a coordinate, which would favor the median by coordinate.
     """
     corners = torch.tensor([[0.0, 0.0], [9.4, 3.4], [1.8, 9.7]])[torch.arange(honest) % 3]
-    return corners + 0.7 * torch.randn(honest, 2, generator=seeded(seed))
+    return corners + 0.7 * torch.randn(honest, 2, generator=generator_of(seed))
 
 
 def attacked(honest: Tensor, attackers: int) -> Tensor:
-    """With attackers who copy worker 0."""
+    """The honest vectors, and those of attackers who copy worker 0."""
     copies = bz.Mimic(target=0)(honest, q=attackers)
     return torch.cat([honest, copies])
 
 
 def spread(vectors: Tensor) -> float:
-    """The unbiased variance over all coordinates, which Lemma 1 is about."""
+    """The unbiased variance over all coordinates, as in Lemma 1."""
     return float(vectors.var(dim=0).sum())
 
 
@@ -154,7 +153,7 @@ def spread(vectors: Tensor) -> float:
 def camps() -> tuple[Figure, str]:
     """The paper's opening example."""
     updates = torch.tensor([[(-1.0) ** i] for i in range(25)])
-    landed = {name: rule(updates).item() for name, rule in {"Mean": bz.Mean(), **RULES}.items()}
+    results = {name: rule(updates).item() for name, rule in {"Mean": bz.Mean(), **RULES}.items()}
     figure = sheet("Nobody lies, and robust rules still hear one camp only", 2.7)
     axis = figure.subplots()
     axis.axhline(0, color=GREY, lw=1, zorder=1)
@@ -165,16 +164,16 @@ def camps() -> tuple[Figure, str]:
         axis.text(camp, 0.62, f"{count} workers say {camp:+d}", ha="center")
     axis.text(0, 0.08, "0", ha="center", color=GREY)
     axis.plot([0, 0], [0, 0.05], color=GREY, lw=1)
-    for name, value in landed.items():
+    for name, value in results.items():
         y = -0.2 if name == "Mean" else -0.2 * (1 + list(RULES).index(name))
         axis.scatter(value, y, s=90, zorder=3, edgecolor="white", **look(name))
         axis.text(value + 0.07, y, f"{NAMES[name]}: {value:+.2f}", va="center")
-    axis.plot([landed["Mean"]] * 2, [-0.2, 0], color=GREY, lw=0.8, zorder=2)
+    axis.plot([results["Mean"]] * 2, [-0.2, 0], color=GREY, lw=0.8, zorder=2)
     axis.plot([1, 1], [-0.6, 0], color=GREY, lw=0.8, zorder=2)
     axis.set(xlim=(-1.3, 1.75), ylim=(-0.72, 0.75))
     axis.axis("off")
-    said = ", ".join(f"{NAMES[name]} {value:+.2f}" for name, value in landed.items())
-    return figure, said
+    text = ", ".join(f"{NAMES[name]} {value:+.2f}" for name, value in results.items())
+    return figure, text
 
 
 @picture(
@@ -183,23 +182,23 @@ def camps() -> tuple[Figure, str]:
     "towards the copied group; behind buckets of two they land nearer to it."
 )
 def mimic() -> tuple[Figure, str]:
-    """Three groups, and attackers that copy one worker: where rules land."""
+    """The results of rules for three groups of workers and attackers that copy one worker."""
     draws, honest = 100, groups(20, seed=4)
     X, mean = attacked(honest, 5), honest.mean(dim=0)
     figure = sheet("Copies of one worker pull robust rules to it; buckets pull them back", 4.0)
-    axes, told = figure.subplots(1, 2, sharex=True, sharey=True), []
+    axes, numbers = figure.subplots(1, 2, sharex=True, sharey=True), []
     for axis, s in zip(axes, (1, 2), strict=True):
         axis.scatter(*honest.T, s=30, color=PALE)
         axis.scatter(*honest[0], s=170, facecolor="none", edgecolor=ATTACKER.light, lw=1.8)
         axis.scatter(*mean, zorder=4, **STAR)
         for name, rule in RULES.items():
-            pipeline, chance = bz.Bucketing(s) >> rule, seeded(4)
-            landed = torch.stack([pipeline(X, chance) for _ in range(draws if s > 1 else 1)])
+            pipeline, generator = bz.Bucketing(s) >> rule, generator_of(4)
+            results = torch.stack([pipeline(X, generator) for _ in range(draws if s > 1 else 1)])
             if s > 1:
-                axis.scatter(*landed.T, s=7, color=look(name)["color"], alpha=0.25, lw=0)
-            axis.scatter(*landed.mean(dim=0), s=80, zorder=5, edgecolor="white", **look(name))
-            off = float((landed - mean).norm(dim=1).mean())
-            told.append(f"{NAMES[name]}, s = {s}: {off:.1f}")
+                axis.scatter(*results.T, s=7, color=look(name)["color"], alpha=0.25, lw=0)
+            axis.scatter(*results.mean(dim=0), s=80, zorder=5, edgecolor="white", **look(name))
+            off = float((results - mean).norm(dim=1).mean())
+            numbers.append(f"{NAMES[name]}, s = {s}: {off:.1f}")
         axis.margins(0.09)
         empty(axis)
     axes[0].set_title("alone")
@@ -221,7 +220,7 @@ def mimic() -> tuple[Figure, str]:
         loc="outside lower center",
         ncols=3,
     )
-    return figure, "distance to the honest mean, mean over rounds: " + ", ".join(told)
+    return figure, "distance to the honest mean, mean over rounds: " + ", ".join(numbers)
 
 
 @picture(
@@ -230,15 +229,15 @@ def mimic() -> tuple[Figure, str]:
     "median lands far from the honest mean alone, and near it behind the buckets."
 )
 def bucketing() -> tuple[Figure, str]:
-    """What Bucketing(s=2) does, step by step, as the report of one call tells it."""
+    """The steps of Bucketing(s=2), from the report of one call."""
     honest, q, rule = groups(18, seed=1), 4, bz.GeometricMedian()
-    # A little apart, so that all of them are seen.
+    # Attackers a little apart, so that all of them are visible.
     around = torch.tensor([[-1.0, 0.0], [0.0, -1.0], [1.0, 0.0], [0.0, 1.0]])
     X = torch.cat([honest, attacked(honest, q)[-q:] + 0.55 * around])
     mean, pipeline = honest.mean(dim=0), bz.Bucketing(s=2) >> rule
-    report, alone = pipeline.explain(X, seeded(0)), rule(X)
+    report, alone = pipeline.explain(X, generator_of(0)), rule(X)
     mixing = report.mixing.float()
-    buckets, spoiled = mixing @ X, (mixing[:, -q:] > 0).any(dim=1)
+    buckets, hit = mixing @ X, (mixing[:, -q:] > 0).any(dim=1)
 
     figure = sheet("Bucketing, step by step: average random pairs, then apply the rule", 6.6)
     axes = list(figure.subplots(2, 2, sharex=True, sharey=True).flat)
@@ -248,14 +247,14 @@ def bucketing() -> tuple[Figure, str]:
         axis.scatter(*X[-q:].T, s=40, marker="X", color=ATTACKER.light, alpha=faint, lw=0)
         axis.margins(0.08)
         empty(axis)
-    for row, bad in zip(mixing, spoiled, strict=True):
-        axes[1].plot(*X[row > 0].T, color=ATTACKER.light if bad else GREY, lw=1, zorder=0)
-    axes[2].scatter(*buckets[~spoiled].T, s=60, color=HONEST.light, edgecolor="white")
-    axes[2].scatter(*buckets[spoiled].T, s=70, marker="X", color=ATTACKER.light, edgecolor="white")
-    before, after = spread(honest), spread(buckets[~spoiled])
+    for row, byzantine in zip(mixing, hit, strict=True):
+        axes[1].plot(*X[row > 0].T, color=ATTACKER.light if byzantine else GREY, lw=1, zorder=0)
+    axes[2].scatter(*buckets[~hit].T, s=60, color=HONEST.light, edgecolor="white")
+    axes[2].scatter(*buckets[hit].T, s=70, marker="X", color=ATTACKER.light, edgecolor="white")
+    before, after = spread(honest), spread(buckets[~hit])
     axes[3].scatter(*mean, zorder=4, **STAR)
     style = look("GeometricMedian", s=80, zorder=5)
-    off = [float((landed - mean).norm()) for landed in (alone, report.aggregate)]
+    off = [float((results - mean).norm()) for results in (alone, report.aggregate)]
     axes[3].scatter(*alone, **{**style, "color": "white", "edgecolor": style["color"], "lw": 1.8})
     axes[3].scatter(*report.aggregate, **style, edgecolor="white")
     notes = {"color": BLACK, "arrowprops": {"arrowstyle": "-", "color": GREY, "shrinkB": 6}}
@@ -273,7 +272,7 @@ def bucketing() -> tuple[Figure, str]:
         strict=True,
     ):
         axis.set_title(title, loc="left")
-    many = [pipeline.explain(X, seeded(k)) for k in range(1000)]
+    many = [pipeline.explain(X, generator_of(k)) for k in range(1000)]
     ratios = []
     for each in many:
         P = each.mixing.float()
@@ -292,7 +291,7 @@ def bucketing() -> tuple[Figure, str]:
     "weights times X are the two results."
 )
 def gram() -> tuple[Figure, str]:
-    """X, its Gram matrix, weights, results: gradients of a small federation."""
+    """Gradients X of a small federation, their Gram matrix, weights and results."""
     n = 20
     torch.manual_seed(0)
     settings = Settings(n=n, rounds=1)
@@ -313,9 +312,9 @@ def gram() -> tuple[Figure, str]:
     matrix = figure.add_axes((left[0], 0.46, left[1], tall))
     square = figure.add_axes((right[0], 0.46, right[1], tall))
     most = float(X.abs().quantile(0.97))
-    colours = {"cmap": HEAT, "interpolation": "nearest"}
-    matrix.imshow(X, aspect="auto", vmin=-most, vmax=most, **colours)
-    square.imshow(G, **colours)
+    colors = {"cmap": HEAT, "interpolation": "nearest"}
+    matrix.imshow(X, aspect="auto", vmin=-most, vmax=most, **colors)
+    square.imshow(G, **colors)
     matrix.set_title(f"X: {n} workers x {d} numbers", loc="left")
     square.set_title(f"G = X Xᵀ: {n} x {n}", loc="left")
     matrix.set_ylabel("worker")
@@ -328,7 +327,7 @@ def gram() -> tuple[Figure, str]:
         bars.spines[["top", "right"]].set_visible(False)
         bars.set_title(f"weights, {NAMES[name]}", loc="left", pad=3)
         strip = figure.add_axes((left[0], bottom + 0.02, left[1], 0.06))
-        strip.imshow(report.aggregate[None], aspect="auto", vmin=-most, vmax=most, **colours)
+        strip.imshow(report.aggregate[None], aspect="auto", vmin=-most, vmax=most, **colors)
         strip.set(xticks=[], yticks=[])
         strip.set_title(f"weights @ X, {NAMES[name]}", loc="left", pad=3)
         _arrow(figure, bars, (-0.19, 0.5), strip, (1.02, 0.5))
@@ -336,8 +335,8 @@ def gram() -> tuple[Figure, str]:
         axis.set(xticks=[], yticks=[])
     _arrow(figure, matrix, (1.03, 0.5), square, (-0.06, 0.5))
     _arrow(figure, square, (0.9, -0.05), square, (0.9, -0.3))
-    said = {name: [round(w, 2) for w in r.weights.tolist()] for name, r in reports.items()}
-    return figure, f"X is {n} x {d}, G {n} x {n}; weights {said}"
+    text = {name: [round(w, 2) for w in r.weights.tolist()] for name, r in reports.items()}
+    return figure, f"X is {n} x {d}, G {n} x {n}; weights {text}"
 
 
 def _arrow(
@@ -363,17 +362,17 @@ def _arrow(
     "fails without momentum and learns with it."
 )
 def momentum() -> tuple[Figure, str]:
-    """What honest workers' vectors differ by, and how Krum does under ALIE."""
+    """The spread of honest vectors, and the accuracy of Krum under ALIE, by momentum."""
     figure = sheet("Momentum averages away the noise in which attackers hide", 3.6)
     calm, hit = figure.subplots(1, 2)
-    window, told = 20, []
+    window, numbers = 20, []
     for beta in (0.0, 0.9, 0.99):
         style = {"color": LINES["momentum"][beta].light, "lw": 1.8, "label": f"momentum {beta:g}"}
-        spreads = [record["spread"] for record in _trained(beta, 0, bz.Mean(), 0).rounds]
+        spreads = [record["spread"] for record in _simulate(beta, 0, bz.Mean(), 0).rounds]
         rounds = range(window, len(spreads) + 1, window)
         means = [fmean(spreads[t - window : t]) for t in rounds]
         calm.plot(rounds, means, **style)
-        seeds = [_trained(beta, 5, bz.Krum(f=5), seed).evaluations for seed in range(3)]
+        seeds = [_simulate(beta, 5, bz.Krum(f=5), seed).evaluations for seed in range(3)]
         rounds = [at["round"] for at in seeds[0]]
         values = [[at["accuracy"] for at in each] for each in zip(*seeds, strict=True)]
         middle, width = [fmean(v) for v in values], [stdev(v) for v in values]
@@ -381,7 +380,7 @@ def momentum() -> tuple[Figure, str]:
         low = [m - w for m, w in zip(middle, width, strict=True)]
         high = [m + w for m, w in zip(middle, width, strict=True)]
         hit.fill_between(rounds, low, high, color=style["color"], alpha=0.15, lw=0)
-        told.append(f"momentum {beta:g}: spread {means[-1]:.2f}, accuracy {middle[-1]:.0f} %")
+        numbers.append(f"momentum {beta:g}: spread {means[-1]:.2f}, accuracy {middle[-1]:.0f} %")
     calm.set_title("spread of the honest vectors; nobody attacks", loc="left")
     calm.set(yscale="log", ylim=(0.1, 40), xlabel="round")
     calm.yaxis.set_major_formatter("{x:g}")
@@ -391,11 +390,11 @@ def momentum() -> tuple[Figure, str]:
     for axis in (calm, hit):
         plain(axis)
         axis.set_xlim(0, 600)
-    return figure, "after 600 rounds, " + "; ".join(told)
+    return figure, "after 600 rounds, " + "; ".join(numbers)
 
 
-def _trained(beta: float, q: int, rule: bz.Aggregator, seed: int) -> Any:
-    """Digits dealt out evenly; one image in each batch, so that gradients are noisy."""
+def _simulate(beta: float, q: int, rule: bz.Aggregator, seed: int) -> Any:
+    """A training on iid digits, with one image in each batch, so that gradients are noisy."""
     torch.manual_seed(seed)
     settings = Settings(
         n=25,
@@ -417,7 +416,7 @@ def _trained(beta: float, q: int, rule: bz.Aggregator, seed: int) -> Any:
     "far away: each line leaves the panel before s times the share reaches one half."
 )
 def delta() -> tuple[Figure, str]:
-    """Bucketing(s) >> GeometricMedian() by the share of attackers, under two attacks."""
+    """The error of Bucketing(s) >> GeometricMedian() by the share of attackers."""
     n, d, draws, top = 60, 100, 40, 0.8
     figure = sheet("Larger buckets resist copies better, and break under fewer attackers", 3.7)
     axes = figure.subplots(1, 2, sharex=True, sharey=True)
@@ -425,14 +424,14 @@ def delta() -> tuple[Figure, str]:
         "attackers copy a worker": lambda honest: honest[0],
         "attackers are far away": lambda honest: torch.full((d,), 1e3),
     }
-    told = []
+    numbers = []
     for axis, (title, attack) in zip(axes, sends.items(), strict=True):
         for s, colour in LINES["s"].items():
             style = {"color": colour.light, "lw": 1.8, "label": f"s = {s}" if s > 1 else "alone"}
             errors = {f / n: _error(n, f, d, s, attack, draws) for f in range(n // 2)}
             axis.plot(list(errors), list(errors.values()), **style)
             last = max(share for share, error in errors.items() if error < top)
-            told.append(f"{title}, s = {s}: {errors[20 / n]:.3g} at 1/3, small up to {last:.2f}")
+            numbers.append(f"{title}, s = {s}: {errors[20 / n]:.3g} at 1/3, small up to {last:.2f}")
             if "far" in title:
                 axis.axvline(1 / (2 * s), color=colour.light, lw=1, ls=(0, (4, 3)))
         axis.set_title(title, loc="left")
@@ -442,16 +441,16 @@ def delta() -> tuple[Figure, str]:
     axes[0].legend(loc="upper left")
     dashed = Line2D([], [], color=GREY, lw=1, ls=(0, (4, 3)), label="s x share = 1/2")
     axes[1].legend(handles=[dashed], loc="lower right")
-    return figure, "; ".join(told)
+    return figure, "; ".join(numbers)
 
 
 def _error(n: int, f: int, d: int, s: int, attack: Callable[[Tensor], Tensor], draws: int) -> float:
     """The mean distance to the honest mean, in units of that between two honest workers."""
-    rule, chance, errors = bz.Bucketing(s) >> bz.GeometricMedian(), seeded(0), []
+    rule, generator, errors = bz.Bucketing(s) >> bz.GeometricMedian(), generator_of(0), []
     for _ in range(draws):
-        honest = torch.randint(2, (n - f, d), generator=chance).float() * 2 - 1
+        honest = torch.randint(2, (n - f, d), generator=generator).float() * 2 - 1
         X = torch.cat([honest, attack(honest).expand(f, d)])
-        off = rule(X, chance) - honest.mean(dim=0)
+        off = rule(X, generator) - honest.mean(dim=0)
         errors.append(float(off.norm()) / (2 * spread(honest)) ** 0.5)
     return fmean(errors)
 
@@ -462,7 +461,7 @@ def _error(n: int, f: int, d: int, s: int, attack: Callable[[Tensor], Tensor], d
     "as worker 0, alone and behind buckets."
 )
 def weights() -> tuple[Figure, str]:
-    """Whom the geometric median listened to."""
+    """The weights of workers in the geometric median."""
     q, draws, honest = 5, 200, groups(20, seed=4)
     n, rule = len(honest) + q, bz.GeometricMedian()
     sent = {
@@ -471,23 +470,23 @@ def weights() -> tuple[Figure, str]:
     }
     title = "Weights say who was heard, not who lies: a copy counts like its original"
     figure = sheet(title, 4.4)
-    axes, told = figure.subplots(2, 2, sharex=True, sharey="row"), []
+    axes, numbers = figure.subplots(2, 2, sharex=True, sharey="row"), []
     for column, (name, X) in enumerate(sent.items()):
         for row, s in enumerate((1, 2)):
-            axis, chance = axes[row][column], seeded(0)
+            axis, generator = axes[row][column], generator_of(0)
             pipeline = bz.Bucketing(s) >> rule
-            many = [pipeline.explain(X, chance).weights for _ in range(draws if s > 1 else 1)]
+            many = [pipeline.explain(X, generator).weights for _ in range(draws if s > 1 else 1)]
             mean = torch.stack(many).mean(dim=0)
-            colours = [BLACK, *[HONEST.light] * (n - q - 1), *[ATTACKER.light] * q]
+            colors = [BLACK, *[HONEST.light] * (n - q - 1), *[ATTACKER.light] * q]
             hatches = [""] * (n - q) + ["////"] * q
-            axis.bar(range(n), mean, 0.8, color=colours, hatch=hatches, edgecolor="white", lw=0.3)
+            axis.bar(range(n), mean, 0.8, color=colors, hatch=hatches, edgecolor="white", lw=0.3)
             axis.axhline(1 / n, color=GREY, lw=1, ls=(0, (4, 3)))
-            said = "alone" if s == 1 else f"behind buckets of two, mean of {draws} rounds"
-            axis.set_title(f"{name}\n{said}" if row == 0 else said, loc="left")
+            text = "alone" if s == 1 else f"behind buckets of two, mean of {draws} rounds"
+            axis.set_title(f"{name}\n{text}" if row == 0 else text, loc="left")
             plain(axis)
             axis.grid(visible=False, axis="x")
             share = float(mean[-q:].sum())
-            told.append(
+            numbers.append(
                 f"{name}, s = {s}: {share:.0%} on attackers, worker 0 {float(mean[0]):.3f}, "
                 f"an attacker {float(mean[-1]):.3f}"
             )
@@ -504,10 +503,10 @@ def weights() -> tuple[Figure, str]:
         loc="outside lower center",
         ncols=4,
     )
-    return figure, "; ".join(told)
+    return figure, "; ".join(numbers)
 
 
-# -- writing them ---------------------------------------------------------------------------------
+# -- output ---------------------------------------------------------------------------------------
 
 
 def write(names: Iterable[str], folder: Path = FOLDER) -> None:
@@ -526,11 +525,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=", ".join(PICTURES))
     parser.add_argument("--alt", action="store_true", help="print the texts instead")
-    given = parser.parse_args()
-    names = given.names or list(PICTURES)
+    arguments = parser.parse_args()
+    names = arguments.names or list(PICTURES)
     if unknown := set(names) - set(PICTURES):
         parser.error(f"no picture is called {', '.join(sorted(unknown))}")
-    if given.alt:
+    if arguments.alt:
         print("\n".join(f"{name}: {PICTURES[name].alt}" for name in names))
     else:
         torch.set_num_threads(1)

@@ -1,8 +1,8 @@
-"""Photographs the report of `byzantium demo`: `python scripts/screenshots.py`.
+"""Takes screenshots of the report of `byzantium demo`: `python scripts/screenshots.py`.
 
 Writes docs/pictures/report-*.png and docs/report.png, which the README shows. Needs chromium and
-playwright. The demo takes half a minute; with --folder its results are kept, and used again.
-`--alt` prints what each picture is to someone who cannot see it.
+playwright. The demo takes half a minute; with --folder its results are stored, and used again.
+`--alt` prints the alternative text of each picture.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def demo(folder: Path) -> Path:
 
 
 def until(page: Page, expression: str) -> None:
-    """Wait for it. Playwright's own waiting is code that the page's policy refuses to run."""
+    """Wait until an expression is true; the page's policy forbids Playwright's own way."""
     deadline = time.monotonic() + 60
     while not page.evaluate(f"!!({expression})"):
         if time.monotonic() > deadline:
@@ -59,7 +59,7 @@ def until(page: Page, expression: str) -> None:
 
 
 def part(page: Page, first: str, last: str) -> Image.Image:
-    """From the top of one element to the bottom of another, as wide as the page."""
+    """The page from the top of one element to the bottom of another."""
     for selector in (first, last):
         page.locator(selector).scroll_into_view_if_needed()
         page.wait_for_timeout(600)  # charts are drawn when they come into view
@@ -72,10 +72,10 @@ def part(page: Page, first: str, last: str) -> Image.Image:
     return Image.open(io.BytesIO(page.screenshot(clip=clip, full_page=True)))  # type: ignore[arg-type]
 
 
-def photographs(report: Path) -> dict[str, Image.Image]:
+def screenshots(report: Path) -> dict[str, Image.Image]:
     with sync_playwright() as playwright:
-        found = shutil.which("chromium")
-        browser = playwright.chromium.launch(executable_path=found, args=FLAGS.split())
+        path = shutil.which("chromium")
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS.split())
         page = browser.new_page(
             viewport={"width": WIDTH, "height": HEIGHT},
             device_scale_factor=SCALE,
@@ -83,7 +83,7 @@ def photographs(report: Path) -> dict[str, Image.Image]:
         )
         page.goto(report.as_uri())
         until(page, "'ready' in document.documentElement.dataset")
-        # How long the runs took is a matter of the machine.
+        # The times of the runs depend on the machine.
         page.evaluate("document.getElementById('facts').hidden = true")
         first = Image.open(io.BytesIO(page.screenshot()))
         curves = part(page, "#curves", "#explorer")
@@ -98,7 +98,7 @@ def photographs(report: Path) -> dict[str, Image.Image]:
 
 
 def beside(left: Image.Image, right: Image.Image) -> Image.Image:
-    """Both as high as the left one, at the size of one pixel for one."""
+    """Two images side by side, at one pixel per pixel of the page, as high as the left one."""
     sheet = Image.new("RGB", (left.width + right.width, left.height), left.getpixel((2, 2)))
     sheet.paste(left, (0, 0))
     sheet.paste(right, (left.width, (left.height - right.height) // 2))
@@ -107,10 +107,10 @@ def beside(left: Image.Image, right: Image.Image) -> Image.Image:
 
 def write(images: dict[str, Image.Image]) -> None:
     for name, image in images.items():
-        # A palette that has the colours of small things, too, and comes near to all of them.
+        # A palette that also covers the colors of small elements.
         method, none = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
-        few = image.convert("RGB").quantize(256, method, kmeans=3, dither=none)
-        few.save(DOCS / name, optimize=True)
+        indexed = image.convert("RGB").quantize(256, method, kmeans=3, dither=none)
+        indexed.save(DOCS / name, optimize=True)
         print(f"{name}: {image.width} x {image.height}, {(DOCS / name).stat().st_size // 1000} kB")
 
 
@@ -118,13 +118,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, help="of the demo's results; a temporary one")
     parser.add_argument("--alt", action="store_true", help="print the texts instead")
-    given = parser.parse_args()
-    if given.alt:
+    arguments = parser.parse_args()
+    if arguments.alt:
         print("\n".join(f"{name}: {alt}" for name, alt in ALTS.items()))
         return
     with tempfile.TemporaryDirectory() as temporary:
-        folder = given.folder or Path(temporary) / "demo"
-        write(photographs(demo(folder.resolve())))
+        folder = arguments.folder or Path(temporary) / "demo"
+        write(screenshots(demo(folder.resolve())))
 
 
 if __name__ == "__main__":

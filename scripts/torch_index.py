@@ -1,8 +1,8 @@
-"""Where pip shall look for torch beside its own index, as an option of pip: `make` asks for it.
+"""Prints the option of pip that adds an index with torch, for `make`.
 
-PyPI's torch for Linux brings CUDA, 2.7 GB; the one without, 0.2 GB, is in an index of PyTorch's.
-Whether that can be reached is found out here, because pip would try again and again for minutes.
-Instead of `cpu` the argument may be `cuda`, for what PyPI has, or the address of an index.
+PyPI's torch for Linux contains CUDA, 2.7 GB; the one without, 0.2 GB, is in PyTorch's own index.
+This script checks whether that index answers, because pip would retry for minutes. Instead of `cpu`
+the argument may be `cuda`, for the torch of PyPI, or the address of an index.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ SECONDS = 5.0
 
 
 def answers(index: str) -> bool:
-    """Whether an index has torch, within some seconds.
+    """Whether an index has torch and answers within some seconds.
 
-    A thread asks that nobody waits for: looking up a name, or the addresses it has, one after the
-    other, takes as long as it likes.
+    A daemon thread asks, because the lookup of a name and of its addresses has no time limit.
     """
-    heard = threading.Event()
+    answered = threading.Event()
 
     def ask() -> None:
         address = f"{index.rstrip('/')}/torch/"
@@ -31,16 +30,16 @@ def answers(index: str) -> bool:
             suppress(OSError, HTTPException),
             urllib.request.urlopen(address, timeout=SECONDS),
         ):
-            heard.set()
+            answered.set()
 
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(SECONDS)
-    return heard.is_set()
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    return answered.is_set()
 
 
-def chosen(torch: str) -> tuple[str, str]:
-    """The option for pip, and the sentence that says what was chosen."""
+def choose(torch: str) -> tuple[str, str]:
+    """The option for pip, and a sentence about it."""
     if torch == "cuda":
         return "", "torch: as pip finds it; from PyPI it brings CUDA on Linux, 2.7 GB."
     if torch == "cpu" and sys.platform != "linux":
@@ -57,6 +56,6 @@ def chosen(torch: str) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    option, sentence = chosen(*sys.argv[1:])
+    option, sentence = choose(*sys.argv[1:])
     print(sentence, file=sys.stderr)
     print(option)

@@ -67,7 +67,7 @@ def processes(word: str) -> list[int]:
 def simulation(work: Path) -> dict[str, Any]:
     with Federation(work) as federation:
         federation.link(simulation=True)
-        config = {"num-rounds": 2, "min-nodes": 6, "f": 2, "rule": RULE, "hostile": HOSTILE}
+        config = {"num-rounds": 2, "min-nodes": 6, "f": 2, "rule": RULE, "byzantine": HOSTILE}
         run = federation.submit({**config, "folder": str(work / "results")}, simulated=6)
         status = federation.wait(run)
         return {
@@ -90,7 +90,7 @@ def deployment(work: Path) -> dict[str, Any]:
         seen["clean status"], seen["clean"] = federation.wait(run), result_of(federation.log(run))
 
         results = work / "results"
-        config |= {"hostile": HOSTILE, "folder": str(results), "num-rounds": 5}
+        config |= {"byzantine": HOSTILE, "folder": str(results), "num-rounds": 5}
         run = federation.submit(config)
         until(finished(results, 1))
         federation.stop("supernode-5", signal.SIGKILL)
@@ -114,7 +114,7 @@ def four_nodes(work: Path) -> dict[str, Any]:
         until(lambda: len(federation.online()) == 4)
         results = work / "results"
         config = {"num-rounds": 6, "min-nodes": 2, "f": 2, "rule": RULE, "timeout": 90.0}
-        run = federation.submit({**config, "hostile": HOSTILE, "folder": str(results)})
+        run = federation.submit({**config, "byzantine": HOSTILE, "folder": str(results)})
         federation.stop("supernode-3", signal.SIGKILL)
         status, log = federation.wait(run), federation.log(run)
         return {"status": status, "rounds": rounds_in(results), "log": log[-6000:]}

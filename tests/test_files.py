@@ -35,7 +35,7 @@ from byzantium.cli import main
 from byzantium.core import files as core_files
 from byzantium.engines.files import Files, merge
 from byzantium.engines.files.open_files import UnreadableError
-from byzantium.engines.files.safetensors import KINDS, Checkpoint
+from byzantium.engines.files.safetensors import DTYPES, Checkpoint
 
 pytestmark = pytest.mark.usefixtures("two_threads")  # which read the files
 
@@ -107,17 +107,17 @@ def test_eight_bits_are_what_torch_says_they_are(dtype: torch.dtype, tmp_path: P
     assert torch.equal(median.float(), X.float().median(dim=0).values)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", DTYPES)
 def test_all_numbers_of_sixteen_bits_or_less_are_read_right(name: str, tmp_path: Path) -> None:
-    kind = KINDS[name]
-    width = kind.stored.itemsize
+    dtype = DTYPES[name]
+    width = dtype.stored.itemsize
     raw = np.arange(1 << 16, dtype=np.uint16 if width > 1 else np.uint8).view(np.uint8)
     values = torch.from_numpy(raw)
-    values = values != 0 if kind.dtype == torch.bool else values.view(kind.dtype)
+    values = values != 0 if dtype.torch == torch.bool else values.view(dtype.torch)
     save_file({"x": values}, tmp_path / "x.safetensors")
     entry = Checkpoint(tmp_path / "x.safetensors").entries["x"]
-    assert entry.kind == kind
-    read = torch.from_numpy(np.array(kind.values(entry.raw(0, entry.size))))
+    assert entry.dtype == dtype
+    read = torch.from_numpy(np.array(dtype.values(entry.raw(0, entry.size))))
     expected = values.to(read.dtype)
     assert torch.equal(torch.nan_to_num(read.double()), torch.nan_to_num(expected.double()))
 
@@ -460,7 +460,7 @@ def damage(lot: random.Random, times: int, folder: Path) -> None:
             continue
         for entry in found.entries.values():
             assert entry.end <= len(raw)
-            assert len(entry.kind.values(entry.raw(0, entry.size))) == entry.size
+            assert len(entry.dtype.values(entry.raw(0, entry.size))) == entry.size
     assert len(refused) > times // 2
     assert all(reason.isprintable() for reason in refused)
 

@@ -25,8 +25,8 @@ from federation import ABSENT, FIRST, LIES, REJECTED, USED, Arrays, Nodes, hones
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from byzantium.engines.flower import RobustStrategy, Standstill, TooFewNodes
-from byzantium.engines.flower.replies import Unusable, model_of, row_of
-from byzantium.engines.flower.rounds import bad_among, chance_of_more
+from byzantium.engines.flower.replies import UnusableReply, model_of, row_of
+from byzantium.engines.flower.rounds import byzantine_count, probability_of_more
 
 BAD = FIRST + N - 1
 
@@ -161,7 +161,7 @@ def test_f_is_mandatory() -> None:
 
 @pytest.mark.parametrize(("f", "n", "bad"), [(0.2, 10, 2), (0.2, 11, 3), (0.1, 30, 3), (2, 9, 2)])
 def test_a_fraction_of_the_nodes_sampled_is_rounded_up(f: float, n: int, bad: int) -> None:
-    assert bad_among(f, n) == bad
+    assert byzantine_count(f, n) == bad
     strategy = RobustStrategy("Krum()", f=f)
     one_round(strategy, nodes(n), federation.plain())
     assert strategy.rule == bz.Krum(f=bad)
@@ -172,12 +172,12 @@ def test_the_log_says_how_likely_a_sample_holds_more_bad_nodes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     # By hand: 2 of 4 nodes are bad, 2 are sampled, 1 is reckoned with: both bad in 1 of 6 draws.
-    assert chance_of_more(0.49, sampled=2, connected=4) == pytest.approx(1 / 6)
-    assert chance_of_more(0.2, sampled=10, connected=10) == 0
+    assert probability_of_more(0.49, sampled=2, connected=4) == pytest.approx(1 / 6)
+    assert probability_of_more(0.2, sampled=10, connected=10) == 0
     strategy = RobustStrategy("Median()", f=0.2, fraction_train=0.5)
     with caplog.at_level("INFO", "flwr"):
         one_round(strategy, nodes(20), federation.plain())
-    assert "a sample holds more than f bad ones with probability" in caplog.text
+    assert "more than f of a sample are with probability" in caplog.text
 
 
 def test_the_log_calls_nodes_by_their_numbers(caplog: pytest.LogCaptureFixture) -> None:
@@ -414,7 +414,7 @@ def test_damaged_bytes_are_an_array_of_the_right_kind_or_a_reason(
     model = model_of(ArrayRecord({"weight": ARRAY}))
     try:
         row = row_of(RecordDict({"arrays": ArrayRecord({"weight": damaged})}), model)
-    except Unusable:
+    except UnusableReply:
         return
     assert row["weight"].shape == (3, 4)
     assert row["weight"].dtype.newbyteorder("=") == np.float32
@@ -424,7 +424,7 @@ def test_damaged_bytes_are_an_array_of_the_right_kind_or_a_reason(
 def test_made_up_headers_are_a_reason(header: str, version: int, length: int) -> None:
     data = b"\x93NUMPY" + bytes([version, 0]) + length.to_bytes(2, "little") + header.encode()
     damaged = Array("float32", (3, 4), "numpy.ndarray", data)
-    with pytest.raises(Unusable):
+    with pytest.raises(UnusableReply):
         row_of(
             RecordDict({"arrays": ArrayRecord({"weight": damaged})}),
             model_of(ArrayRecord({"weight": ARRAY})),

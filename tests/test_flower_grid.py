@@ -31,7 +31,7 @@ from flwr.superlink.grid import InMemoryGrid
 from superlink import Hostile, Parcel, SuperLink, SuperNode, superlink
 
 from byzantium.engines.flower import RobustStrategy, Round
-from byzantium.engines.flower.grid import Replies, addressed
+from byzantium.engines.flower.grid import ReplyGrid, message_to
 
 HONEST = 3
 PULL = "/v1/runtime/pull-messages"
@@ -413,10 +413,10 @@ def test_any_error_of_a_grid_at_one_reply_rejects_its_node() -> None:
                 raise RecursionError
             return super().pull_messages([asked])
 
-    grid = Replies(Raises(federation.honest_ones(3)))
+    grid = ReplyGrid(Raises(federation.honest_ones(3)))
     content = RecordDict({"arrays": federation.record(federation.plain())})
     at = Round(1, tuple(grid.get_node_ids()), 3, 1)
-    messages = [addressed(content, MessageType.TRAIN, node, 1) for node in at.sampled]
+    messages = [message_to(content, MessageType.TRAIN, node, 1) for node in at.sampled]
     assert list(at.sort(grid.send_and_receive(messages))) == [at.sampled[0], at.sampled[2]]
     assert at.rejected == {at.sampled[1]: "cannot be read: RecursionError"}
     assert not at.absent
@@ -426,8 +426,8 @@ def test_any_error_of_a_grid_at_one_reply_rejects_its_node() -> None:
 
 
 def test_flowers_grid_of_deployments_asks_its_client_and_nothing_else(link: SuperLink) -> None:
-    """`Replies` takes the place of that client, in a copy of the grid."""
-    grid, between = Replies(link.grid)._linked()
+    """`ReplyGrid` takes the place of that client, in a copy of the grid."""
+    grid, between = ReplyGrid(link.grid)._grid_and_client()
     assert grid._runtime_client is between  # type: ignore[attr-defined]
     assert link.grid._runtime_client is between.client
     assert not next(iter(grid.pull_messages(["0"]))).has_content()

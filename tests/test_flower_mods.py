@@ -22,7 +22,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp.typing import Mod
 
 from byzantium.engines.flower import RobustStrategy, byzantine, worker_momentum
-from byzantium.engines.flower.mods import MISDEEDS, MOMENTUM
+from byzantium.engines.flower.mods import FAULTS, MOMENTUM
 
 Train = Callable[[Message, Context], Message]
 
@@ -179,7 +179,7 @@ def test_attacks_that_see_everybody_are_sent_to_the_strategy(attack: str) -> Non
 
 
 def test_every_misdeed_is_written_as_it_is_read() -> None:
-    for name, kind in MISDEEDS.items():
+    for name, kind in FAULTS.items():
         assert repr(kind()) == f"{name}()"
 
 

@@ -20,7 +20,7 @@ import byzantium as bz
 from byzantium.cli import main
 from byzantium.guarantees import Bound, announce, bound, c_of, guarantee, lower_bound, recommend
 from byzantium.guarantees.bounds import agnostic
-from byzantium.guarantees.recommendation import CERTIFIED, TRAINED
+from byzantium.guarantees.recommendation import ACCURACIES, CERTIFICATES
 from byzantium.reports import palette
 from byzantium.reports.promises import promises
 from byzantium.runs import Metrics, Run
@@ -189,16 +189,16 @@ def test_agnostic_clipping_promises_what_the_documentation_says() -> None:
 @pytest.mark.parametrize(
     ("text", "f", "gap"),
     [
-        ("Mean()", 1, "Mean() tolerates no bad vectors, but may meet 1 of 25"),
-        ("Krum(f=4)", 5, "Krum(f=4) is built for 4 bad vectors, but may meet 5"),
-        ("Resampling(s=2) >> Krum(f=5)", 5, "is built for 5 bad vectors, but may meet 10"),
+        ("Mean()", 1, "Mean() tolerates no Byzantine vectors, but may meet 1 of 25"),
+        ("Krum(f=4)", 5, "Krum(f=4) is built for 4 Byzantine vectors, but may meet 5"),
+        ("Resampling(s=2) >> Krum(f=5)", 5, "is built for 5 Byzantine vectors, but may meet 10"),
         (
             "Bucketing(s=3) >> Median()",
             5,
-            "tolerates less than 1/2 of its vectors bad, but may meet 5 of 9",
+            "tolerates less than 1/2 of its vectors Byzantine, but may meet 5 of 9",
         ),
         ("CenteredClipping(radius=1)", 1, "no bound is known for CenteredClipping(radius=1)"),
-        ("CenteredClipping(radius=1)", 5, "tolerates less than 1/10 of its vectors bad"),
+        ("CenteredClipping(radius=1)", 5, "tolerates less than 1/10 of its vectors Byzantine"),
         ("GeometricMedian(steps=8)", 5, "no bound is known for GeometricMedian(steps=8)"),
         ("AdaptiveClipping(f=5) >> Median()", 5, "AdaptiveClipping(f=5) and what follows it"),
     ],
@@ -359,8 +359,8 @@ def test_a_promise_is_logged_once_and_what_is_not_covered_is_a_warning(
             announce(bz.TrimmedMean(f=3), 31)
     levels = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert [level for level, _ in levels] == ["INFO", "WARNING", "WARNING", "INFO"]
-    assert "built for 3 bad vectors, but may meet 4" in levels[1][1]
-    assert "16 of 31 may be bad, and where half or more are" in levels[2][1]
+    assert "built for 3 Byzantine vectors, but may meet 4" in levels[1][1]
+    assert "16 of 31 may be Byzantine; if half or more are" in levels[2][1]
 
 
 # -- theorems as numbers ---------------------------------------------------------------------------
@@ -397,8 +397,8 @@ def documented(f: int) -> dict[str, float]:
 
 
 def test_what_is_recommended_rests_on_the_documented_table() -> None:
-    assert len(TRAINED) > 3
-    for rule, trained in TRAINED.items():
+    assert len(ACCURACIES) > 3
+    for rule, trained in ACCURACIES.items():
         for f, worst in trained.items():
             assert documented(f)[palette.called(rule)] == worst, rule
 
@@ -440,13 +440,13 @@ def test_where_data_differ_what_bit_flips_destroy_is_not_recommended() -> None:
 def test_what_is_said_of_attacks_is_in_the_committed_certification() -> None:
     path = Path(__file__).parents[1] / "docs" / "certification.json"
     found = {(one["rule"], one["f"]): one["c"] for one in json.loads(path.read_text())}
-    for text, by_f in CERTIFIED.items():
+    for text, by_f in CERTIFICATES.items():
         for f, c in by_f.items():
             assert float(f"{found[repr(bz.parse_rule(text, f=f)), f]:.3g}") == c
-    assert "5 of 25 bad, attacks found c = 1.18" in str(recommend(50, 10))
+    assert "5 of 25 Byzantine, attacks found c = 1.18" in str(recommend(50, 10))
 
 
 def test_where_no_pipeline_came_through_it_says_so() -> None:
     assert "No pipeline that promises anything here did better" not in str(recommend(25, 3))
     assert "No pipeline that promises anything here did better" in str(recommend(25, 5))
-    assert "with 5 of 25 workers bad" in str(recommend(25, 12))
+    assert "with 5 of 25 workers Byzantine" in str(recommend(25, 12))

@@ -21,13 +21,13 @@ from byzantium.learning import Settings
 from byzantium.runs import Processes, Run, Store, execute
 
 SMALL = {"rounds": 2, "batch": 4, "evaluate_every": 1, "n": 10}
-HALF = "5 of 10 may be bad, and where half or more are, nobody can tell who is honest"
-GAP = "GeometricMedian() tolerates less than 1/2 of its vectors bad, but may meet 4 of 5"
+HALF = "5 of 10 may be Byzantine; if half or more are, nobody can tell who is honest"
+GAP = "GeometricMedian() tolerates less than 1/2 of its vectors Byzantine, but may meet 4 of 5"
 
 
 @pytest.fixture(autouse=True)
 def nothing_said_yet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sys.modules[module.__module__], "_SAID", set())
+    monkeypatch.setattr(sys.modules[module.__module__], "_LOGGED", set())
     monkeypatch.chdir(tmp_path)
 
 
@@ -43,7 +43,7 @@ def test_a_run_says_before_and_after_in_one_line_that_nothing_is_promised() -> N
     command = program("run", "--n", "10", "--f", "4", "--attack", "BitFlip()", "--rounds", "2")
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     rule = "Bucketing(s=2) >> GeometricMedian()"
-    before = f"no guarantee: {rule} for 10 vectors, 4 of them bad: {GAP}"
+    before = f"no guarantee: {rule} for 10 vectors, 4 of them Byzantine: {GAP}"
     assert done.stderr.splitlines()[0] == before
     assert [line[:9] for line in done.stderr.splitlines()[1:]] == ["1/1 done:"]
     closing = done.stdout.splitlines()[0]
@@ -82,9 +82,9 @@ def test_a_sweep_says_it_once_for_each_rule_n_and_f(caplog: pytest.LogCaptureFix
         'rule = ["Mean()", "Median()"]\nattack = ["BitFlip()", "Mimic()"]\n'
     )
     told = CliRunner().invoke(main, ["sweep", "mine.toml"])
-    mean = "Mean() tolerates no bad vectors, but may meet 2 of 10"
+    mean = "Mean() tolerates no Byzantine vectors, but may meet 2 of 10"
     assert warnings(caplog)[:2] == [
-        f"no guarantee: Mean() for 10 vectors, 2 of them bad: {mean}",
+        f"no guarantee: Mean() for 10 vectors, 2 of them Byzantine: {mean}",
         f"no guarantee: {HALF}",
     ]
     assert told.stdout.splitlines()[-1] == (
@@ -100,7 +100,9 @@ def test_the_tables_of_the_benchmark_are_followed_by_it(caplog: pytest.LogCaptur
     command = ["benchmark", "--rounds", "1", "--seeds", "1", "--only", "mean iid f=1 mimic"]
     closing = CliRunner().invoke(main, command).stdout.splitlines()[-1]
     assert closing == "no guarantee: Mean() with 1 of 25 bad (why: byzantium check)"
-    assert warnings(caplog)[0].startswith("no guarantee: Mean() for 25 vectors, 1 of them bad: ")
+    assert warnings(caplog)[0].startswith(
+        "no guarantee: Mean() for 25 vectors, 1 of them Byzantine: "
+    )
 
 
 # -- in Python ------------------------------------------------------------------------------------
@@ -113,9 +115,9 @@ def test_settings_in_which_half_may_attack_are_accepted_and_warned_of(
         Settings(n=5, q=3, rounds=1)
         Settings(n=25, q=5, rounds=1, participants=8)
         Settings(n=25, q=5, rounds=1)
-    assert [said.partition(",")[0] for said in warnings(caplog)] == [
-        "no guarantee: 3 of 5 may be bad",
-        "no guarantee: 5 of 8 may be bad",
+    assert [said.partition(";")[0] for said in warnings(caplog)] == [
+        "no guarantee: 3 of 5 may be Byzantine",
+        "no guarantee: 5 of 8 may be Byzantine",
     ]
 
 

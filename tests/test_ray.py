@@ -21,7 +21,7 @@ from byzantium import __version__
 from byzantium.cli import main
 from byzantium.core import files
 from byzantium.engines import Ray
-from byzantium.engines.ray import look
+from byzantium.engines.ray import check_node
 from byzantium.runs import Run, Store, execute, load
 
 TESTS = Path(__file__).parent
@@ -145,10 +145,12 @@ def test_nodes_that_do_not_share_the_results_are_refused_at_the_start(tmp_path: 
 
 def test_a_node_on_which_locks_do_not_hold_is_found_out(tmp_path: Path) -> None:
     sign, descriptor = files.create_beside(tmp_path / ".ray")
-    assert look(sign, tmp_path / "reply", __version__) == ""
+    assert check_node(sign, tmp_path / "reply", __version__) == ""
     os.close(descriptor)
-    assert "do not hold on all nodes" in look(sign, tmp_path / "reply", __version__)
-    assert look(sign, tmp_path / "reply", "0.0").endswith("and the sweep was started with 0.0")
+    assert "do not hold on all nodes" in check_node(sign, tmp_path / "reply", __version__)
+    assert check_node(sign, tmp_path / "reply", "0.0").endswith(
+        "and the sweep was started with 0.0"
+    )
 
 
 def test_where_there_is_no_cluster_that_is_said_at_once(tmp_path: Path) -> None:

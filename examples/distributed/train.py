@@ -1,17 +1,17 @@
-"""Ranks learn digits together, though each holds other labels and the last two of them lie.
+"""Ranks learn digits together, although each has other labels and the last two are attackers.
 
     torchrun --nnodes=1 --nproc-per-node=8 examples/distributed/train.py
 
-The images are sorted by label and dealt to the honest ranks, so that each knows few labels. The
-liars send the opposite of what they should, ten times over. `--rule "Mean()"` shows what that does.
+The images are sorted by label and split among the honest ranks, so that each has few labels. The
+attackers send the opposite of their gradient, ten times as long. `--rule "Mean()"` shows the harm.
 
-A run that is started again goes on from its checkpoints, to the same bits. To have torchrun do so
-when a rank dies or hangs:
+A run that is started again continues from its checkpoints, to the same bits. To have torchrun
+restart it when a rank dies or hangs:
 
     TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --max-restarts=3 --rdzv-backend=c10d \
         --rdzv-endpoint=127.0.0.1:29400 --nnodes=1 --nproc-per-node=8 examples/distributed/train.py
 
-(Without the variable the new ranks look for the old ones, and do not find them.)
+(Without the variable the new ranks search for the old ones, and do not find them.)
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from byzantium.engines.distributed.ranks import TIMEOUT
 from byzantium.engines.distributed.training import aggregate_gradients
 from byzantium.learning import Momentum, checkpoint, mlp
 
-LIARS = 2
+ATTACKERS = 2
 BATCH, RATE, BETA = 32, 0.1, 0.9
 
 
@@ -41,10 +41,10 @@ class Worker:
     """One rank: its share of the data, its momentum, and its copy of the model."""
 
     def __init__(self, rule: bz.Aggregator, rank: int, n: int) -> None:
-        self.data, self.rule, self.lies = load("digits"), rule, rank >= n - LIARS
+        self.data, self.rule, self.attacks = load("digits"), rule, rank >= n - ATTACKERS
         labels = self.data.train_y
-        parts = by_label()(labels, n - LIARS, torch.Generator().manual_seed(0))
-        self.part = torch.arange(len(labels)) if self.lies else parts[rank]
+        parts = by_label()(labels, n - ATTACKERS, torch.Generator().manual_seed(0))
+        self.part = torch.arange(len(labels)) if self.attacks else parts[rank]
         torch.manual_seed(0)  # all begin with the same model
         self.model = mlp((1, 8, 8))
         self.optimiser = torch.optim.SGD(self.model.parameters(), lr=RATE)
@@ -53,11 +53,11 @@ class Worker:
         self.round = 0
 
     def step(self, timeout: float) -> None:
-        drawn = torch.randint(len(self.part), (BATCH,), generator=self.generator)
-        batch = self.part[drawn]
+        index = torch.randint(len(self.part), (BATCH,), generator=self.generator)
+        batch = self.part[index]
         loss = cross_entropy(self.model(self.data.train_x[batch]), self.data.train_y[batch])
         self.optimiser.zero_grad()
-        torch.autograd.backward(loss * (-10 if self.lies else 1))
+        torch.autograd.backward(loss * (-10 if self.attacks else 1))
         aggregate_gradients(
             self.model.parameters(),
             self.rule,
@@ -87,9 +87,9 @@ class Worker:
 
 
 def resume(worker: Worker, folder: Path) -> None:
-    """Go on from the newest checkpoint that every rank has.
+    """Continue from the newest checkpoint that every rank has.
 
-    A rank that was killed may lack the last one; each keeps two, and none is farther ahead.
+    A rank that was killed may lack the last one; each stores two, and no rank is farther ahead.
     """
     states = {}
     for path in checkpoint.checkpoints(folder):
@@ -114,15 +114,15 @@ def accuracy(model: torch.nn.Module, data: Dataset) -> float:
 
 
 def digest(worker: Worker) -> str:
-    """Of the model and what the rule remembers: two runs that went alike have the same."""
-    found = hashlib.sha256()
+    """A digest of the model and the state of the rule, equal for equal runs."""
+    total = hashlib.sha256()
     tensors: list[Tensor] = [
         *worker.model.state_dict().values(),
         *worker.rule.state_dict().values(),
     ]
     for tensor in tensors:
-        found.update(tensor.numpy().tobytes())
-    return found.hexdigest()[:16]
+        total.update(tensor.numpy().tobytes())
+    return total.hexdigest()[:16]
 
 
 def main() -> None:
@@ -136,19 +136,19 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=50, help="rounds between checkpoints")
     parser.add_argument("--folder", type=Path, default=Path("distributed-run"))
     parser.add_argument("--timeout", type=float, default=TIMEOUT, help="seconds to wait for a rank")
-    chosen = parser.parse_args()
+    arguments = parser.parse_args()
 
-    dist.init_process_group("gloo", timeout=timedelta(seconds=chosen.timeout))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=arguments.timeout))
     torch.set_num_threads(1)
     rank, n = dist.get_rank(), dist.get_world_size()
-    worker = Worker(bz.parse_rule(chosen.rule), rank, n)
-    folder = chosen.folder / f"rank-{rank}"
+    worker = Worker(bz.parse_rule(arguments.rule), rank, n)
+    folder = arguments.folder / f"rank-{rank}"
     resume(worker, folder)
     if rank == 0 and worker.round:
         print(f"going on after round {worker.round}", flush=True)
-    while worker.round < chosen.rounds:
-        worker.step(chosen.timeout)
-        if worker.round % chosen.every == 0 or worker.round == chosen.rounds:
+    while worker.round < arguments.rounds:
+        worker.step(arguments.timeout)
+        if worker.round % arguments.every == 0 or worker.round == arguments.rounds:
             checkpoint.save(folder, worker.round, worker.state())
             if rank == 0:
                 right = accuracy(worker.model, worker.data)

@@ -1,13 +1,13 @@
-"""Start a federation on this machine, train, say who was rejected, and stop all of it again.
+"""Start a federation on this machine, train, print the rejected nodes, and stop everything.
 
 python launch.py simulation                        # Flower's simulation, in one process
 python launch.py deployment                        # a SuperLink and SuperNodes, a process each
 python launch.py tls                               # the same with TLS and known SuperNodes only
-python launch.py rehearsal --nodes 8               # all strategies against all hostility: a table
-python launch.py deployment --hostile "0: NonFinite(); 1: Scaling(-10)" --rounds 3
+python launch.py rehearsal --nodes 8               # all strategies, all behaviors: a table
+python launch.py deployment --byzantine "0: NonFinite(); 1: Scaling(-10)" --rounds 3
 
 Everything listens on the loopback address (Ray, inside the simulation, on all: run it in a network
-of its own). Keys and certificates are for a trial, and lie in the folder of work.
+namespace of its own). Keys and certificates are for a trial, in a temporary folder.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ BIN = Path(sys.executable).parent
 class Federation:
     """Processes of a federation; each is the leader of a group, and is stopped with its group.
 
-    work: a folder for logs, keys and Flower's own files.
-    tls:  encrypted, and only nodes whose keys are registered may join.
+    - `work`: a folder for logs, keys and Flower's own files.
+    - `tls`: encrypt, and let only nodes join whose keys are registered.
     """
 
     def __init__(self, work: Path, port: int = 18100, *, tls: bool = False) -> None:
@@ -59,7 +59,7 @@ class Federation:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop what was started, by the numbers of the processes, the latest first."""
+        """Stop all processes by their ids, the latest first."""
         for name in reversed(list(self.processes)):
             self.stop(name)
 
@@ -85,7 +85,7 @@ class Federation:
         self.processes[name] = process
         return process
 
-    def _told(self, *command: str, timeout: float = 120) -> str:
+    def _run(self, *command: str, timeout: float = 120) -> str:
         done = subprocess.run(
             [str(BIN / command[0]), *command[1:]],
             env=self.environment,
@@ -99,7 +99,7 @@ class Federation:
     # -- parts -------------------------------------------------------------------------------------
 
     def link(self, *, simulation: bool = False) -> None:
-        """A SuperLink, which is waited for."""
+        """Start a SuperLink, and wait for it."""
         if self.tls:
             self._certify()
         secure = (
@@ -138,7 +138,7 @@ class Federation:
         return False
 
     def node(self, k: int, of: int, *, registered: bool = True) -> None:
-        """A SuperNode, which holds part k of the data."""
+        """Start a SuperNode with part k of the data."""
         secure: tuple[str, ...] = ("--insecure",)
         if self.tls:
             key = self._key(f"node-{k}", registered)
@@ -160,35 +160,35 @@ class Federation:
 
     def online(self) -> list[dict[str, Any]]:
         """The nodes that are connected."""
-        told = self._told("flwr", "supernode", "list", "here", "--format", "json")
-        nodes = json.loads(told[told.index("{") :]).get("nodes", [])
+        output = self._run("flwr", "supernode", "list", "here", "--format", "json")
+        nodes = json.loads(output[output.index("{") :]).get("nodes", [])
         return [node for node in nodes if node.get("status") == "online"]
 
     def submit(self, config: dict[str, Any], simulated: int = 0) -> str:
-        """Begin a run; its id."""
-        given = " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
-        command = ["flwr", "run", str(APP), "here", "--format", "json", "-c", given]
+        """Start a run; its id."""
+        options = " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
+        command = ["flwr", "run", str(APP), "here", "--format", "json", "-c", options]
         if simulated:
             resources = "init-args-num-cpus=2 client-resources-num-cpus=1"
             command += ["--federation-config", f"num-supernodes={simulated} {resources}"]
-        told = self._told(*command)
+        output = self._run(*command)
         try:
-            return str(json.loads(told[told.index("{") :])["run-id"])
+            return str(json.loads(output[output.index("{") :])["run-id"])
         except (ValueError, KeyError) as error:
-            raise RuntimeError(told) from error
+            raise RuntimeError(output) from error
 
     def status(self, run: str) -> str:
-        """As the SuperLink knows it; an exit code says nothing of it."""
-        told = self._told("flwr", "list", "here", "--format", "json")
-        runs = json.loads(told[told.index("{") :])["runs"]
+        """The status of a run, from the SuperLink: exit codes do not show it."""
+        output = self._run("flwr", "list", "here", "--format", "json")
+        runs = json.loads(output[output.index("{") :])["runs"]
         return next(str(one["status"]) for one in runs if str(one["run-id"]) == run)
 
     def wait(self, run: str, seconds: float = 600) -> str:
-        """The status of a run that is over."""
+        """Wait for the end of a run; its status."""
         deadline = time.monotonic() + seconds
-        # The log ends with the run; to ask again and again takes more time than the run.
+        # The log ends with the run; polling takes more time than the run.
         with suppress(subprocess.TimeoutExpired):
-            self._told("flwr", "log", run, "here", "--stream", timeout=seconds)
+            self._run("flwr", "log", run, "here", "--stream", timeout=seconds)
         while not (status := self.status(run)).startswith("finished"):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"run {run} is {status} after {seconds:g} s")
@@ -196,21 +196,21 @@ class Federation:
         return status
 
     def log(self, run: str) -> str:
-        return self._told("flwr", "log", run, "here", "--show")
+        return self._run("flwr", "log", run, "here", "--show")
 
     # -- keys --------------------------------------------------------------------------------------
 
     def _key(self, name: str, registered: bool) -> Path:
-        """A key of a node, which the SuperLink is told of."""
+        """A key of a node, which is registered with the SuperLink."""
         path = self.work / name
         kind = ("-t", "ecdsa", "-b", "384", "-N", "", "-q")
         subprocess.run(["ssh-keygen", *kind, "-f", str(path)], check=True)
         if registered:
-            self._told("flwr", "supernode", "register", f"{path}.pub", "here")
+            self._run("flwr", "supernode", "register", f"{path}.pub", "here")
         return path
 
     def _certify(self) -> None:
-        """A certificate for the loopback address, and an authority that signs it."""
+        """Write a certificate for the loopback address, and an authority that signs it."""
         work = self.work
         (work / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
         new = ("openssl", "req", "-newkey", "rsa:3072", "-nodes", "-keyout")
@@ -229,37 +229,37 @@ class Federation:
 def main() -> None:
     """Train once, and print who was rejected."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("how", choices=["simulation", "deployment", "tls", "rehearsal"])
+    parser.add_argument("mode", choices=["simulation", "deployment", "tls", "rehearsal"])
     parser.add_argument("--nodes", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--f", type=int, default=2)
     parser.add_argument("--rule", default="GeometricMedian()")
     parser.add_argument("--strategy", default="robust")
-    parser.add_argument("--hostile", default="0: NonFinite(); 1: Scaling(-10)")
+    parser.add_argument("--byzantine", default="0: NonFinite(); 1: Scaling(-10)")
     parser.add_argument("--results", type=Path, help="a folder for `byzantium report`")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     work = Path(tempfile.mkdtemp(prefix="federation-"))
     config = {
-        "num-rounds": given.rounds,
-        "min-nodes": given.nodes,
-        "f": given.f,
-        "rule": given.rule,
-        "strategy": given.strategy,
-        "hostile": given.hostile,
-        "folder": str(given.results.absolute()) if given.results else "",
-        "rehearse": given.how == "rehearsal",
+        "num-rounds": arguments.rounds,
+        "min-nodes": arguments.nodes,
+        "f": arguments.f,
+        "rule": arguments.rule,
+        "strategy": arguments.strategy,
+        "byzantine": arguments.byzantine,
+        "folder": str(arguments.results.absolute()) if arguments.results else "",
+        "rehearse": arguments.mode == "rehearsal",
     }
-    simulated = given.how in ("simulation", "rehearsal")
+    simulated = arguments.mode in ("simulation", "rehearsal")
     print(f"logs and keys: {work}", flush=True)
-    with Federation(work, tls=given.how == "tls") as federation:
+    with Federation(work, tls=arguments.mode == "tls") as federation:
         federation.link(simulation=simulated)
         if not simulated:
-            for k in range(given.nodes):
-                federation.node(k, given.nodes)
-        run = federation.submit(config, given.nodes if simulated else 0)
+            for k in range(arguments.nodes):
+                federation.node(k, arguments.nodes)
+        run = federation.submit(config, arguments.nodes if simulated else 0)
         status = federation.wait(run, 3600)
         lines = federation.log(run).splitlines()
-        if given.how == "rehearsal":
+        if arguments.mode == "rehearsal":
             print("\n".join(line for line in lines if line.startswith("|")))
         else:
             print("\n".join(line for line in lines if "node " in line or "RESULT" in line))

@@ -1,4 +1,4 @@
-"""Checks for rules, mixings and attacks of your own: the laws that ours obey.
+"""Checks for rules, mixings and attacks of your own: the laws that the built-in ones obey.
 
 Call them from a test; each raises an `AssertionError` that says which law is broken:
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from byzantium.attacks import Attack
 from byzantium.core import ByzantiumError
 from byzantium.rules import Aggregator, Mixing
 
-# What everything is tried on: enough vectors for 4f + 3 after buckets of two, with f = 2.
+# The size of all inputs: enough vectors for 4f + 3 after buckets of two, with f = 2.
 N, D = 23, 17
 # By how much results in float64 may differ, relative to their size.
 CLOSE = 1e-9
@@ -30,31 +30,31 @@ LAWS = ("permutation", "translation", "rotation", "scale", "unanimity", "robustn
 
 
 def check_rule(rule: Aggregator, *, n: int = N, breaks: Iterable[str] = ()) -> None:
-    """Assert that a rule or pipeline does what every rule must.
+    """Assert that a rule or pipeline obeys the laws of rules.
 
     - `rule`: the rule or pipeline.
     - `n`: how many vectors it is tried on; it must be defined for so many.
     - `breaks`: the names of the laws below that it breaks by nature.
 
-    Every rule must do this: return one finite vector of the dtype of the input; leave the input
-    unchanged; give equal results for equal generators; remember nothing from call to call but what
-    is in its `state_dict`; have independent copies; reject vectors that are not finite; and
-    `explain` must agree with a call.
+    Every rule must return one finite vector of the dtype of the input; leave the input unchanged;
+    give equal results for equal generators; store nothing from call to call except its
+    `state_dict`; have independent copies; and reject vectors that are not finite. Its `explain`
+    must agree with a call.
 
-    And these are the laws:
+    These laws have exceptions:
 
     - "permutation": the order of the workers does not matter.
     - "translation", "rotation", "scale": the result moves, turns and grows with the vectors.
     - "unanimity": if all vectors are equal, they are the result.
-    - "robustness": with f bad vectors of any size, the result is no farther from the honest mean
-      than four times the farthest honest vector.
+    - "robustness": with f Byzantine vectors of any size, the result is no farther from the honest
+      mean than four times the farthest honest vector.
 
     >>> from byzantium import Median
     >>> check_rule(Median(), breaks=["rotation"])
     """
-    broken = _named(breaks)
-    X = torch.randn(n, D, generator=_seeded(1), dtype=torch.float64)
-    plain = _fresh(rule)(X, _seeded())
+    broken = _check_names(breaks)
+    X = torch.randn(n, D, generator=_generator(1), dtype=torch.float64)
+    plain = _copy(rule)(X, _generator())
     _check_form(rule, X)
     _check_state(rule, X)
     _check_rejection(rule, X)
@@ -62,12 +62,12 @@ def check_rule(rule: Aggregator, *, n: int = N, breaks: Iterable[str] = ()) -> N
 
     def law(name: str, changed: Tensor, expected: Tensor) -> None:
         if name not in broken:
-            _assert_close(_fresh(rule)(changed, _seeded()), expected, f"{rule!r} breaks {name!r}")
+            _assert_close(_copy(rule)(changed, _generator()), expected, f"{rule!r} breaks {name!r}")
 
     if not _is_random(rule):
-        law("permutation", X[torch.randperm(n, generator=_seeded(2))], plain)
+        law("permutation", X[torch.randperm(n, generator=_generator(2))], plain)
     law("translation", X + 3, plain + 3)
-    rotation = torch.linalg.qr(torch.randn(D, D, generator=_seeded(3), dtype=X.dtype))[0]
+    rotation = torch.linalg.qr(torch.randn(D, D, generator=_generator(3), dtype=X.dtype))[0]
     law("rotation", X @ rotation, plain @ rotation)
     law("scale", 4 * X, 4 * plain)
     law("unanimity", X[:1].expand(n, D), X[0])
@@ -76,44 +76,44 @@ def check_rule(rule: Aggregator, *, n: int = N, breaks: Iterable[str] = ()) -> N
 
 
 def check_mixing(mixing: Mixing, *, n: int = N, breaks: Iterable[str] = ()) -> None:
-    """Assert that a mixing does what every mixing must.
+    """Assert that a mixing obeys the laws of mixings.
 
     - `mixing`: the mixing.
     - `n`: how many vectors it is tried on.
-    - `breaks`: the names of the laws that it breaks by nature, as in `check_rule`; of these,
-      "translation", "rotation", "scale" and "unanimity" are for mixings, too.
+    - `breaks`: the names of the laws that it breaks by nature, as in `check_rule`; "translation",
+      "rotation", "scale" and "unanimity" apply to mixings.
 
-    Every mixing must do this: give as many vectors as `rows` says; leave the input unchanged; give
-    equal results for equal generators; and compose with rules.
+    Every mixing must give as many vectors as `rows` says; leave the input unchanged; give equal
+    results for equal generators; and compose with rules.
 
     >>> from byzantium import Clipping
     >>> check_mixing(Clipping(radius=1), breaks=["translation", "scale", "unanimity"])
     """
     from byzantium.rules import Mean
 
-    broken = _named(breaks)
-    X = torch.randn(n, D, generator=_seeded(1), dtype=torch.float64)
+    broken = _check_names(breaks)
+    X = torch.randn(n, D, generator=_generator(1), dtype=torch.float64)
     before = X.clone()
-    mixed = mixing(X, _seeded())
+    mixed = mixing(X, _generator())
     assert mixed.shape == (mixing.rows(n), D), (
         f"{mixing!r}: rows({n}) is {mixing.rows(n)}, but the mixed vectors have the shape "
         f"{tuple(mixed.shape)}"
     )
     assert torch.equal(X, before), f"{mixing!r} changes its input"
-    assert torch.equal(mixed, mixing(X, _seeded())), (
+    assert torch.equal(mixed, mixing(X, _generator())), (
         f"{mixing!r} gives different results for equal generators"
     )
 
     def law(name: str, changed: Tensor, expected: Tensor) -> None:
         if name not in broken:
-            _assert_close(mixing(changed, _seeded()), expected, f"{mixing!r} breaks {name!r}")
+            _assert_close(mixing(changed, _generator()), expected, f"{mixing!r} breaks {name!r}")
 
     law("translation", X + 3, mixed + 3)
-    rotation = torch.linalg.qr(torch.randn(D, D, generator=_seeded(3), dtype=X.dtype))[0]
+    rotation = torch.linalg.qr(torch.randn(D, D, generator=_generator(3), dtype=X.dtype))[0]
     law("rotation", X @ rotation, mixed @ rotation)
     law("scale", 4 * X, 4 * mixed)
     law("unanimity", X[:1].expand(n, D), X[:1].expand(len(mixed), D))
-    composed = (mixing >> Mean()).explain(X, _seeded())
+    composed = (mixing >> Mean()).explain(X, _generator())
     _assert_close(
         composed.aggregate,
         mixed.mean(dim=0),
@@ -127,97 +127,95 @@ def check_mixing(mixing: Mixing, *, n: int = N, breaks: Iterable[str] = ()) -> N
 
 
 def check_attack(attack: Attack, *, honest: int = N, attackers: int = 3) -> None:
-    """Assert that an attack does what every attack must.
+    """Assert that an attack obeys the laws of attacks.
 
     - `attack`: the attack.
     - `honest`, `attackers`: how many honest workers and attackers it is tried with.
 
-    Every attack must do this: send one vector for each attacker, of the dtype of the honest ones;
-    leave what it is shown unchanged; send equal vectors for equal generators; and continue from its
-    `state_dict`.
+    Every attack must send one vector for each attacker, of the dtype of the honest ones; leave its
+    input unchanged; send equal vectors for equal generators; and continue from its `state_dict`.
 
     >>> from byzantium import BitFlip
     >>> check_attack(BitFlip())
     """
     from byzantium.rules import Krum
 
-    X = torch.randn(honest, D, generator=_seeded(1))
-    own = torch.randn(attackers, D, generator=_seeded(2))
+    X = torch.randn(honest, D, generator=_generator(1))
+    own = torch.randn(attackers, D, generator=_generator(2))
     rule = Krum(f=attackers)
 
-    def sent(attack: Attack, seed: int = 0) -> Tensor:
-        generator = _seeded(seed)
-        return attack(X, own, rule=rule, epoch=2, generator=generator)
+    def call(attack: Attack, seed: int = 0) -> Tensor:
+        return attack(X, own, rule=rule, epoch=2, generator=_generator(seed))
 
     before = X.clone(), own.clone()
     first, again = copy.deepcopy(attack), copy.deepcopy(attack)
-    vectors = sent(first)
+    vectors = call(first)
     assert vectors.shape == own.shape, f"{attack!r} sends {tuple(vectors.shape)}"
     assert vectors.dtype == X.dtype, f"{attack!r} sends {vectors.dtype} for {X.dtype}"
     assert torch.equal(X, before[0]), f"{attack!r} changes the honest vectors"
     assert torch.equal(own, before[1]), f"{attack!r} changes the attackers' own vectors"
-    assert _same(vectors, sent(again)), f"{attack!r} sends different vectors for equal generators"
+    assert _same(vectors, call(again)), f"{attack!r} sends different vectors for equal generators"
     labels = torch.arange(10)
     assert attack.labels(labels, 10).shape == labels.shape, (
         f"{attack!r} changes the number of labels"
     )
     resumed = copy.deepcopy(attack)
     resumed.load_state_dict(first.state_dict())
-    assert _same(sent(first, 5), sent(resumed, 5)), (
+    assert _same(call(first, 5), call(resumed, 5)), (
         f"{attack!r} does not continue from its state_dict"
     )
 
 
-# -- what the checks are made of --------------------------------------------------------------
+# -- parts of the checks ----------------------------------------------------------------------
 
 
 def _check_form(rule: Aggregator, X: Tensor) -> None:
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-        given = X.to(dtype)
-        before = given.clone()
-        result = _fresh(rule)(given, _seeded())
+        vectors = X.to(dtype)
+        before = vectors.clone()
+        result = _copy(rule)(vectors, _generator())
         assert result.shape == (D,), f"{rule!r} gives the shape {tuple(result.shape)}"
         assert result.dtype == dtype, f"{rule!r} gives {result.dtype} for {dtype}"
         assert result.isfinite().all(), f"{rule!r} gives numbers that are not finite"
-        assert torch.equal(given, before), f"{rule!r} changes its input"
+        assert torch.equal(vectors, before), f"{rule!r} changes its input"
 
 
 def _check_state(rule: Aggregator, X: Tensor) -> None:
-    first, again = _fresh(rule), _fresh(rule)
-    assert torch.equal(first(X, _seeded()), again(X, _seeded())), (
+    first, again = _copy(rule), _copy(rule)
+    assert torch.equal(first(X, _generator()), again(X, _generator())), (
         f"{rule!r} gives different results for equal generators"
     )
-    resumed = _fresh(rule)
+    resumed = _copy(rule)
     resumed.load_state_dict(first.state_dict())
-    expected = first(X + 1, _seeded())
-    assert torch.equal(resumed(X + 1, _seeded()), expected), (
+    expected = first(X + 1, _generator())
+    assert torch.equal(resumed(X + 1, _generator()), expected), (
         f"{rule!r} does not continue from its state_dict"
     )
-    assert torch.equal(again(X + 1, _seeded()), expected), f"copies of {rule!r} share state"
+    assert torch.equal(again(X + 1, _generator()), expected), f"copies of {rule!r} share state"
     first.reset()
-    assert torch.equal(first(X, _seeded()), _fresh(rule)(X, _seeded())), (
+    assert torch.equal(first(X, _generator()), _copy(rule)(X, _generator())), (
         f"{rule!r} remembers something after reset()"
     )
 
 
 def _check_rejection(rule: Aggregator, X: Tensor) -> None:
-    spoiled = X.clone()
-    spoiled[3, 5] = math.nan
-    f = min((stage.bad for stage in rule.stages if stage.bad is not None), default=len(X) // 2)
-    if f == 0:
-        _assert_refuses(
-            lambda: _fresh(rule)(spoiled, _seeded()), f"{rule!r} accepts NaN with f = 0"
-        )
-        return
-    report = _fresh(rule).explain(spoiled, _seeded())
+    X = X.clone()
+    X[3, 5] = math.nan
+    if _smallest_f(rule, default=len(X) // 2) == 0:
+        try:
+            _copy(rule)(X, _generator())
+        except ByzantiumError:
+            return
+        raise AssertionError(f"{rule!r} accepts NaN with f = 0")
+    report = _copy(rule).explain(X, _generator())
     assert report.rejected == (3,), f"{rule!r} rejects {report.rejected} where row 3 is NaN"
     assert report.aggregate.isfinite().all(), f"{rule!r} lets NaN through"
 
 
 def _check_report(rule: Aggregator, X: Tensor) -> None:
-    report = _fresh(rule).explain(X, _seeded())
+    report = _copy(rule).explain(X, _generator())
     _assert_close(
-        report.aggregate, _fresh(rule)(X, _seeded()), f"{rule!r}: explain and a call disagree"
+        report.aggregate, _copy(rule)(X, _generator()), f"{rule!r}: explain and a call disagree"
     )
     if report.weights.isfinite().all():
         total = float(report.weights.sum()) + report.remainder
@@ -225,37 +223,39 @@ def _check_report(rule: Aggregator, X: Tensor) -> None:
 
 
 def _check_robustness(rule: Aggregator, X: Tensor) -> None:
-    bounds = [stage.bad for stage in rule.stages if stage.bad is not None]
-    f = min(bounds, default=1)
-    honest = X[f:]
+    f = _smallest_f(rule, default=1)
+    honest, vectors = X[f:], X.clone()
     spread = float((honest - honest.mean(dim=0)).norm(dim=1).max())
     for size in (10.0, 1e4, 1e12):
-        bad = X.clone()
-        bad[:f] = size
-        distance = float((_fresh(rule)(bad, _seeded()) - honest.mean(dim=0)).norm())
+        vectors[:f] = size
+        distance = float((_copy(rule)(vectors, _generator()) - honest.mean(dim=0)).norm())
         assert distance <= 4 * spread, (
             f"{rule!r} breaks 'robustness': {f} vectors of size {size:g} move it {distance:g} away "
             f"from the honest mean, and no honest vector is farther from it than {spread:g}"
         )
 
 
+def _smallest_f(rule: Aggregator, default: int) -> int:
+    return min((stage.bad for stage in rule.stages if stage.bad is not None), default=default)
+
+
 def _is_random(rule: Aggregator) -> bool:
-    X = torch.randn(N, D, generator=_seeded(1), dtype=torch.float64)
-    return not torch.equal(_fresh(rule)(X, _seeded(1)), _fresh(rule)(X, _seeded(2)))
+    X = torch.randn(N, D, generator=_generator(1), dtype=torch.float64)
+    return not torch.equal(_copy(rule)(X, _generator(1)), _copy(rule)(X, _generator(2)))
 
 
-def _named(breaks: Iterable[str]) -> frozenset[str]:
+def _check_names(breaks: Iterable[str]) -> frozenset[str]:
     broken = frozenset(breaks)
     if unknown := sorted(broken - set(LAWS)):
         raise ByzantiumError(f"there is no law {unknown[0]!r}; there are {', '.join(LAWS)}")
     return broken
 
 
-def _fresh(rule: Aggregator) -> Aggregator:
+def _copy(rule: Aggregator) -> Aggregator:
     return copy.deepcopy(rule)
 
 
-def _seeded(seed: int = 0) -> torch.Generator:
+def _generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
@@ -263,14 +263,6 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a.nan_to_num(), b.nan_to_num())
 
 
-def _assert_close(found: Tensor, expected: Tensor, sentence: str) -> None:
-    error = float((found - expected).abs().max() / (1 + expected.abs().max()))
+def _assert_close(actual: Tensor, expected: Tensor, sentence: str) -> None:
+    error = float((actual - expected).abs().max() / (1 + expected.abs().max()))
     assert error < CLOSE, f"{sentence}: off by {error:g}"
-
-
-def _assert_refuses(attempt: Callable[[], object], sentence: str) -> None:
-    try:
-        attempt()
-    except ByzantiumError:
-        return
-    raise AssertionError(sentence)

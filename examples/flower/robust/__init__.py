@@ -1,1 +1,1 @@
-"""A federation that survives its clients: handwritten digits, one part a client."""
+"""A federation that tolerates Byzantine clients: handwritten digits, one part per client."""

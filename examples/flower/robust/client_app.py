@@ -1,10 +1,11 @@
-"""The client: as in Flower's own examples. Only the mods are Byzantium's."""
+"""A client as in Flower's own examples. Only the mods are Byzantium's."""
 
 from __future__ import annotations
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
+from torch import Tensor
 
 from byzantium.engines.flower import byzantine, worker_momentum
 from robust.task import network, part, test, train
@@ -15,27 +16,31 @@ def momentum(message: Message, context: Context, call_next: ClientAppCallable) -
     return worker_momentum(float(context.run_config["beta"]))(message, context, call_next)
 
 
-def rehearsed(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Misbehaviour, where the run or the message asks this client for it: only to rehearse."""
+def rehearsal(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Byzantine behavior, if the run or the message asks this client for it: only to rehearse."""
     config = message.content.config_records.get("config") or ConfigRecord()
-    for deed in str(config.get("hostile", context.run_config["hostile"])).split(";"):
-        who, _, what = deed.partition(":")
-        if what and int(who) == int(context.node_config["partition-id"]):
-            return byzantine(what.strip())(message, context, call_next)
+    for item in str(config.get("byzantine", context.run_config["byzantine"])).split(";"):
+        partition, _, behavior = item.partition(":")
+        if behavior and int(partition) == int(context.node_config["partition-id"]):
+            return byzantine(behavior.strip())(message, context, call_next)
     return call_next(message, context)
 
 
-app = ClientApp(mods=[rehearsed, momentum])
+app = ClientApp(mods=[rehearsal, momentum])
+
+
+def own_data(context: Context) -> tuple[Tensor, Tensor]:
+    """The part of the data that this node has."""
+    node = context.node_config
+    return part(int(node["partition-id"]), int(node["num-partitions"]))
 
 
 @app.train()
 def train_on_own_data(message: Message, context: Context) -> Message:
-    """Train the model that came, and send it back."""
+    """Train the received model, and send it back."""
     model = network()
     model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
-    x, y = part(
-        int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
-    )
+    x, y = own_data(context)
     metrics = {"train_loss": train(model, x, y), "num-examples": len(x)}
     content = RecordDict(
         {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord(dict(metrics))}
@@ -45,12 +50,10 @@ def train_on_own_data(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate_on_own_data(message: Message, context: Context) -> Message:
-    """Test the model that came."""
+    """Test the received model."""
     model = network()
     model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
-    x, y = part(
-        int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
-    )
+    x, y = own_data(context)
     loss, accuracy = test(model, x, y)
     metrics = {"loss": loss, "accuracy": accuracy, "num-examples": len(x)}
     return Message(content=RecordDict({"metrics": MetricRecord(dict(metrics))}), reply_to=message)

@@ -1,4 +1,4 @@
-"""Who survives whom: Flower's strategies and ours, with one client that misbehaves."""
+"""A comparison of Flower's strategies and ours, with one Byzantine client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import Strategy
 from robust.task import network
 
 STRATEGIES = ("FedAvg", "FedMedian", "FedTrimmedAvg", "Krum", "robust")
-HOSTILITY = (
+BEHAVIORS = (
     "NoAttack()",
     "NonFinite()",
     "Scaling(factor=-10)",
@@ -29,10 +29,10 @@ def main(
     strategy_of: Callable[[str], Strategy],
     evaluate: Callable[[int, ArrayRecord], MetricRecord],
 ) -> None:
-    """Print the accuracy that each reaches; what ends a run is named instead."""
+    """Print the accuracy of each strategy, or the error that ends its run."""
     print(f"| one client of all | {' | '.join(STRATEGIES)} |", flush=True)
     print("|---" * (len(STRATEGIES) + 1) + "|", flush=True)
-    for deed in HOSTILITY:
+    for behavior in BEHAVIORS:
         cells = []
         for which in STRATEGIES:
             arrays = ArrayRecord(network().state_dict())
@@ -41,11 +41,11 @@ def main(
                     grid,
                     arrays,
                     ROUNDS,
-                    train_config=ConfigRecord({"hostile": f"0: {deed}"}),
+                    train_config=ConfigRecord({"byzantine": f"0: {behavior}"}),
                     evaluate_fn=evaluate,
                 )
                 accuracy = result.evaluate_metrics_serverapp[ROUNDS]["accuracy"]
                 cells.append(f"{accuracy:.2f}")
-            except Exception as error:  # which would have ended the run
+            except Exception as error:  # it would have ended the run
                 cells.append(f"ends: {type(error).__name__}")
-        print(f"| `{deed}` | {' | '.join(cells)} |", flush=True)
+        print(f"| `{behavior}` | {' | '.join(cells)} |", flush=True)

@@ -1,4 +1,4 @@
-"""The server: the strategy is the one line that differs from Flower's own examples."""
+"""A server as in Flower's own examples, with another strategy."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from robust.task import digits, network, test
 app = ServerApp()
 
 
-def strategy_of(context: Context, which: str) -> Strategy:
-    """Ours, or one of Flower's."""
+def strategy_of(context: Context, name: str) -> Strategy:
+    """The strategy of that name: one of Flower's, or by default `RobustStrategy`."""
     run, nodes = context.run_config, int(context.run_config["min-nodes"])
-    least: dict[str, Any] = {
+    sizes: dict[str, Any] = {
         "min_train_nodes": nodes,
         "min_available_nodes": nodes,
         "fraction_evaluate": 0.0,
     }
     f = int(run["f"])
-    match which:
+    match name:
         case "FedAvg":
-            return FedAvg(**least)
+            return FedAvg(**sizes)
         case "FedMedian":
-            return FedMedian(**least)
+            return FedMedian(**sizes)
         case "FedTrimmedAvg":
-            return FedTrimmedAvg(beta=0.25, **least)
+            return FedTrimmedAvg(beta=0.25, **sizes)
         case "Krum":
-            return Krum(num_malicious_nodes=f, **least)
+            return Krum(num_malicious_nodes=f, **sizes)
     return RobustStrategy(
         str(run["rule"]),
         f=f,
         folder=str(run["folder"]) or None,
         name=str(run["name"]),
         node_timeout=float(run["node-timeout"]),
-        **least,
+        **sizes,
     )
 
 
@@ -57,7 +57,7 @@ def main(grid: Grid, context: Context) -> None:
         return MetricRecord({"loss": loss, "accuracy": accuracy})
 
     if context.run_config["rehearse"]:
-        rehearsal.main(grid, lambda which: strategy_of(context, which), evaluate)
+        rehearsal.main(grid, lambda name: strategy_of(context, name), evaluate)
         return
     strategy = strategy_of(context, str(context.run_config["strategy"]))
     result = strategy.start(
@@ -69,13 +69,14 @@ def main(grid: Grid, context: Context) -> None:
     )
     accuracies = {k: m["accuracy"] for k, m in result.evaluate_metrics_serverapp.items()}
     used = {k: m.get("used") for k, m in result.train_metrics_clientapp.items()}
-    told: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "strategy": str(context.run_config["strategy"]),
         "accuracy": accuracies,
         "used": used,
     }
     if isinstance(strategy, RobustStrategy):
-        told["nodes"] = strategy.trust.sentences()
-    print("RESULT", json.dumps(told), flush=True)
+        summary["nodes"] = strategy.trust.sentences()
+    print("RESULT", json.dumps(summary), flush=True)
     if context.run_config["folder"]:
-        Path(str(context.run_config["folder"]), "result.json").write_text(json.dumps(told) + "\n")
+        path = Path(str(context.run_config["folder"]), "result.json")
+        path.write_text(json.dumps(summary) + "\n")

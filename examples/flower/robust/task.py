@@ -1,4 +1,4 @@
-"""The task: a small network learns handwritten digits, which are part of Byzantium."""
+"""A small network that learns handwritten digits, which are part of Byzantium."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def network() -> nn.Module:
 
 
 def part(k: int, of: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The samples of one client: every so many-th one."""
+    """The samples of client k: every `of`-th one."""
     data = load("digits")
     return data.train_x[k::of], data.train_y[k::of]
 
 
 def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
-    """Some epochs of SGD; the last loss."""
+    """Train for three epochs of SGD; the last loss."""
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     loss = torch.zeros(())
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""What all attacks share: what attackers know, their state, and how an attack is called."""
+"""The base class of all attacks, and what attackers know in a round."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Scene:
 
 
 class Attack(Formula, Stateful, ABC):
-    """An attack: from what the honest workers send it computes what the q attackers send, (q, d).
+    """An attack: it computes what the q attackers send, (q, d), from what honest workers send.
 
     To write one, derive from this class and define `vectors`. These class variables describe it:
 
@@ -118,11 +118,11 @@ class Attack(Formula, Stateful, ABC):
                 )
             q = len(own)
         generator = generator or torch.Generator().manual_seed(secrets.randbits(63))
-        sent = self.vectors(Scene(honest.detach(), own, q, rule, epoch, generator))
+        rows = self.vectors(Scene(honest.detach(), own, q, rule, epoch, generator))
         d = honest.shape[1]
-        if not isinstance(sent, Tensor) or sent.shape not in ((d,), (1, d), (q, d)):
+        if not isinstance(rows, Tensor) or rows.shape not in ((d,), (1, d), (q, d)):
             raise ByzantiumError(
                 f"{self!r} must send {q} vectors of dimension {d}, or one for all attackers, got "
-                f"{type_name(sent)} of shape {tuple(getattr(sent, 'shape', ()))}"
+                f"{type_name(rows)} of shape {tuple(getattr(rows, 'shape', ()))}"
             )
-        return sent.detach().to(honest).expand(q, d)
+        return rows.detach().to(honest).expand(q, d)

@@ -16,16 +16,16 @@ from byzantium.core import ByzantiumError, Count, Positive
 class Mimic(Attack):
     r"""All attackers copy one honest worker, :math:`x_{i_\star}`, so that it is over-represented.
 
-    They cannot be told from that worker, and so cannot be filtered out. Whom to copy is found in a
-    warm-up: it is the worker that lies farthest in the direction z in which the honest vectors vary
-    most. Oja's method finds z. With :math:`\mu` the mean of all honest vectors so far,
+    No rule can distinguish them from that worker, so no rule can filter them out. A warm-up finds
+    the worker to copy: the one that lies farthest in the direction z in which the honest vectors
+    vary most. Oja's method finds z. With :math:`\mu` the mean of all honest vectors so far,
 
     .. math:: z \leftarrow \frac{t}{1+t} z + \frac{1}{1+t} \sum_i (x_i - \mu)(x_i - \mu)^\top z,
         \quad i_\star = \operatorname*{argmax}_i z^\top x_i
 
     and z is scaled to length one after each step. During the warm-up the attackers copy the current
-    :math:`i_\star`; after it they keep to the last one. The attack has a state: z and what else the
-    warm-up found.
+    :math:`i_\star`; after it they copy the last one. The attack has a state: z, the mean, the
+    number of rounds and :math:`i_\star`.
 
     Where the warm-up takes more than one round, the code that the authors released differs: it
     scales the sum to length one before it is added, so that the first rounds count more. (The text
@@ -34,7 +34,7 @@ class Mimic(Attack):
 
     - `warmup`: how many rounds the warm-up takes, at least 1; None means one epoch. The published
       runs used 1.
-    - `retarget`: whether to choose :math:`i_\star` anew in each round after the warm-up, too.
+    - `retarget`: whether to choose a new :math:`i_\star` in each round after the warm-up, too.
     - `target`: the index of the worker to copy from the beginning; then there is no warm-up. To
       repeat a run whose warm-up found a worker in its first round, name that worker.
 
@@ -99,9 +99,9 @@ class Mimic(Attack):
 
     @property
     def _state(self) -> dict[str, Tensor]:
-        if "_observed" not in self.__dict__:
+        if "_memory" not in self.__dict__:
             self.reset()
-        state: dict[str, Tensor] = self.__dict__["_observed"]
+        state: dict[str, Tensor] = self.__dict__["_memory"]
         return state
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -113,5 +113,5 @@ class Mimic(Attack):
                 f"{self!r} has only the state 'rounds', 'copied', 'mean' and 'direction', got "
                 f"{', '.join(unknown)}"
             )
-        loaded = {name: value.clone() for name, value in state.items()}
-        object.__setattr__(self, "_observed", {"rounds": torch.tensor(0)} | loaded)
+        copies = {name: value.clone() for name, value in state.items()}
+        object.__setattr__(self, "_memory", {"rounds": torch.tensor(0)} | copies)

@@ -1,4 +1,4 @@
-"""From text to attack: the inverse of repr."""
+"""Attacks from text: the inverse of repr."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def members() -> Registry[type[Attack]]:
 
     exported = (getattr(attacks, name) for name in dir(attacks))
     classes = [one for one in exported if inspect.isclass(one) and issubclass(one, Attack)]
-    found = {one.__name__: one for one in classes if not inspect.isabstract(one)}
-    return Registry("attack", found, ALIASES)
+    concrete = {one.__name__: one for one in classes if not inspect.isabstract(one)}
+    return Registry("attack", concrete, ALIASES)
 
 
 def parse_attack(text: str) -> Attack:
     """Read an attack from text, such as "InnerProduct(epsilon=0.5)"; the inverse of `repr`.
 
-    The paper's names BF, LF, IPM, ALIE and none stand for BitFlip, LabelFlip, InnerProduct,
+    The paper's names BF, LF, IPM, ALIE and none mean BitFlip, LabelFlip, InnerProduct,
     ALittleIsEnough and NoAttack.
 
     >>> parse_attack("Tuned(InnerProduct(epsilon=0.5))")

@@ -1,4 +1,4 @@
-"""The attacks that need no state: most of the bucketing paper's, and others of the literature."""
+"""Attacks without state: most of those of the bucketing paper, and others of the literature."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from byzantium._kernels.torch_passes import column_blocks
 from byzantium.attacks.attack import Attack, Scene
 from byzantium.core import ByzantiumError, Measure
 
-# By how much, relatively, rounding may carry a vector beyond the bound that hides it.
+# By how much, relatively, rounding may move a vector beyond the bound on its distances.
 ROUNDING = 1e-6
 
 
@@ -76,8 +76,8 @@ class LabelFlip(NoAttack):
 class InnerProduct(Attack):
     r"""All attackers send a negative multiple of the honest mean (IPM), :math:`-\epsilon \bar x`.
 
-    With a small epsilon these vectors lie near the honest ones, and a rule that chooses them turns
-    the step of the model around.
+    With a small epsilon these vectors lie near the honest ones, and a rule that selects them
+    reverses the step of the model.
 
     - `epsilon`: the factor, at least 0.
 
@@ -101,8 +101,8 @@ class ALittleIsEnough(Attack):
     .. math:: \bar x - z \sigma, \quad z = \Phi^{-1}\left(\frac{n - q - s}{n - q}\right), \quad
         s = \lfloor n/2 + 1 \rfloor - q
 
-    With this default z, about s honest workers lie beyond the attackers in each coordinate, and
-    together with these the attackers are a majority.
+    With this default z, about s honest workers lie beyond the attackers in each coordinate; these
+    and the attackers together form a majority.
 
     - `z`: how many standard deviations, at least 0; None, the default, means the formula above, but
       never below 0.
@@ -169,40 +169,39 @@ class NonFinite(Attack):
 
 
 @dataclass(frozen=True, repr=False)
-class _Unnoticed(Attack):
-    r"""The honest mean, moved against a direction as far as the distances allow.
+class _DistanceBounded(Attack):
+    r"""The honest mean, moved against a direction as far as a bound on its distances allows.
 
     .. math:: \bar x - \gamma p
 
     The direction p is one of three: the standard deviations by coordinate, the mean itself, or the
     signs of the mean. Everything is computed in float64, relative to the first honest vector, so
-    that a large common part costs no digits. Then the vector is rounded to the dtype that is sent,
-    and its distances are checked again: where rounding carried it beyond the bound, gamma is made
-    smaller.
+    that a large common part costs no digits. Then the vector is rounded to the dtype of the honest
+    ones, and its distances are checked again: if rounding moved it beyond the bound, gamma shrinks.
     """
 
     direction: Literal["deviation", "unit", "sign"] = "deviation"
 
     @abstractmethod
     def conditions(self, squares: Tensor) -> Tensor:
-        """What is bounded, (..., k), from the squared distances (..., h) to the honest vectors.
+        """The bounded quantities, (..., k), from squared distances (..., h) to the honest vectors.
 
-        None of these may exceed the largest that an honest vector has. They must be linear.
+        None of them may exceed the largest that an honest vector has. They must be linear.
         """
 
     def vectors(self, scene: Scene) -> Tensor:
         honest, (h, d) = scene.honest, scene.honest.shape
         first = honest[0].double()
-        mean, against = torch.empty_like(first), torch.empty_like(first)
+        mean, p = torch.empty_like(first), torch.empty_like(first)
         products, along = first.new_zeros(h, h), first.new_zeros(h)
         for columns in column_blocks(h, d, torch.float64):
             block = honest[:, columns].double() - first[columns]
             mean[columns] = block.mean(dim=0)
-            against[columns] = self._along(block, first[columns] + mean[columns])
+            p[columns] = self._direction(block, first[columns] + mean[columns])
             block = block - mean[columns]
             products += block @ block.T
-            along += block @ against[columns]
-        square = against.square().sum()
+            along += block @ p[columns]
+        square = p.square().sum()
         if not square > 0:
             return first + mean
         to_mean = products.diagonal()
@@ -210,25 +209,25 @@ class _Unnoticed(Attack):
         # ||mean - gamma p - x_i||^2 = to_mean_i + 2 gamma along_i + gamma^2 square: a quadratic
         # for each condition, in units of the length of p, whose own square may underflow.
         slope, constant = self.conditions(along) / square, self.conditions(to_mean)
-        less = torch.zeros_like(bound)
+        margin = torch.zeros_like(bound)
         while True:
-            room = ((bound - less - constant) / square).clip(min=0)
-            step = ((slope.square() + room).sqrt() - slope).min()
-            sent = (first + (mean - step * against)).to(honest.dtype)
-            excess = self.conditions(_squared_distances(honest, sent)).max() - bound
-            if not (step > 0 and excess > ROUNDING * bound):
-                return sent
-            less = torch.maximum(excess, 2 * less)
+            slack = ((bound - margin - constant) / square).clip(min=0)
+            gamma = ((slope.square() + slack).sqrt() - slope).min()
+            vector = (first + (mean - gamma * p)).to(honest.dtype)
+            excess = self.conditions(_squared_distances(honest, vector)).max() - bound
+            if not (gamma > 0 and excess > ROUNDING * bound):
+                return vector
+            margin = torch.maximum(excess, 2 * margin)
 
-    def _along(self, rows: Tensor, mean: Tensor) -> Tensor:
-        """The direction in some columns. Its length does not matter: gamma is found for it."""
+    def _direction(self, rows: Tensor, mean: Tensor) -> Tensor:
+        """The direction in some columns. Its length does not matter: gamma is scaled to it."""
         if self.direction == "deviation":
             return rows.std(dim=0, correction=min(1, len(rows) - 1))
         return mean if self.direction == "unit" else mean.sign()
 
 
 def _squared_distances(rows: Tensor, point: Tensor) -> Tensor:
-    """(n,), in float64, from differences, which are exact where the two are close."""
+    """The squared distance of each row to a point, (n,), in float64, from exact differences."""
     total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     for columns in column_blocks(len(rows), rows.shape[1], torch.float64):
         total += (rows[:, columns].double() - point[columns].double()).square().sum(dim=1)
@@ -236,7 +235,7 @@ def _squared_distances(rows: Tensor, point: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, repr=False)
-class MinMax(_Unnoticed):
+class MinMax(_DistanceBounded):
     r"""The honest mean, moved as far as the largest distance between honest vectors allows.
 
     .. math:: \bar x - \gamma \sigma, \quad
@@ -258,7 +257,7 @@ class MinMax(_Unnoticed):
 
 
 @dataclass(frozen=True, repr=False)
-class MinSum(_Unnoticed):
+class MinSum(_DistanceBounded):
     r"""The honest mean, moved as far as the sums of squared distances of honest vectors allow.
 
     .. math:: \bar x - \gamma \sigma, \quad

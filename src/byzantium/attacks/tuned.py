@@ -19,19 +19,19 @@ GRID = tuple(2.0**k for k in range(-4, 6))
 
 @dataclass(frozen=True, repr=False)
 class Tuned(Attack):
-    r"""Another attack, of the strength that moves the rule's result farthest from the honest mean.
+    r"""Another attack, at the strength that moves the rule's result farthest from the honest mean.
 
     .. math:: \operatorname*{argmax}_\lambda
         \|\mathrm{rule}(x_1, \dots, \mathrm{attack}_\lambda) - \bar x\|
 
     In each round it tries at most 26 strengths :math:`\lambda`, on copies of the rule and with
-    random numbers of the attackers' own: trying never changes the server's state, and never shows
-    its next random permutation.
+    random numbers of the attackers' own: a trial never changes the server's state, and never
+    reveals its next random permutation.
 
     - `attack`: the attack to tune; its class must name a `strength`, as `InnerProduct`,
       `ALittleIsEnough` and `GaussianNoise` do.
-    - `both`: whether to try negative strengths, too: a rule that withstands a push in one direction
-      may give way in the other. It is always written out, because earlier runs tried one sign only.
+    - `both`: whether to try negative strengths, too: a rule that resists a push in one direction
+      may yield in the other. `repr` always shows it, because earlier runs tried one sign only.
 
     >>> from byzantium import Mean
     >>> from byzantium.attacks import InnerProduct
@@ -63,32 +63,31 @@ class Tuned(Attack):
         seed = int(torch.randint(2**62, (), generator=scene.generator, device=device))
         own = dataclasses.replace(scene, generator=torch.Generator())
         h, d = scene.honest.shape
-        everybody = scene.honest.new_empty(h + scene.q, d)
-        everybody[:h] = scene.honest
+        vectors = scene.honest.new_empty(h + scene.q, d)
+        vectors[:h] = scene.honest
 
-        def sent(strength: float) -> Tensor:
+        def attack_vectors(strength: float) -> Tensor:
             attack = copy.copy(self.attack)
             object.__setattr__(attack, str(attack.strength), strength)
             own.generator.manual_seed(seed)
             return attack.vectors(own)
 
         def distance(strength: float) -> float:
-            everybody[h:] = sent(strength)
+            vectors[h:] = attack_vectors(strength)
             rule = copy.deepcopy(scene.rule)
             assert rule is not None
-            moved = rule(everybody, torch.Generator().manual_seed(seed)) - own.mean
-            return float(moved.norm())
+            shift = rule(vectors, torch.Generator().manual_seed(seed)) - own.mean
+            return float(shift.norm())
 
         strengths = (*GRID, *(-strength for strength in GRID)) if self.both else GRID
-        tried = {strength: distance(strength) for strength in strengths}
-        farthest = max(tried, key=tried.__getitem__)
-        around = abs(farthest)
-        for step in (around / 4, around / 8, around / 16):
-            best = max(tried, key=tried.__getitem__)
+        distances = {strength: distance(strength) for strength in strengths}
+        farthest = max(distances, key=distances.__getitem__)
+        for step in (abs(farthest) / 4, abs(farthest) / 8, abs(farthest) / 16):
+            best = max(distances, key=distances.__getitem__)
             for strength in (max(best - step, -GRID[-1]), min(best + step, GRID[-1])):
-                if strength not in tried:
-                    tried[strength] = distance(strength)
-        return sent(max(tried, key=tried.__getitem__))
+                if strength not in distances:
+                    distances[strength] = distance(strength)
+        return attack_vectors(max(distances, key=distances.__getitem__))
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.attack.state_dict()

@@ -1,4 +1,4 @@
-"""Sweeps on a Ray cluster: the same jobs in the same folders, done by processes of its nodes."""
+"""Sweeps on a Ray cluster: processes of its nodes do the same jobs in the same folders."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from byzantium import __version__
 from byzantium.core import ByzantiumError, files, import_optional
 from byzantium.runs import INTERRUPTS, Event, Gone, Job, Listen, Pool, Stop, Store, Worker, attempt
 
-# Seconds after which a process that has nothing to tell answers all the same.
-SILENCE = 10.0
+# Seconds after which a process answers even if it has no events.
+EVENT_TIMEOUT = 10.0
 # Seconds in which the head must answer.
-REACH = 10.0
-# Seconds in which each node must say whether it sees the results.
-ANSWER = 60.0
-# Seconds between two looks at how many processors the cluster has.
-COUNT = 5.0
-# Bytes of the word by which nodes show what they see.
-WORD = 16
+CONNECT_TIMEOUT = 10.0
+# Seconds in which each node must answer whether it shares the folder of results.
+REPLY_TIMEOUT = 60.0
+# Seconds between two counts of the processors of the cluster.
+COUNT_INTERVAL = 5.0
+# Bytes of the token that a node must read and write in the folder of results.
+TOKEN_BYTES = 16
 
 
 @dataclass(frozen=True)
 class Ray:
     """The engine that carries out jobs on a Ray cluster, one on each of its processors.
 
-    All nodes must see the folder of results under the same path, and have this version of
-    Byzantium; that is checked before anything is begun. A cluster is never started: Ray listens on
-    all addresses of a machine, and that is for its owner to decide.
+    All nodes must share the folder of results under the same path, and have this version of
+    Byzantium; both are checked before any job starts. The engine never starts a cluster: Ray
+    listens on all addresses of a machine, and its owner must decide that.
 
     - `address`: the head of the cluster, as host:port; "auto" is what the environment variable
       RAY_ADDRESS names, or else the cluster that runs on this machine.
@@ -63,8 +63,8 @@ class Ray:
     def __post_init__(self) -> None:
         if self.address == "local":
             raise ByzantiumError(
-                "Ray on this machine alone does what local processes do: leave out the engine, "
-                "or start a cluster with `ray start --head`"
+                "Ray on this machine alone does what local processes do: omit the engine, or "
+                "start a cluster with `ray start --head`"
             )
         if "://" in self.address:
             raise ByzantiumError(
@@ -76,22 +76,22 @@ class Ray:
     def carry_out(self, jobs: Sequence[Job], store: Store, listen: Listen, stop: Stop) -> None:
         """Carry out jobs, as every `byzantium.runs.Engine` does."""
         store = Store(store.root.absolute())
-        with _connected(self.address), _Sign(store.root) as sign:
-            sign.ask_every_node()
-            _Cluster(store, listen, stop, sign, self.most).carry_out(jobs)
+        with _connected(self.address), _Probe(store.root) as probe:
+            probe.check_every_node()
+            _Cluster(store, listen, stop, probe, self.most).carry_out(jobs)
 
 
 @contextmanager
 def _connected(address: str) -> Iterator[None]:
-    """As a driver of the cluster, unless this process is one already."""
+    """Connect this process to the cluster as a driver, unless it is one already."""
     import ray
 
     if ray.is_initialized():
         yield
         return
-    _check_reach(os.environ.get("RAY_ADDRESS", address) if address == "auto" else address)
-    here = threading.current_thread() is threading.main_thread()
-    before = {number: signal.getsignal(number) for number in INTERRUPTS} if here else {}
+    _check_address(os.environ.get("RAY_ADDRESS", address) if address == "auto" else address)
+    main = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in INTERRUPTS} if main else {}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # about accelerators
@@ -99,7 +99,7 @@ def _connected(address: str) -> Iterator[None]:
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise _no_cluster(address, error) from error
     finally:
-        for number, handler in before.items():  # Ray takes SIGTERM for itself
+        for number, handler in handlers.items():  # Ray replaces that of SIGTERM
             signal.signal(number, handler)
     try:
         yield
@@ -107,12 +107,12 @@ def _connected(address: str) -> Iterator[None]:
         ray.shutdown()
 
 
-def _check_reach(address: str) -> None:
-    """Raise a sentence where nothing listens: Ray would try it for minutes."""
+def _check_address(address: str) -> None:
+    """Raise an error if nothing listens at an address: Ray would try for minutes."""
     host, colon, port = address.rpartition(":")
     if colon:
         try:
-            socket.create_connection((host.strip("[]"), int(port)), REACH).close()
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT).close()
         except (OSError, ValueError) as error:
             raise _no_cluster(address, error) from error
 
@@ -127,27 +127,30 @@ def _no_cluster(address: str, error: Exception) -> ByzantiumError:
 # -- on the nodes -------------------------------------------------------------------------------
 
 
-def look(sign: Path, reply: Path, version: str) -> str:
-    """Copy the sign, which is locked, and say what is in the way of taking part, if anything is."""
+def check_node(probe: Path, reply: Path, version: str) -> str:
+    """Why this node cannot take part; "" if it can.
+
+    It copies the probe file, which the driver has locked, to the reply file.
+    """
     if version != __version__:
         return f"it has byzantium {__version__}, and the sweep was started with {version}"
     try:
-        files.write(reply, files.read(sign, WORD))
-        if files.in_use(sign):
+        files.write(reply, files.read(probe, TOKEN_BYTES))
+        if files.in_use(probe):
             return ""
     except OSError as error:
-        return _not_shared(sign, str(error))
-    return f"locks in {sign.parent} do not hold on all nodes, so that two could work on one job"
+        return _not_shared(probe, str(error))
+    return f"locks in {probe.parent} do not hold on all nodes, so that two could work on one job"
 
 
-def _not_shared(sign: Path, why: str) -> str:
-    return f"it does not share the folder of results, {sign.parent} ({why})"
+def _not_shared(probe: Path, reason: str) -> str:
+    return f"it does not share the folder of results, {probe.parent} ({reason})"
 
 
 class Remote:
-    """A process of the cluster that takes one job after the other, in a thread beside others.
+    """A process of the cluster that does one job at a time, while other threads answer calls.
 
-    It does not call anybody: it is asked what there is to tell.
+    It calls nobody: the driver asks it for events.
     """
 
     def __init__(self, root: Path, data: str | None) -> None:
@@ -157,41 +160,41 @@ class Remote:
         if data is not None:
             os.environ["BYZANTIUM_DATA"] = data
         self.root, self.stopped = root, threading.Event()
-        self.told: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
-    def look(self, sign: Path, reply: Path, version: str) -> str:
-        return look(sign, reply, version)
+    def check_node(self, probe: Path, reply: Path, version: str) -> str:
+        return check_node(probe, reply, version)
 
     def perform(self, job: Job) -> None:
-        attempt(job, self.root, self.told.put, self.stopped.is_set)
+        attempt(job, self.root, self.queue.put, self.stopped.is_set)
 
     def events(self) -> list[Event]:
-        """What happened since it was asked last; it waits a while for the first."""
-        found = []
+        """The events since the last call; it waits a while for the first."""
+        events = []
         with suppress(queue.Empty):
-            found.append(self.told.get(timeout=SILENCE))
+            events.append(self.queue.get(timeout=EVENT_TIMEOUT))
             while True:
-                found.append(self.told.get_nowait())
-        return found
+                events.append(self.queue.get_nowait())
+        return events
 
     def stop(self) -> None:
         self.stopped.set()
 
 
-# -- here ---------------------------------------------------------------------------------------
+# -- in the driver ------------------------------------------------------------------------------
 
 
-class _Sign:
-    """A file among the results, by which it is found out who sees them."""
+class _Probe:
+    """A file in the folder of results that shows which nodes share this folder."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.word = root, secrets.token_bytes(WORD)
+        self.root, self.token = root, secrets.token_bytes(TOKEN_BYTES)
 
     def __enter__(self) -> Self:
         self.root.mkdir(parents=True, exist_ok=True)
         files.clear_abandoned(self.root / ".ray")
         self.path, self.descriptor = files.create_beside(self.root / ".ray")
-        os.write(self.descriptor, self.word)
+        os.write(self.descriptor, self.token)
         os.fsync(self.descriptor)
         return self
 
@@ -200,53 +203,50 @@ class _Sign:
         for path in self.path.parent.glob(f"{self.path.name}*"):
             path.unlink(missing_ok=True)
 
-    def question(self) -> tuple[Path, Path, str]:
-        """What to ask one who is to `look`."""
-        reply = self.path.with_name(f"{self.path.name}-{secrets.token_hex(8)}")
-        return self.path, reply, __version__
+    def new_reply(self) -> Path:
+        return self.path.with_name(f"{self.path.name}-{secrets.token_hex(8)}")
 
-    def judge(self, node: str, reply: Path, trouble: str) -> None:
-        """Raise a sentence unless what a node wrote is seen here."""
+    def check_reply(self, node: str, reply: Path, trouble: str) -> None:
+        """Raise an error if a node has trouble, or the driver does not see its reply file."""
         if not trouble:
             try:
-                if files.read(reply, WORD) != self.word:
-                    trouble = _not_shared(self.path, "what it wrote is something else here")
+                if files.read(reply, TOKEN_BYTES) != self.token:
+                    trouble = _not_shared(self.path, "the driver reads something else")
                 reply.unlink()
             except OSError as error:
-                trouble = _not_shared(self.path, f"here, what it wrote is not seen: {error}")
+                trouble = _not_shared(self.path, f"the driver cannot read its file: {error}")
         if trouble:
             raise ByzantiumError(f"{node} of the cluster cannot take part: {trouble}")
 
-    def ask_every_node(self) -> None:
+    def check_every_node(self) -> None:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        asked, task = [], ray.remote(num_cpus=0, max_retries=0)(look)
+        calls, task = [], ray.remote(num_cpus=0, max_retries=0)(check_node)
         for node in ray.nodes():
             if node["Alive"] and node["Resources"].get("CPU"):
-                there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-                question = self.question()
-                answer = task.options(scheduling_strategy=there).remote(*question)
-                asked.append((node, question[1], answer))
-        for node, reply, answer in asked:
+                on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+                reply, remote = self.new_reply(), task.options(scheduling_strategy=on_node).remote
+                calls.append((node, reply, remote(self.path, reply, __version__)))
+        for node, reply, answer in calls:
             try:
-                trouble = ray.get(answer, timeout=ANSWER)
+                trouble = ray.get(answer, timeout=REPLY_TIMEOUT)
             except ray.exceptions.GetTimeoutError:
-                trouble = f"it has not answered for {ANSWER:.0f} s"
+                trouble = f"it has not answered for {REPLY_TIMEOUT:.0f} s"
             except ray.exceptions.RayError as error:
                 trouble = _last_line(error)
-            self.judge(f"the node {node['NodeManagerAddress']}", reply, trouble)
+            self.check_reply(f"the node {node['NodeManagerAddress']}", reply, trouble)
 
 
-class _Member(Worker):
-    """A process of the cluster, seen from here.
+class _RemoteWorker(Worker):
+    """The driver's handle of a process of the cluster.
 
-    It is asked for news all the time; the first is whether it sees the results.
+    There is always a call to it under way: first `check_node`, then `events` again and again.
     """
 
-    def __init__(self, actor: Any, sign: _Sign) -> None:
-        self.actor, self.ready, question = actor, False, sign.question()
-        self.reply, self.news = question[1], self.actor.look.remote(*question)
+    def __init__(self, actor: Any, probe: _Probe) -> None:
+        self.actor, self.ready, self.reply = actor, False, probe.new_reply()
+        self.call = self.actor.check_node.remote(probe.path, self.reply, __version__)
 
     def send(self, job: Job) -> None:
         self.actor.perform.remote(job)
@@ -260,65 +260,65 @@ class _Member(Worker):
         ray.kill(self.actor)
 
 
-class _Cluster(Pool[_Member]):
+class _Cluster(Pool[_RemoteWorker]):
     retries: ClassVar[int] = 3
 
     def __init__(
-        self, store: Store, listen: Listen, stop: Stop, sign: _Sign, most: int | None
+        self, store: Store, listen: Listen, stop: Stop, probe: _Probe, most: int | None
     ) -> None:
         import ray
 
         super().__init__(store, listen, stop)
-        self.sign, self.most, self.cores, self.counted = sign, most, 1, -math.inf
-        # While it works on a job, it can be asked for news and told to stop.
-        kind = ray.remote(num_cpus=1, max_concurrency=3, scheduling_strategy="SPREAD")(Remote)
+        self.probe, self.most, self.cores, self.counted = probe, most, 1, -math.inf
+        # While it works on a job, it answers `events` and `stop`.
+        actor = ray.remote(num_cpus=1, max_concurrency=3, scheduling_strategy="SPREAD")(Remote)
         data = os.environ.get("BYZANTIUM_DATA")
-        self.actor = partial(kind.remote, store.root, data and os.path.abspath(data))
+        self.actor = partial(actor.remote, store.root, data and os.path.abspath(data))
 
     @property
     def size(self) -> int:
         import ray
 
-        if self.most is None and time.monotonic() - self.counted > COUNT:
+        if self.most is None and time.monotonic() - self.counted > COUNT_INTERVAL:
             self.cores = max(1, int(ray.cluster_resources().get("CPU", 0)))
             self.counted = time.monotonic()
         return self.most or self.cores
 
-    def start(self) -> _Member:
-        return _Member(self.actor(), self.sign)
+    def start(self) -> _RemoteWorker:
+        return _RemoteWorker(self.actor(), self.probe)
 
-    def hear(self, seconds: float) -> Iterable[tuple[_Member, Event | Gone]]:
+    def hear(self, seconds: float) -> Iterable[tuple[_RemoteWorker, Event | Gone]]:
         import ray
 
-        asked = {member.news: member for member in self.workers}
-        if not asked:
+        calls = {worker.call: worker for worker in self.workers}
+        if not calls:
             time.sleep(seconds)
             return
-        ray.wait(list(asked), timeout=seconds)
-        told, _ = ray.wait(list(asked), num_returns=len(asked), timeout=0)
-        for news in told:
-            yield from self._news_of(asked[news])
+        ray.wait(list(calls), timeout=seconds)
+        ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0)
+        for call in ready:
+            yield from self._events_of(calls[call])
 
-    def _news_of(self, member: _Member) -> Iterator[tuple[_Member, Event | Gone]]:
+    def _events_of(self, worker: _RemoteWorker) -> Iterator[tuple[_RemoteWorker, Event | Gone]]:
         import ray
 
         try:
-            news = ray.get(member.news)
+            answer = ray.get(worker.call)
         except ray.exceptions.RayError as error:
             if getattr(error, "actor_init_failed", False) and not self.closing:
                 raise ByzantiumError(
                     f"a process of the cluster cannot begin: {_last_line(error)}"
                 ) from error
-            member.end(0)  # it may be out of reach and alive
-            yield member, Gone(_death(error))
+            worker.end(0)  # it may be unreachable and alive
+            yield worker, Gone(_death(error))
             return
-        if not member.ready:
+        if not worker.ready:
             if not self.closing:
-                self.sign.judge("a node that came later", member.reply, news)
-            member.ready, news = True, []
-        member.news = member.actor.events.remote()
-        for event in news:
-            yield member, event
+                self.probe.check_reply("a node that came later", worker.reply, answer)
+            worker.ready, answer = True, []
+        worker.call = worker.actor.events.remote()
+        for event in answer:
+            yield worker, event
 
 
 def _last_line(error: Exception) -> str:
@@ -326,6 +326,6 @@ def _last_line(error: Exception) -> str:
 
 
 def _death(error: Exception) -> str:
-    """What a process died of, from the many lines that Ray has for it."""
-    found = re.search(r"\bits (?:node|worker process) has died", str(error))
-    return found[0] if found else f"its process is lost: {type(error).__name__}"
+    """The cause of death of a process, from Ray's many lines."""
+    match = re.search(r"\bits (?:node|worker process) has died", str(error))
+    return match[0] if match else f"its process is lost: {type(error).__name__}"

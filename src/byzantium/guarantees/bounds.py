@@ -1,9 +1,9 @@
-r"""What is proved of each rule and mixing; docs/guarantees.md has the propositions and proofs.
+r"""Proved bounds on the errors of rules and mixings; docs/guarantees.md has the proofs.
 
 A bound on a rule is a number kappa. It means: of n vectors choose any n - f, with mean :math:`\mu`
 and variance :math:`\sigma^2`; whatever the other f are,
 :math:`\|\mathrm{out} - \mu\|^2 \le \kappa \sigma^2`. For classes that are not listed here no
-bound is known. A bound for a rule of your own is registered in the same way as ours::
+bound is known. Register a bound for a rule of your own in the same way::
 
     @bound.register
     def _(rule: MyRule, n: int, f: int) -> Bound: ...
@@ -54,7 +54,7 @@ class Bound:
 
 @singledispatch
 def bound(rule: object, n: int, f: int) -> Bound | None:
-    """The bound of a rule for n vectors of which f are bad; None if no bound is known.
+    """The bound of a rule for n vectors of which f are Byzantine; None if no bound is known.
 
     >>> from byzantium import Mean, Median
     >>> bound(Median(), 25, 5).kappa, bound(Mean(), 25, 5).kappa
@@ -64,15 +64,15 @@ def bound(rule: object, n: int, f: int) -> Bound | None:
 
 
 @singledispatch
-def mixed(mixing: object, n: int, f: int, behind: float) -> Bound | None:
+def mixed(mixing: object, n: int, f: int, following: float) -> Bound | None:
     """The bound of a mixing and what follows it; None if no bound is known.
 
     - `mixing`: the mixing.
-    - `n`, `f`: how many vectors go into it, and how many of these are bad.
-    - `behind`: the kappa of what follows the mixing, for the vectors that come out of it.
+    - `n`, `f`: how many vectors go into it, and how many of these are Byzantine.
+    - `following`: the kappa of what follows the mixing, for the vectors that come out of it.
 
     >>> from byzantium import NearestNeighborMixing
-    >>> mixed(NearestNeighborMixing(f=5), 25, 5, behind=1.5).kappa
+    >>> mixed(NearestNeighborMixing(f=5), 25, 5, following=1.5).kappa
     5.0
     """
     return None
@@ -146,36 +146,36 @@ def _squared_sum(a: float, b: float) -> float:
 
 
 @mixed.register
-def _(mixing: Bucketing, n: int, f: int, behind: float) -> Bound | None:
+def _(mixing: Bucketing, n: int, f: int, following: float) -> Bound | None:
     sizes = mixing.sizes(n).tolist()
-    return drawn(n - f, sorted(sizes)[: len(sizes) - f], behind)
+    return random_groups(n - f, sorted(sizes)[: len(sizes) - f], following)
 
 
 @mixed.register
-def _(mixing: Resampling, n: int, f: int, behind: float) -> Bound | None:
+def _(mixing: Resampling, n: int, f: int, following: float) -> Bound | None:
     s = mixing.s
-    return drawn(s * (n - f), [s] * (n - s * f), behind)
+    return random_groups(s * (n - f), [s] * (n - s * f), following)
 
 
 @mixed.register
-def _(mixing: NearestNeighborMixing, n: int, f: int, behind: float) -> Bound:
-    return Bound(8 * f / (n - f) * (behind + 1), (11,))
+def _(mixing: NearestNeighborMixing, n: int, f: int, following: float) -> Bound:
+    return Bound(8 * f / (n - f) * (following + 1), (11,))
 
 
-def drawn(population: int, sizes: Sequence[int], behind: float) -> Bound | None:
+def random_groups(population: int, sizes: Sequence[int], following: float) -> Bound | None:
     """The bound of averages of random groups and what follows them (Proposition 10).
 
     - `population`: how many honest vectors there are to draw from.
-    - `sizes`: the sizes of those groups that surely hold honest vectors only.
-    - `behind`: the kappa of what follows.
+    - `sizes`: the sizes of the groups that certainly hold only honest vectors.
+    - `following`: the kappa of what follows.
     """
     if not sizes:
         return None
-    good, share = len(sizes), sum(1 / size for size in sizes) / len(sizes)
+    honest, share = len(sizes), sum(1 / size for size in sizes) / len(sizes)
     variance = population / (population - 1) if population > 1 else 0
-    spread = variance * share * (good - 1) / good
-    shift = variance * max(0.0, share / good - 1 / population)
-    return Bound(_squared_sum(behind * spread, shift), (10,))
+    spread = variance * share * (honest - 1) / honest
+    shift = variance * max(0.0, share / honest - 1 / population)
+    return Bound(_squared_sum(following * spread, shift), (10,))
 
 
 # -- clipping without a radius -----------------------------------------------------------------
@@ -184,10 +184,10 @@ def drawn(population: int, sizes: Sequence[int], behind: float) -> Bound | None:
 def agnostic(n: int, f: int, b: float) -> float:
     """The kappa of `AgnosticClipping(f, b)` (Proposition 2); infinite where the proof gives none.
 
-    Let r = s / sigma, which is in (0, sqrt 2]. Three bounds on the error hold for each r, so the
-    smallest of them does; the kappa is the largest of these over all r. The first bound falls with
-    r and then rises, the other two rise. So that largest is at the end of the interval, or where
-    the falling first bound meets the others, and is computed without a grid.
+    Let r = s / sigma, which is in (0, sqrt 2]. Three bounds on the error hold for each r, so their
+    minimum holds, too; the kappa is the maximum of this minimum over all r. The first bound falls
+    with r and then rises, the other two rise. So the maximum is at the end of the interval, or
+    where the falling first bound meets the others, and is computed without a grid.
 
     >>> [round(agnostic(25, f, 1.25) / lower_bound(25, f), 2) for f in (1, 5, 8, 10, 12)]
     [1.41, 1.6, 2.17, 4.23, 6.89]
@@ -199,7 +199,7 @@ def agnostic(n: int, f: int, b: float) -> float:
         return math.inf
     radius = b * h / (2 * math.sqrt(f * majority))  # in units of s
 
-    def with_sigma(r: float) -> float:
+    def first_bound(r: float) -> float:
         """From Proposition 1, for the honest vectors."""
         inside = majority / h - 1 / (2 * radius * r) ** 2
         return 2 * radius * r * (1 - math.sqrt(inside)) if inside >= 0 else math.inf
@@ -210,7 +210,7 @@ def agnostic(n: int, f: int, b: float) -> float:
     cuts = np.arange(f + 1)  # how many of the other vectors are clipped
     share = cuts / h
 
-    def without(r: float) -> float:
+    def other_bounds(r: float) -> float:
         near = around * r + math.sqrt(f / majority) * (r + 1)
         pushed = (f - cuts) / h * radius * r + inner * r
         # The largest e with e <= pushed + sqrt(share) sqrt(1 + e^2).
@@ -219,12 +219,12 @@ def agnostic(n: int, f: int, b: float) -> float:
 
     end = math.sqrt(2)
     low, high = 0.0, min(1 / b, end)  # where the first bound falls
-    if with_sigma(high) > without(high):  # it is the larger one all the way, until it rises
+    if first_bound(high) > other_bounds(high):  # it is the larger one everywhere, until it rises
         low = high
     while high - low > 1e-12:
         middle = (low + high) / 2
-        low, high = (middle, high) if with_sigma(middle) > without(middle) else (low, middle)
-    # Up to `high` the others are at most what they are there; beyond it the first is at most that,
-    # until it rises; and then no bound is larger than at the end.
-    worst = max(without(high), min(with_sigma(end), without(end)))
+        low, high = (middle, high) if first_bound(middle) > other_bounds(middle) else (low, middle)
+    # Up to `high` the others are at most their value there; beyond it the first is at most that
+    # value, until it rises; and then no bound is larger than at the end.
+    worst = max(other_bounds(high), min(first_bound(end), other_bounds(end)))
     return worst**2

@@ -1,4 +1,4 @@
-"""Certification by attack: how large an error of a pipeline a search for bad inputs can find."""
+"""Certification by attack: the largest error of a pipeline that a search for inputs can find."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from byzantium.core import ByzantiumError, cached_property, validated
 from byzantium.guarantees import families
 from byzantium.guarantees.guarantee import guarantee
 from byzantium.guarantees.measure import c_of, lower_bound
-from byzantium.guarantees.search import Arrangement, Array, Found, Trial, climbed
+from byzantium.guarantees.search import Arrangement, Array, Candidate, Trial, hill_climb
 from byzantium.rules import Aggregator
 from byzantium.rules.pipeline import check_sizes
 
@@ -30,29 +30,29 @@ Stop = Callable[[], bool]
 UNBOUNDED = 1e6
 # How many inputs one search tries, and on how many draws of random mixings each.
 BUDGET, DRAWS = 10_000, 8
-# On how many new draws the best inputs of a search are compared again, and the worst is measured.
-AGAIN, MEASURED = 64, 512
+# On how many new draws the worst inputs of a search are compared again, and the worst is measured.
+COMPARISON_DRAWS, MEASUREMENT_DRAWS = 64, 512
 # The largest share of the budget for known inputs, and for these and random starts together; the
-# rest is for improving the best. Each hill climb gets a CLIMBS-th part of the budget.
-KNOWN, BEGUN, CLIMBS = 0.4, 0.7, 20
-# How many of the best inputs are kept; of how many random starts the best is improved.
-KEPT, BEGINNINGS = 8, 24
+# rest is for improving the worst. Each hill climb gets a CLIMBS-th part of the budget.
+KNOWN_SHARE, START_SHARE, CLIMBS = 0.4, 0.7, 20
+# How many of the worst inputs are stored; of how many random starts the worst is improved.
+MAX_CANDIDATES, STARTS = 8, 24
 # Kappas that differ by less than this, relatively, count as equal.
-SAME = 1e-6
+EQUAL = 1e-6
 # How many inputs are tried in one call.
-TOGETHER = 32
+BATCH = 32
 IMPROVED = ", improved"
 
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """The worst input that one search found, and how large the error on it is.
+    """The input with the largest error that one search found, and this error.
 
     - `c`: the squared error in the units of the paper (see `Guarantee`). With random mixings it is
       the mean over draws that the search had not seen.
     - `error`: the standard error of this mean; 0 if nothing is random.
-    - `rows`: (n, d), the input; its first f rows are bad.
-    - `how`: how the input was made, in words.
+    - `rows`: (n, d), the input; its first f rows are Byzantine.
+    - `how`: a description of the input.
     - `tried`: how many inputs the search tried.
 
     >>> from byzantium import TrimmedMean
@@ -69,8 +69,8 @@ class Finding:
 
 
 @contextmanager
-def _silent() -> Iterator[None]:
-    """No log lines: rules log what they reject, which is of no interest in thousands of tries."""
+def _log_disabled() -> Iterator[None]:
+    """Disable the log: rules log what they reject, and a search tries thousands of inputs."""
     before = logger.disabled
     logger.disabled = True
     try:
@@ -80,11 +80,11 @@ def _silent() -> Iterator[None]:
 
 
 def check(rule: Aggregator, n: int, f: int) -> None:
-    """Raise a `ByzantiumError` unless a rule can be tried on n vectors of which f are bad."""
+    """Raise a `ByzantiumError` unless a rule can be tried on n vectors of which f are Byzantine."""
     validated("an attack", "rule", rule, Aggregator)
     if not 1 <= f < n - 1:
         raise ByzantiumError(
-            f"an attack needs at least one bad and two honest vectors, got f={f} of n={n}"
+            f"an attack needs at least one Byzantine and two honest vectors, got f={f} of n={n}"
         )
     check_sizes(rule.stages, n)
 
@@ -104,134 +104,133 @@ def attack(
     """Search for the input on which a rule has the largest error; None if it was stopped.
 
     - `rule`: the rule or pipeline.
-    - `n`, `f`: how many vectors there are, and how many of them are bad: at least 1, and at least
-      two must be honest.
-    - `budget`: how many inputs to try. It ends earlier if one shows that c is unbounded.
+    - `n`, `f`: how many vectors there are, and how many of them are Byzantine: at least 1, and at
+      least two must be honest.
+    - `budget`: how many inputs to try. The search ends earlier if one shows that c is unbounded.
     - `draws`: on how many draws of random mixings each input is tried.
     - `seed`: of the search; the same seed gives the same result.
-    - `honest`: more kinds of honest vectors to try, by name; each a matrix of n or more rows.
-    - `watch`: called as watch(tried, budget, note) again and again, for a progress bar.
-    - `stop`: asked again and again; the search ends when it returns True.
+    - `honest`: more families of honest vectors to try, by name; each a matrix of n or more rows.
+    - `watch`: called repeatedly as watch(tried, budget, note), for a progress bar.
+    - `stop`: called repeatedly; the search ends when it returns True.
 
-    It tries inputs that are known to hurt (`guarantees.families`), then random clusters in the
-    plane, and improves the worst ones by moving all of their points.
+    It tries inputs that are known to cause large errors (`guarantees.families`), then random
+    clusters in the plane, and improves the worst ones by moving all of their points.
 
     >>> from byzantium import TrimmedMean
     >>> round(attack(TrimmedMean(f=1), 5, 1, budget=500).c, 3)
     0.625
     """
     check(rule, n, f)
-    with _silent():
+    with _log_disabled():
         search = _Search(Trial(rule, n, f, draws, seed), seed, budget, watch, stop)
         return search.finding() if search.run(honest or {}) else None
 
 
 class _Search:
-    """One search: the best inputs so far, and what is left of the budget."""
+    """One search: the worst inputs so far, and the budget."""
 
     def __init__(self, trial: Trial, seed: int, budget: int, watch: Watch, stop: Stop) -> None:
         self.trial, self.budget, self.watch, self.stop = trial, budget, watch, stop
         self.seed = seed
         self.rng = np.random.default_rng([seed, trial.n, trial.f])
-        self.best: list[Found] = []
+        self.worst: list[Candidate] = []
 
     def c(self, kappa: float) -> float:
         return c_of(kappa, self.trial.n, self.trial.f)
 
-    def keep(self, found: Found) -> None:
-        """Keep an input if it is among the worst, and none of these hurts exactly as much."""
-        if found.kappa > 0 and not any(abs(1 - o.kappa / found.kappa) < SAME for o in self.best):
-            self.best = sorted([*self.best, found], key=lambda one: -one.kappa)[:KEPT]
+    def add(self, new: Candidate) -> None:
+        """Store an input if it is among the worst, and none of these has an equal kappa."""
+        if new.kappa > 0 and not any(abs(1 - o.kappa / new.kappa) < EQUAL for o in self.worst):
+            self.worst = sorted([*self.worst, new], key=lambda one: -one.kappa)[:MAX_CANDIDATES]
 
     @property
     def over(self) -> bool:
-        unbounded = bool(self.best) and self.c(self.best[0].kappa) > UNBOUNDED
+        unbounded = bool(self.worst) and self.c(self.worst[0].kappa) > UNBOUNDED
         return unbounded or self.trial.tried >= self.budget or self.stop()
 
-    def tell(self) -> None:
-        worst = f"c >= {self.c(self.best[0].kappa):.3g}" if self.best else ""
+    def report_progress(self) -> None:
+        worst = f"c >= {self.c(self.worst[0].kappa):.3g}" if self.worst else ""
         self.watch(min(self.trial.tried, self.budget), self.budget, worst)
 
     def run(self, honest: Mapping[str, Array]) -> bool:
-        """Search; whether it came to its end, and was not stopped."""
+        """Search; whether it ran to its end, and was not stopped."""
         n, f, rng = self.trial.n, self.trial.f, self.rng
-        self.look([*families.carrying(n, f), families.indistinct(n, f)])
-        known = [*families.two_points(n, f), *families.attacked(n, f, rng, honest)]
-        # Inputs of one shape are tried together, so they stay in order; which of them are left out
-        # is random.
-        some = rng.permutation(len(known))[: int(KNOWN * self.budget)]
-        self.look(known[k] for k in sorted(some))
-        for found in list(self.best[:2]):
-            made = families.stretched(found.rows, f)
-            self.look((f"{found.how}, {name}", rows) for name, rows in made)
-        while not self.over and self.trial.tried < BEGUN * self.budget:
-            self.begin(self.budget // CLIMBS)
+        self.try_inputs([*families.far_inputs(n, f), families.lower_bound_input(n, f)])
+        known = [*families.two_point_inputs(n, f), *families.attack_inputs(n, f, rng, honest)]
+        # Inputs of one shape are tried together, so they stay in order; a random part is omitted.
+        some = rng.permutation(len(known))[: int(KNOWN_SHARE * self.budget)]
+        self.try_inputs(known[k] for k in sorted(some))
+        for one in list(self.worst[:2]):
+            rescaled = families.rescaled_inputs(one.rows, f)
+            self.try_inputs((f"{one.how}, {name}", rows) for name, rows in rescaled)
+        while not self.over and self.trial.tried < START_SHARE * self.budget:
+            self.try_clusters(self.budget // CLIMBS)
         while not self.over:
-            for found in list(self.best[: KEPT // 2]):
+            for one in list(self.worst[: MAX_CANDIDATES // 2]):
                 if not self.over:
-                    self.improve(found, self.budget // CLIMBS)
+                    self.improve(one, self.budget // CLIMBS)
         return not self.stop()
 
-    def look(self, inputs: Iterable[tuple[str, Array]]) -> None:
+    def try_inputs(self, inputs: Iterable[tuple[str, Array]]) -> None:
         """Try inputs, several of one shape at a time."""
         for _, group in itertools.groupby(inputs, key=lambda one: one[1].shape):
-            alike = list(group)
-            for start in range(0, len(alike), TOGETHER):
+            same_shape = list(group)
+            for start in range(0, len(same_shape), BATCH):
                 if not self.over:
-                    self.judge(alike[start : start + TOGETHER])
+                    self.try_batch(same_shape[start : start + BATCH])
 
-    def judge(self, inputs: Sequence[tuple[str, Array]]) -> None:
+    def try_batch(self, inputs: Sequence[tuple[str, Array]]) -> None:
         kappas = self.trial.kappas(np.array([rows for _, rows in inputs]))
         for (name, rows), kappa in zip(inputs, kappas, strict=True):
-            self.keep(Found(float(kappa), rows, name))
-        self.tell()
+            self.add(Candidate(float(kappa), rows, name))
+        self.report_progress()
 
-    def begin(self, tries: int) -> None:
-        """Improve the best of some random arrangements of clusters."""
+    def try_clusters(self, tries: int) -> None:
+        """Improve the worst of some random arrangements of clusters."""
         trial = self.trial
-        starts = [Arrangement.clusters(trial.n, trial.f, self.rng) for _ in range(BEGINNINGS)]
+        starts = [Arrangement.clusters(trial.n, trial.f, self.rng) for _ in range(STARTS)]
         values = trial.kappas(np.array([start.rows for start in starts]))
         k = int(values.argmax())
-        value, found = climbed(trial, starts[k], tries, self.rng, float(values[k]))
-        self.keep(Found(value, found.rows, f"clusters, beginning at {trial.tried}"))
-        self.tell()
+        kappa, end = hill_climb(trial, starts[k], tries, self.rng, float(values[k]))
+        self.add(Candidate(kappa, end.rows, f"clusters, beginning at {trial.tried}"))
+        self.report_progress()
 
-    def improve(self, found: Found, tries: int) -> None:
+    def improve(self, one: Candidate, tries: int) -> None:
         """Improve an input by moving each of its points separately."""
-        start = Arrangement.free(found.rows)
-        value, better = climbed(self.trial, start, tries, self.rng, found.kappa)
-        self.keep(Found(value, better.rows, f"{found.how.removesuffix(IMPROVED)}{IMPROVED}"))
-        self.tell()
+        start = Arrangement.free(one.rows)
+        kappa, end = hill_climb(self.trial, start, tries, self.rng, one.kappa)
+        self.add(Candidate(kappa, end.rows, f"{one.how.removesuffix(IMPROVED)}{IMPROVED}"))
+        self.report_progress()
 
     def finding(self) -> Finding:
-        """The worst input, measured by calling the rule as users do, on draws not seen before."""
-        if not self.best:
+        """The worst input, measured by calling the rule as users do, on new draws."""
+        if not self.worst:
             raise ByzantiumError(f"{self.trial.rule!r} refused all inputs that were tried")
-        again = self.trial.fresh(AGAIN, self.seed + 1_000_003)
+        trial = self.trial.with_draws(COMPARISON_DRAWS, self.seed + 1_000_003)
         # Others may have seemed worse than the input of the lower bound by luck alone.
-        how, rows = families.indistinct(self.trial.n, self.trial.f)
-        best = [*self.best, Found(0.0, rows, how)]
-        worst = max(best, key=lambda one: _surely(again.each(one.rows)))
-        each = self.trial.fresh(MEASURED, self.seed + 2_000_003).each(worst.rows)
-        error = float(each.std()) / math.sqrt(len(each))
-        tried = self.trial.tried
-        return Finding(self.c(float(each.mean())), self.c(error), worst.rows, worst.how, tried)
+        how, rows = families.lower_bound_input(self.trial.n, self.trial.f)
+        candidates = [*self.worst, Candidate(0.0, rows, how)]
+        worst = max(candidates, key=lambda one: _lower_confidence(trial.kappas_by_draw(one.rows)))
+        final = self.trial.with_draws(MEASUREMENT_DRAWS, self.seed + 2_000_003)
+        kappas = final.kappas_by_draw(worst.rows)
+        kappa, error = float(kappas.mean()), float(kappas.std()) / math.sqrt(len(kappas))
+        return Finding(self.c(kappa), self.c(error), worst.rows, worst.how, self.trial.tried)
 
 
-def _surely(each: Array) -> float:
-    """The mean minus two standard errors: the largest of several means owes something to luck."""
-    return float(each.mean() - 2 * each.std() / math.sqrt(len(each)))
+def _lower_confidence(kappas: Array) -> float:
+    """The mean minus two standard errors: the largest of several means is partly luck."""
+    return float(kappas.mean() - 2 * kappas.std() / math.sqrt(len(kappas)))
 
 
 def breakdown(rule: Aggregator, n: int, draws: int = 32) -> int | None:
-    """The smallest number of bad vectors among n that can move a rule arbitrarily far away.
+    """The smallest number of Byzantine vectors among n that can move a rule arbitrarily far away.
 
     - `rule`: the rule or pipeline.
     - `n`: how many vectors there are.
     - `draws`: on how many draws of random mixings each input is tried.
 
-    It is found by trying vectors that are far away. None if not even a majority of bad vectors
-    does. (Divided by n it is the breakdown point of Donoho and Huber, 1983.)
+    It is measured with vectors that are far away. None if not even a majority of Byzantine vectors
+    suffices. (Divided by n it is the breakdown point of Donoho and Huber, 1983.)
 
     >>> from byzantium import GeometricMedian, Mean, TrimmedMean
     >>> [breakdown(rule, 25) for rule in (Mean(), TrimmedMean(f=5), GeometricMedian())]
@@ -239,27 +238,28 @@ def breakdown(rule: Aggregator, n: int, draws: int = 32) -> int | None:
     """
     trial = Trial(rule, n, 1, draws)
 
-    def carried(bad: int) -> bool:
-        trial.f = bad
-        kappas = trial.kappas(np.array([rows for _, rows in families.carrying(n, bad)]))
-        # A rule with a radius may be that far away even if nobody is bad.
+    def breaks(f: int) -> bool:
+        trial.f = f
+        kappas = trial.kappas(np.array([rows for _, rows in families.far_inputs(n, f)]))
+        # A rule with a radius may be that far away even if all vectors are honest.
         return bool(kappas.max() > UNBOUNDED * max(1.0, kappas[0]))
 
     counts = range(1, min(n // 2 + 1, n - 2) + 1)
-    with _silent():
-        # Bisection: one more bad vector never hurts less, for it could behave honestly.
-        place = bisect.bisect_left(counts, True, key=carried)
+    with _log_disabled():
+        # Bisection: one more Byzantine vector never does less harm, for it could be honest.
+        place = bisect.bisect_left(counts, True, key=breaks)
     return counts[place] if place < len(counts) else None
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What several searches for bad inputs of a pipeline found. `print` shows a summary.
+    """The results of several searches for the largest error of a pipeline. `print` shows a summary.
 
     - `rule`: the rule or pipeline.
-    - `n`, `f`: how many vectors there are, and how many of them are bad.
+    - `n`, `f`: how many vectors there are, and how many of them are Byzantine.
     - `findings`: the worst input of each search.
-    - `breakdown`: how many bad vectors can move it arbitrarily far away; None if no number can.
+    - `breakdown`: how many Byzantine vectors can move it arbitrarily far away; None if no number
+      can.
 
     >>> from byzantium import TrimmedMean
     >>> certificate = certify(TrimmedMean(f=1), 5, 1, seeds=1, budget=500)
@@ -300,13 +300,13 @@ class Certificate:
 
     @cached_property
     def promised(self) -> float | None:
-        """The c that is proved to be enough; None if no bound is known, or there is none."""
+        """The proved upper bound on c; None if no bound is known, or there is none."""
         if 2 * self.f >= self.n:
             return None
         return guarantee(self.rule, self.n, self.f).c
 
     def entry(self) -> dict[str, Any]:
-        """Everything but the inputs, as values for JSON."""
+        """Everything except the inputs, as values for JSON."""
         return {
             "rule": repr(self.rule),
             "n": self.n,
@@ -322,28 +322,28 @@ class Certificate:
         }
 
     def __str__(self) -> str:
-        found = "the error is unbounded" if self.unbounded else f"found c >= {self.c:.3g}"
+        result = "the error is unbounded" if self.unbounded else f"found c >= {self.c:.3g}"
         if self.worst.error and not self.unbounded:
-            found += f" (+- {self.worst.error:.1g})"
-        tried = sum(finding.tried for finding in self.findings)
-        carried = (
-            "not even a majority of bad vectors moves it arbitrarily far"
+            result += f" (+- {self.worst.error:.1g})"
+        inputs = sum(finding.tried for finding in self.findings)
+        breakdown = (
+            "not even a majority of Byzantine vectors moves it arbitrarily far"
             if self.breakdown is None
-            else f"{self.breakdown} of {self.n} vectors, if bad, can move it arbitrarily far"
+            else f"{self.breakdown} of {self.n} vectors, if Byzantine, can move it arbitrarily far"
         )
-        proved = (
+        bound = (
             "no bound is proved" if self.promised is None else f"proved c <= {self.promised:.3g}"
         )
         return (
-            f"{self.rule!r}, {self.f} of {self.n} vectors bad: {found}, {proved}; "
+            f"{self.rule!r}, {self.f} of {self.n} Byzantine: {result}, {bound}; "
             f"no rule has c < {self.least:.3g}\n"
-            f"the worst of {tried} inputs: {self.worst.how}\n"
-            f"{carried}"
+            f"the worst of {inputs} inputs: {self.worst.how}\n"
+            f"{breakdown}"
         )
 
 
 def _short(number: float) -> float:
-    """A number with four digits: further ones are chance."""
+    """A number with four digits: further digits are noise."""
     return float(f"{number:.4g}")
 
 
@@ -358,27 +358,27 @@ def certify(
     honest: Mapping[str, Array] | None = None,
     watch: Watch = lambda done, total, note: None,
 ) -> Certificate:
-    """Attack a rule or pipeline with several searches, and collect what they found.
+    """Search several times for the largest error of a rule or pipeline; see `attack`.
 
     - `seeds`: how many searches, each with a seed of its own.
 
-    The other parameters are those of `attack`. It takes seconds to a minute. What it finds is not a
+    The other parameters are those of `attack`. It takes seconds to a minute. The result is not a
     proof: the true c may be larger. The same arguments give the same certificate.
 
     >>> from byzantium import TrimmedMean
     >>> print(certify(TrimmedMean(f=1), 5, 1, seeds=1, budget=500))
-    TrimmedMean(f=1), 1 of 5 vectors bad: found c >= 0.625, proved c <= 0.625; no rule has c < 0.625
+    TrimmedMean(f=1), 1 of 5 Byzantine: found c >= 0.625, proved c <= 0.625; no rule has c < 0.625
     the worst of 513 inputs: 1 of 4 honest at 1, bad at 0
-    2 of 5 vectors, if bad, can move it arbitrarily far
+    2 of 5 vectors, if Byzantine, can move it arbitrarily far
     """
     findings = []
     for seed in range(seeds):
 
-        def shown(done: int, total: int, note: str, before: int = seed * budget) -> None:
+        def watch_all(done: int, total: int, note: str, before: int = seed * budget) -> None:
             watch(before + done, seeds * total, note)
 
         finding = attack(
-            rule, n, f, budget=budget, draws=draws, seed=seed, honest=honest, watch=shown
+            rule, n, f, budget=budget, draws=draws, seed=seed, honest=honest, watch=watch_all
         )
         assert finding is not None  # nobody stopped it
         findings.append(finding)

@@ -1,6 +1,7 @@
-"""Inputs that are known to hurt: many kinds of honest vectors with every kind of attack.
+"""Inputs that are known to cause large errors: families of honest vectors, under all attacks.
 
-The first f rows of an input are bad, as in `search`.
+An input has a name and rows, of which the first f are Byzantine, as in `search`. The names say
+"bad" for Byzantine: stored certificates have them.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from byzantium.guarantees.search import Array
 
 # The dimension of honest vectors.
 D = 10
-# How far away attackers go, in units of the honest spread. Beyond 1e16, sums in float64 lose the
-# honest vectors, and so does a rule that subtracts what it does not want.
+# How far away the attackers are, in units of the honest spread. Beyond 1e16, sums in float64 lose
+# the honest vectors, and so does a rule that subtracts the attackers from a sum.
 FAR = (3.0, 1e2, 1e8, 1e20)
 # How far the honest vectors are from the origin where this matters.
 AWAY = 1e4
 # The strengths of attacks that have one.
 STRENGTHS = (0.3, 1.0, 3.0, 10.0, 100.0)
-# What whole inputs are multiplied by, for rules with a fixed length: those with a radius.
+# What whole inputs are multiplied by, for rules with a radius.
 SCALES = tuple(10.0**k for k in (-12, -8, -6, -4, -3, -2, -1, 1, 2, 3, 4, 6, 8, 12))
 
 
-def honest(m: int, rng: np.random.Generator) -> dict[str, Array]:
+def honest_vectors(m: int, rng: np.random.Generator) -> dict[str, Array]:
     """Honest vectors of each family, m of each, by its name."""
     gaussian = rng.normal(size=(m, D))
     # Of ten classes each is 1.7 times rarer than the one before.
@@ -52,41 +53,42 @@ def attacks() -> list[Attack]:
     (Without `Tuned`, which searches for a strength: so does the search that these are for.)
     """
     exported = (getattr(package, name) for name in dir(package))
-    kinds = [one for one in exported if inspect.isclass(one) and issubclass(one, Attack)]
-    found: list[Attack] = []
-    for kind in kinds:
-        if not inspect.isabstract(kind) and kind is not Tuned:
-            found.append(kind())
-            if kind.strength:
-                found += [kind(**{kind.strength: strength}) for strength in STRENGTHS]
-    return found
+    classes = [one for one in exported if inspect.isclass(one) and issubclass(one, Attack)]
+    instances: list[Attack] = []
+    for cls in classes:
+        if not inspect.isabstract(cls) and cls is not Tuned:
+            instances.append(cls())
+            if cls.strength:
+                instances += [cls(**{cls.strength: strength}) for strength in STRENGTHS]
+    return instances
 
 
-def attacked(
-    n: int, f: int, rng: np.random.Generator, given: Mapping[str, Array]
+def attack_inputs(
+    n: int, f: int, rng: np.random.Generator, extra: Mapping[str, Array]
 ) -> list[tuple[str, Array]]:
-    """Names and rows of inputs: all honest families, and those given, under all attacks.
+    """All families of honest vectors under all attacks.
 
-    - `given`: more families of honest vectors, each of n or more rows.
+    - `extra`: more families of honest vectors, each of n or more rows.
     """
-    more = {name: rows[rng.permutation(len(rows))[:n]] for name, rows in given.items()}
-    found = []
-    for family, rows in {**honest(n, rng), **more}.items():
+    more = {name: rows[rng.permutation(len(rows))[:n]] for name, rows in extra.items()}
+    inputs = []
+    for family, rows in {**honest_vectors(n, rng), **more}.items():
         own, others = torch.from_numpy(rows[:f]), torch.from_numpy(rows[f:])
-        sent = {}
+        byzantine = {}
         for attack in attacks():
             generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
-            sent[repr(attack)] = attack(others, own, epoch=1, generator=generator).numpy()
+            byzantine[repr(attack)] = attack(others, own, epoch=1, generator=generator).numpy()
         for target in rng.permutation(n - f)[:8].tolist():
-            sent[f"copies of one ({target})"] = np.repeat(rows[f + target][None], f, axis=0)
-        sent |= dict(far(rows[f:], f, rng))
-        found += [
-            (f"{family}, {name}", np.concatenate([bad, rows[f:]])) for name, bad in sent.items()
+            byzantine[f"copies of one ({target})"] = np.repeat(rows[f + target][None], f, axis=0)
+        byzantine |= dict(far_vectors(rows[f:], f, rng))
+        inputs += [
+            (f"{family}, {name}", np.concatenate([sent, rows[f:]]))
+            for name, sent in byzantine.items()
         ]
-    return found
+    return inputs
 
 
-def far(
+def far_vectors(
     others: Array, f: int, rng: np.random.Generator, distances: tuple[float, ...] = FAR
 ) -> Iterator[tuple[str, Array]]:
     """Attackers at each distance: all at one point, on two sides, and each in its own direction."""
@@ -103,42 +105,43 @@ def far(
             yield f"{distance:g} away in all directions", mean + away * directions
 
 
-def carrying(n: int, bad: int) -> Iterator[tuple[str, Array]]:
-    """Inputs that show whether bad vectors can move a rule anywhere; in the first nobody is bad.
+def far_inputs(n: int, f: int) -> Iterator[tuple[str, Array]]:
+    """Inputs that show whether f vectors can move a rule anywhere; in the first all are honest.
 
-    The honest vectors are far from the origin, so that a rule that loses them is noticed, too.
+    The honest vectors are far from the origin, which reveals a rule that loses them.
     """
     rng = np.random.default_rng(0)
     rows = AWAY + rng.normal(size=(n, 2))
     yield "Gaussian, nobody bad", rows
-    for name, sent in far(rows[bad:], bad, rng, (1e8, 1e20, 1e40)):
-        yield f"Gaussian, {name}", np.concatenate([sent, rows[bad:]])
+    for name, sent in far_vectors(rows[f:], f, rng, (1e8, 1e20, 1e40)):
+        yield f"Gaussian, {name}", np.concatenate([sent, rows[f:]])
 
 
-def indistinct(n: int, f: int) -> tuple[str, Array]:
+def lower_bound_input(n: int, f: int) -> tuple[str, Array]:
     """The input of the lower bound (see `measure.lower_bound`).
 
-    f honest vectors are at 1, all others, honest or bad, at 0: the f at 1 might be the bad ones.
+    f honest vectors are at 1, all others, honest or Byzantine, at 0: the f at 1 might as well be
+    the Byzantine ones.
     """
     rows = np.zeros((n, 1))
     rows[n - f :] = 1
     return f"{f} of {n - f} honest at 1, bad at 0", rows
 
 
-def two_points(n: int, f: int) -> Iterator[tuple[str, Array]]:
+def two_point_inputs(n: int, f: int) -> Iterator[tuple[str, Array]]:
     """Honest vectors at 0 and at 1 on a line, in all proportions, and attackers at some points."""
     for ones in range(1, n - f):
         others = (np.arange(n - f) < ones)[:, None] * 1.0
-        for place in (0.0, 1.0, 0.5, 2.0, -1.0, 1e3, -1e3):
-            for rest in dict.fromkeys((place, 0.0)):  # all of them there, or half
-                sent = np.where(np.arange(f) % 2, rest, place)[:, None]
-                where = f"{place:g}" if rest == place else f"{place:g} and {rest:g}"
-                name = f"{ones} of {n - f} honest at 1, bad at {where}"
+        for point in (0.0, 1.0, 0.5, 2.0, -1.0, 1e3, -1e3):
+            for rest in dict.fromkeys((point, 0.0)):  # all of them there, or half
+                sent = np.where(np.arange(f) % 2, rest, point)[:, None]
+                points = f"{point:g}" if rest == point else f"{point:g} and {rest:g}"
+                name = f"{ones} of {n - f} honest at 1, bad at {points}"
                 yield name, np.concatenate([sent, others])
 
 
-def stretched(rows: Array, f: int) -> Iterator[tuple[str, Array]]:
-    """An input in other units, and far from the origin: it matters to rules with a fixed length."""
+def rescaled_inputs(rows: Array, f: int) -> Iterator[tuple[str, Array]]:
+    """An input in other units, and far from the origin, which affects rules with a radius."""
     size = float(np.abs(rows[f:] - rows[f:].mean(axis=0)).max())
     for scale in SCALES:
         yield f"times {scale:g}", rows * scale

@@ -1,4 +1,4 @@
-"""What a pipeline promises for n vectors of which f are bad, and which proofs that follows from."""
+"""The guarantee of a pipeline for n vectors of which f are Byzantine, and its propositions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from byzantium.core import ByzantiumError, validated
-from byzantium.guarantees.bounds import Bound, bound, drawn, mixed
+from byzantium.guarantees.bounds import Bound, bound, mixed, random_groups
 from byzantium.guarantees.measure import c_of, lower_bound
 from byzantium.rules import Aggregator, Bucketing, GeometricMedian, Krum, Median, Mixing, Stage
 from byzantium.rules.pipeline import check_sizes
@@ -22,7 +22,7 @@ MOST = 1_000_000
 
 @dataclass(frozen=True)
 class Guarantee:
-    r"""What a pipeline promises: a bound on its error, or the reason why there is none.
+    r"""The guarantee of a pipeline: a bound on its error, or the reason why there is none.
 
     .. math:: E \|\mathrm{out} - \mu\|^2 \le \kappa \sigma^2 = c \delta \rho^2
 
@@ -32,10 +32,10 @@ class Guarantee:
     all of it in sentences.
 
     - `pipeline`: the rule or pipeline.
-    - `stages`: its steps, with all parameters known for n vectors.
-    - `n`, `f`: how many vectors there are, and how many of them are bad.
+    - `stages`: its stages, with all parameters resolved for n vectors.
+    - `n`, `f`: how many vectors there are, and how many of them are Byzantine.
     - `reaching`, `bad`: how many vectors reach the rule at the end, and how many of these may be
-      bad.
+      Byzantine.
     - `kappa`: the bound; None if nothing is promised.
     - `propositions`: the propositions of docs/guarantees.md that it follows from.
     - `gap`: why nothing is promised; "" if something is.
@@ -69,12 +69,12 @@ class Guarantee:
 
     @property
     def delta(self) -> float:
-        """The share of bad vectors, f / n."""
+        """The share of Byzantine vectors, f / n."""
         return self.f / self.n
 
     @property
     def delta_max(self) -> float:
-        """The rule at the end tolerates a share of bad vectors below this number."""
+        """The rule at the end tolerates a share of Byzantine vectors below this number."""
         rule = self.stages[-1]
         assert isinstance(rule, Aggregator)
         return rule.delta_max
@@ -85,7 +85,7 @@ class Guarantee:
         return c_of(self.kappa, self.n, self.f) if self.kappa is not None and self.f else None
 
     def plateau(self, heterogeneity: float) -> float | None:
-        r"""What the squared gradient falls to in training, up to a constant factor (Theorem 2).
+        r"""The value to which the squared gradient falls, up to a constant factor (Theorem 2).
 
         It is :math:`c \delta \zeta^2`; `heterogeneity` is :math:`\zeta^2`, how much the gradients
         of honest workers differ. None if nothing is promised.
@@ -106,15 +106,15 @@ class Guarantee:
     def __str__(self) -> str:
         rule = self.stages[-1]
         mixings = " >> ".join(map(repr, self.stages[:-1]))
-        built = "" if rule.bad is None else f"is built for {rule.bad} bad vectors and "
+        built = "" if rule.bad is None else f"is built for {rule.bad} Byzantine vectors and "
         most = Fraction(self.delta_max).limit_denominator(100)
         below = f"tolerates less than {most} of all" if most else "tolerates none"
         return "\n".join(
             (
-                f"{self.pipeline!r} for {self.n} vectors, {self.f} of them bad: "
+                f"{self.pipeline!r} for {self.n} vectors, {self.f} of them Byzantine: "
                 f"delta = {self.delta:.3g}",
                 (f"{mixings} leaves {self.reaching} vectors" if mixings else "all reach the rule")
-                + f", at most {self.bad} of them bad; {rule!r} {built}{below}",
+                + f", at most {self.bad} of them Byzantine; {rule!r} {built}{below}",
                 self._promise(),
             )
         )
@@ -122,33 +122,33 @@ class Guarantee:
     def _promise(self) -> str:
         if self.kappa is None:
             return f"not covered: {self.gap}"
-        listed = ", ".join(map(str, self.propositions))
-        many = "s" * (len(self.propositions) > 1)
-        by = f" (docs/guarantees.md, Proposition{many} {listed})" if listed else ""
+        numbers = ", ".join(map(str, self.propositions))
+        plural = "s" * (len(self.propositions) > 1)
+        source = f" (docs/guarantees.md, Proposition{plural} {numbers})" if numbers else ""
         if self.c is None:
-            return f"covered: squared error <= {self.kappa:.3g} sigma^2{by}"
+            return f"covered: squared error <= {self.kappa:.3g} sigma^2{source}"
         least = c_of(lower_bound(self.n, self.f), self.n, self.f)
         also = f"; {self.published}" if self.published else ""
         return (
-            f"covered: squared error <= {self.c:.3g} delta rho^2 = {self.kappa:.3g} sigma^2{by}; "
-            f"no rule can promise less than {least:.3g} delta rho^2{also}"
+            f"covered: squared error <= {self.c:.3g} delta rho^2 = {self.kappa:.3g} sigma^2"
+            f"{source}; no rule can promise less than {least:.3g} delta rho^2{also}"
         )
 
 
 def guarantee(rule: Aggregator, n: int, f: int) -> Guarantee:
-    """What a pipeline promises for n vectors of which f are bad.
+    """The guarantee of a pipeline for n vectors of which f are Byzantine.
 
     - `rule`: the rule or pipeline.
     - `n`: how many vectors there are, at most a million.
-    - `f`: how many of them may be bad, at least 0 and less than n / 2. Rather too large than too
-      small: if more than f are bad, nothing holds, and f + 1 vectors far away move most rules
-      anywhere; if fewer are, the promise is a little worse than it could be.
+    - `f`: how many of them may be Byzantine, at least 0 and less than n / 2. If in doubt, choose a
+      larger f: if more than f are Byzantine, nothing holds, and f + 1 vectors far away move most
+      rules anywhere; if fewer are, the bound is a little larger than necessary.
 
     >>> from byzantium import Bucketing, Krum, Resampling
     >>> guarantee(Bucketing(s=2) >> Krum(f=5), n=25, f=5).covered
     True
     >>> guarantee(Resampling(s=2) >> Krum(f=5), n=25, f=5).gap
-    'Krum(f=5) is built for 5 bad vectors, but may meet 10'
+    'Krum(f=5) is built for 5 Byzantine vectors, but may meet 10'
     """
     validated("guarantee", "rule", rule, Aggregator)
     if not 0 <= 2 * f < n:
@@ -164,57 +164,47 @@ def guarantee(rule: Aggregator, n: int, f: int) -> Guarantee:
         assert isinstance(stage, Mixing)
         reaching, bad = stage.rows(reaching), stage.spoiled(bad)
     try:
-        found, gap = _followed(stages, n, f), ""
+        result, gap = _bound_of(stages, n, f), ""
     except _Gap as error:
-        found, gap = Bound(math.inf, ()), str(error)
-    return Guarantee(
-        rule,
-        stages,
-        n,
-        f,
-        reaching,
-        bad,
-        None if gap else found.kappa,
-        found.propositions,
-        gap,
-        _published(stages, n, f),
-    )
+        result, gap = Bound(math.inf, ()), str(error)
+    kappa, published = None if gap else result.kappa, _published(stages, n, f)
+    return Guarantee(rule, stages, n, f, reaching, bad, kappa, result.propositions, gap, published)
 
 
 class _Gap(Exception):  # noqa: N818
-    """Why nothing is promised."""
+    """The reason why there is no guarantee."""
 
 
-def _followed(stages: Sequence[Stage], n: int, f: int) -> Bound:
-    """The bound of these steps: that of the first, from the bound of those that follow it."""
-    stage, *behind = stages
+def _bound_of(stages: Sequence[Stage], n: int, f: int) -> Bound:
+    """The bound of some stages, from the bound of those that follow the first."""
+    stage, *following = stages
     if stage.bad is not None and stage.bad < f:
-        raise _Gap(f"{stage!r} is built for {stage.bad} bad vectors, but may meet {f}")
-    if stage.bad is not None and stage.bad > f:  # fewer are bad than it is built for
-        built = _followed(stages, n, stage.bad)
-        return _joined(drawn(n - f, [1] * (n - stage.bad), built.kappa), built, stage)
+        raise _Gap(f"{stage!r} is built for {stage.bad} Byzantine vectors, but may meet {f}")
+    if stage.bad is not None and stage.bad > f:
+        rest = _bound_of(stages, n, stage.bad)
+        return _joint_bound(random_groups(n - f, [1] * (n - stage.bad), rest.kappa), rest, stage)
     if isinstance(stage, Mixing):
-        rest = _followed(behind, stage.rows(n), stage.spoiled(f))
-        return _joined(mixed(stage, n, f, rest.kappa), rest, stage)
+        rest = _bound_of(following, stage.rows(n), stage.spoiled(f))
+        return _joint_bound(mixed(stage, n, f, rest.kappa), rest, stage)
     assert isinstance(stage, Aggregator)
     if f and f >= stage.delta_max * n:
         most = Fraction(stage.delta_max).limit_denominator(100)
-        said = f"less than {most} of its vectors bad" if most else "no bad vectors"
-        raise _Gap(f"{stage!r} tolerates {said}, but may meet {f} of {n}")
-    found = bound(stage, n, f)
-    if found is None:
+        limit = f"less than {most} of its vectors Byzantine" if most else "no Byzantine vectors"
+        raise _Gap(f"{stage!r} tolerates {limit}, but may meet {f} of {n}")
+    result = bound(stage, n, f)
+    if result is None:
         raise _Gap(f"no bound is known for {stage!r}")
-    return found
+    return result
 
 
-def _joined(found: Bound | None, rest: Bound, stage: Stage) -> Bound:
-    if found is None:
+def _joint_bound(first: Bound | None, rest: Bound, stage: Stage) -> Bound:
+    if first is None:
         raise _Gap(f"no bound is known for {stage!r} and what follows it")
-    return Bound(found.kappa, tuple(sorted({*found.propositions, *rest.propositions})))
+    return Bound(first.kappa, tuple(sorted({*first.propositions, *rest.propositions})))
 
 
 def _published(stages: Sequence[Stage], n: int, f: int) -> str:
-    """The constants of the paper's appendix, for s = delta_max / delta."""
+    """What the paper's appendix states for these stages, with s = delta_max / delta."""
     if len(stages) != 2 or not isinstance(stages[0], Bucketing) or not f:
         return ""
     share, rule = stages[0].size * f / n, stages[1]
@@ -230,28 +220,23 @@ def _published(stages: Sequence[Stage], n: int, f: int) -> str:
     return ""
 
 
-def reckoned(rule: Aggregator) -> int | None:
-    """How many bad vectors a pipeline expects: the largest f in it; None if it has none."""
-    return max((stage.bad for stage in rule.stages if stage.bad is not None), default=None)
-
-
 def gap(rule: Aggregator | None, n: int, f: int) -> str:
-    """Why a pipeline promises nothing for n vectors of which f are bad; "" if there is a promise.
+    """The reason why a pipeline has no guarantee for n and f; "" if it has one.
 
-    Unlike `guarantee` it has an answer for any numbers, and raises nothing.
+    Unlike `guarantee` it accepts any numbers, and raises nothing.
 
-    - `rule`: the rule or pipeline; None asks whether there is a reason that holds for all of them.
+    - `rule`: the rule or pipeline; None asks for a reason that holds for all rules.
     - `n`: how many vectors there are.
-    - `f`: how many of them may be bad.
+    - `f`: how many of them may be Byzantine.
 
     >>> from byzantium import Krum, Mean
     >>> gap(Krum(f=5), n=25, f=5)
     ''
     >>> gap(Mean(), n=25, f=5)
-    'Mean() tolerates no bad vectors, but may meet 5 of 25'
+    'Mean() tolerates no Byzantine vectors, but may meet 5 of 25'
     """
     if 0 < n <= 2 * f:
-        return f"{f} of {n} may be bad, and where half or more are, nobody can tell who is honest"
+        return f"{f} of {n} may be Byzantine; if half or more are, nobody can tell who is honest"
     if rule is None:
         return ""
     try:
@@ -260,35 +245,37 @@ def gap(rule: Aggregator | None, n: int, f: int) -> str:
         return str(error)
 
 
-# What was logged: rule, n and f; without the rule where the reason holds for all rules.
-_SAID: set[tuple[str, int, int]] = set()
+# Log lines of this process: rule, n and f; without the rule if the reason holds for all rules.
+_LOGGED: set[tuple[str, int, int]] = set()
 
 
 def announce(rule: Aggregator | None, n: int, f: int | None = None, *, again: bool = False) -> None:
-    """Log what a pipeline promises, once in a process; as a warning if it promises nothing.
+    """Log the guarantee of a pipeline, once in a process; as a warning if there is none.
 
-    - `rule`: the rule or pipeline; None if it is not known yet: then only a reason why no rule
-      promises anything is logged.
-    - `n`: how many vectors it will be given.
-    - `f`: how many of them may be bad; by default the largest f in the pipeline. If it has none,
-      nothing is logged.
+    - `rule`: the rule or pipeline; None if it is not known yet: then only a reason that holds for
+      all rules is logged.
+    - `n`: how many vectors it will aggregate.
+    - `f`: how many of them may be Byzantine; by default the largest f in the pipeline. If it has
+      none, nothing is logged.
     - `again`: log it even if it was logged before.
 
     >>> from byzantium import Krum
     >>> announce(Krum(f=5), n=25)
     """
-    f = reckoned(rule) if f is None and rule is not None else f
+    if f is None and rule is not None:
+        f = max((stage.bad for stage in rule.stages if stage.bad is not None), default=None)
     if f is None:
         return
     always = gap(None, n, f)
-    said = "" if always else repr(rule), n, f
-    if said in _SAID and not again:
+    key = "" if always else repr(rule), n, f
+    if key in _LOGGED and not again:
         return
-    _SAID.add(said)
+    _LOGGED.add(key)
     if always:
         logger.warning("no guarantee: %s", always)
     elif rule is not None:
-        if why := gap(rule, n, f):
-            logger.warning("no guarantee: %r for %d vectors, %d of them bad: %s", rule, n, f, why)
+        if reason := gap(rule, n, f):
+            sentence = "no guarantee: %r for %d vectors, %d of them Byzantine: %s"
+            logger.warning(sentence, rule, n, f, reason)
         else:
             logger.info("%s", guarantee(rule, n, f))

@@ -1,6 +1,6 @@
-r"""The units in which the error of a rule is measured, kappa and c, and the best that can be done.
+r"""The units of the error of a rule, kappa and c, and the smallest error that any rule can have.
 
-Of n vectors, f are bad. The other h = n - f are honest, with mean :math:`\mu` and variance
+Of n vectors, f are Byzantine. The other h = n - f are honest, with mean :math:`\mu` and variance
 :math:`\sigma^2`, the mean of :math:`\|x_i - \mu\|^2`. :math:`\rho^2` is the mean of
 :math:`\|x_i - x_j\|^2` over pairs of different honest vectors, which is
 :math:`\frac{2h}{h-1} \sigma^2`; and :math:`\delta = f/n`. The largest squared error over all
@@ -22,11 +22,11 @@ def lower_bound(n: int, f: int) -> float:
     r"""The smallest kappa that any rule can have, :math:`f / (n - 2f)`.
 
     - `n`: how many vectors there are.
-    - `f`: how many of them are bad. Where that is half of n or more, the result is infinite.
+    - `f`: how many of them are Byzantine. Where that is half of n or more, the result is infinite.
 
-    Why: let f vectors be at one point and n - f at another. If the f are bad, the result must be
-    the other point, because all honest vectors are there. If instead f of the n - f are bad, that
-    same result is wrong by exactly this much. No rule can tell the two cases apart.
+    Why: let f vectors be at one point and n - f at another. If the f are Byzantine, the result must
+    be the other point, because all honest vectors are there. If instead f of the n - f are
+    Byzantine, the error of that result is exactly this bound. No rule can distinguish the cases.
 
     >>> lower_bound(25, 5)
     0.3333333333333333
@@ -38,8 +38,8 @@ def c_of(kappa: float, n: int, f: int) -> float:
     r"""The c of the bucketing paper that corresponds to a kappa, :math:`\kappa n (h-1) / (2 f h)`.
 
     - `kappa`: the largest squared error in units of the honest variance.
-    - `n`, `f`: how many vectors there are, and how many of them are bad; h is n - f. Where f is 0,
-      or only one vector is honest, the result is NaN.
+    - `n`, `f`: how many vectors there are, and how many of them are Byzantine; h is n - f. Where f
+      is 0, or only one vector is honest, the result is NaN.
 
     >>> round(c_of(lower_bound(25, 5), 25, 5), 2)
     0.79

@@ -1,7 +1,7 @@
 """The search for the input on which a rule has the largest error.
 
-An input is n rows of which the first f are bad: rules break ties by the lowest index, so ties go to
-the attackers. How much an input hurts is its kappa, the squared error in units of the honest
+An input is n rows of which the first f are Byzantine: rules break ties by the lowest index, so the
+attackers win ties. The kappa of an input is the squared error on it, in units of the honest
 variance, averaged over draws of the random mixings.
 """
 
@@ -22,16 +22,16 @@ from byzantium.vectors.points import GivenPoints
 
 Array = NDArray[np.float64]
 
-# Where honest rows differ by less than this (squared, relative to the largest), all is rounding.
-LOST = 1e-10
+# If honest rows differ by less than this (squared, relative to the largest), it is rounding.
+MIN_SPREAD = 1e-10
 # Rows with larger numbers may be rejected, so that the rule itself must be called.
 HUGE = 1e100
-# On how many inputs and draws it is tried whether a rule is random, and works by coordinate.
-PROBED = 4
+# How many inputs and draws show whether a rule is random, and whether it works by coordinate.
+PROBES = 4
 # How many variations of an input are tried at a time.
 OFFSPRING = 16
 # The smallest step of a hill climb, in units of the honest spread.
-SMALLEST = 1e-6
+MIN_STEP = 1e-6
 
 
 def kappas(rows: Array, outs: Array, f: int) -> Array:
@@ -43,24 +43,24 @@ def kappas(rows: Array, outs: Array, f: int) -> Array:
     mean = honest.mean(axis=0)
     variance = float(((honest - mean) ** 2).sum(axis=1).mean())
     h = len(honest)
-    if not 2 * h / (h - 1) * variance >= LOST * float((honest**2).sum(axis=1).max()) > 0:
+    if not 2 * h / (h - 1) * variance >= MIN_SPREAD * float((honest**2).sum(axis=1).max()) > 0:
         return np.full(len(outs), np.nan)
     squares: Array = ((outs - mean) ** 2).sum(axis=1)
     return squares / variance
 
 
-def _drawn(draws: int, seed: int) -> list[int]:
+def _draw_seeds(draws: int, seed: int) -> list[int]:
     """The seed of each draw."""
     seeds: list[int] = np.random.default_rng(seed).integers(2**62, size=draws).tolist()
     return seeds
 
 
 class Trial:
-    """A rule on trial: its error on inputs, and how many were tried.
+    """The errors of a rule on inputs, and how many inputs were tried.
 
     - `draws`: on how many draws of random mixings each input is tried; the same draws for all
       inputs, so that they can be compared. The worst of many inputs may seem so by the luck of
-      these draws: `fresh` gives a trial with others.
+      these draws: `with_draws` gives a trial with others.
     - `tried`: how many inputs were tried so far.
     """
 
@@ -69,42 +69,38 @@ class Trial:
         self.n, self.f = n, f
         self.tried = 0
         self._steps = [step for stage in check_sizes(rule.stages, n) for step in stage.expansion]
-        self._short = isinstance(self._steps[-1], Weighting) and not any(
+        self._has_shortcut = isinstance(self._steps[-1], Weighting) and not any(
             step.needs_origin for step in self._steps
         )
         self._generator = torch.Generator()
-        self._seeds = _drawn(PROBED, seed)
-        probes = np.random.default_rng(0).normal(size=(PROBED, n, 2))
+        self._seeds = _draw_seeds(PROBES, seed)
+        probes = np.random.default_rng(0).normal(size=(PROBES, n, 2))
         for k, probe in enumerate(probes):
             probe[k % n] *= 1e3  # another row sticks out of each
-        results = np.array([[self._called(p, seed) for p in probes] for seed in self._seeds])
+        results = np.array([[self._call_rule(p, seed) for p in probes] for seed in self._seeds])
         self.random = not all(np.array_equal(result, results[0]) for result in results)
         # A rule by coordinate gives many inputs their results in one call, side by side.
         beside = np.concatenate(list(probes), axis=1)
         self.by_column = all(
-            np.allclose(self._called(beside, seed), result.reshape(-1))
+            np.allclose(self._call_rule(beside, seed), result.reshape(-1))
             for seed, result in zip(self._seeds, results, strict=True)
         )
-        self._seeds = _drawn(draws if self.random else 1, seed)
+        self._seeds = _draw_seeds(draws if self.random else 1, seed)
 
-    @property
-    def draws(self) -> int:
-        return len(self._seeds)
-
-    def fresh(self, draws: int, seed: int) -> Trial:
+    def with_draws(self, draws: int, seed: int) -> Trial:
         """The same trial with other draws; they matter only with random mixings."""
         other = copy.copy(self)
-        other._seeds = _drawn(draws if self.random else 1, seed)
+        other._seeds = _draw_seeds(draws if self.random else 1, seed)
         return other
 
-    def _called(self, rows: Array, seed: int) -> Array:
+    def _call_rule(self, rows: Array, seed: int) -> Array:
         self.rule.reset()
         self._generator.manual_seed(seed)
         result: Array = self.rule(torch.from_numpy(rows), self._generator).numpy()
         return result
 
-    def _weighed(self, rows: Array) -> Array:
-        """(draws, d): the same without the checks of a call, and with one Gram matrix for all."""
+    def _combine_directly(self, rows: Array) -> Array:
+        """The results, (draws, d), without the checks of a call, and with one Gram matrix."""
         *mixings, rule = self._steps
         assert isinstance(rule, Weighting)
         points, results = GivenPoints(Matrix(torch.from_numpy(rows))), []
@@ -118,36 +114,36 @@ class Trial:
         return np.array(results)
 
     def kappas(self, inputs: Array) -> Array:
-        """(B, n, d) -> (B,): how much each input hurts; minus infinity if it does not count.
+        """The kappa of each input, (B, n, d) -> (B,); minus infinity if an input is not valid.
 
-        Computed in the fastest way there is; `each` calls the rule as users do.
+        Computed in the fastest way there is; `kappas_by_draw` calls the rule as users do.
         """
         self.tried += len(inputs)
-        # What may be rejected is for the rule itself to see. (The comparison is false for NaN.)
+        # Rows that may be rejected need the rule itself. (The comparison is false for NaN.)
         usual = [bool(abs(rows).max() < HUGE) for rows in inputs]
         if self.by_column and all(usual):
-            found = self._side_by_side(inputs)
+            means = self._side_by_side(inputs)
         else:
-            found = [
-                kappas(rows, self._weighed(rows), self.f).mean()
-                if self._short and short
-                else self.each(rows).mean()
-                for rows, short in zip(inputs, usual, strict=True)
+            means = [
+                kappas(rows, self._combine_directly(rows), self.f).mean()
+                if self._has_shortcut and small
+                else self.kappas_by_draw(rows).mean()
+                for rows, small in zip(inputs, usual, strict=True)
             ]
-        return np.nan_to_num(np.array(found), nan=-np.inf, posinf=np.inf)
+        return np.nan_to_num(np.array(means), nan=-np.inf, posinf=np.inf)
 
     def _side_by_side(self, inputs: Array) -> list[float]:
         """The kappa of each input, by one call for all."""
         b, n, d = inputs.shape
         beside = np.ascontiguousarray(inputs.transpose(1, 0, 2).reshape(n, b * d))
-        outs = np.array([self._called(beside, seed) for seed in self._seeds])
-        results = outs.reshape(self.draws, b, d).transpose(1, 0, 2)
+        outs = np.array([self._call_rule(beside, seed) for seed in self._seeds])
+        results = outs.reshape(len(outs), b, d).transpose(1, 0, 2)
         return [kappas(rows, out, self.f).mean() for rows, out in zip(inputs, results, strict=True)]
 
-    def each(self, rows: Array) -> Array:
-        """(draws,), the kappa of one input for each; not a number where the rule refuses it."""
+    def kappas_by_draw(self, rows: Array) -> Array:
+        """The kappa of one input on each draw, (draws,); NaN if the rule refuses the input."""
         try:
-            outs = np.array([self._called(rows, seed) for seed in self._seeds])
+            outs = np.array([self._call_rule(rows, seed) for seed in self._seeds])
         except ByzantiumError:
             return np.array([np.nan])
         return kappas(rows, outs, self.f)
@@ -155,86 +151,86 @@ class Trial:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Rows that share some places: `rows` is `places[of]`.
+    """Rows at a few points: `rows` is `points[index]`.
 
-    - `places`: (k, d), the places. With k = n and a place for each row it can be any input.
-    - `of`: (n,), the index of the place of each row.
+    - `points`: (k, d), the points. With k = n and a point for each row it can be any input.
+    - `index`: (n,), the index of the point of each row.
     """
 
-    places: Array
-    of: NDArray[np.int64]
+    points: Array
+    index: NDArray[np.int64]
 
     @classmethod
     def free(cls, rows: Array) -> Arrangement:
-        """Every row at a place of its own."""
+        """Every row at a point of its own."""
         return cls(rows, np.arange(len(rows)))
 
     @classmethod
     def clusters(cls, n: int, f: int, rng: np.random.Generator) -> Arrangement:
-        """Up to four honest and two attacking clusters in the plane, at random."""
-        honest, bad = int(rng.integers(1, 5)), int(rng.integers(1, 3))
+        """Up to four clusters of honest rows and two of attackers in the plane, at random."""
+        honest = int(rng.integers(1, 5))
+        k = honest + int(rng.integers(1, 3))
         shares = rng.dirichlet(np.full(honest, 0.7))
-        places = rng.normal(size=(honest + bad, 2)) * 10 ** rng.uniform(-1, 1, (honest + bad, 1))
+        points = rng.normal(size=(k, 2)) * 10 ** rng.uniform(-1, 1, (k, 1))
         if rng.random() < 0.5:
-            places[:, 1] = 0
-        at = np.empty(n, dtype=np.int64)
-        at[f:] = rng.choice(honest, n - f, p=shares)
-        at[:f] = rng.integers(honest, honest + bad, f)
+            points[:, 1] = 0
+        index = np.empty(n, dtype=np.int64)
+        index[f:] = rng.choice(honest, n - f, p=shares)
+        index[:f] = rng.integers(honest, k, f)
         if rng.random() < 0.3:  # the attackers copy one of the honest
-            at[:f] = rng.integers(honest)
-        return cls(places, at)
+            index[:f] = rng.integers(honest)
+        return cls(points, index)
 
     @property
     def rows(self) -> Array:
-        return self.places[self.of]
+        return self.points[self.index]
 
-    def varied(self, size: float, rng: np.random.Generator) -> Arrangement:
-        """A variation: some places moved by about `size`, and perhaps some rows to other places."""
-        (k, d), n = self.places.shape, len(self.of)
+    def variation(self, size: float, rng: np.random.Generator) -> Arrangement:
+        """A variation: some points moved by about `size`, and perhaps some rows to other points."""
+        (k, d), n = self.points.shape, len(self.index)
         share = rng.choice((1.5 / (k * d), 0.5, 1.0))
-        places = self.places + size * rng.normal(size=(k, d)) * (rng.random((k, d)) < share)
-        at = self.of
+        points = self.points + size * rng.normal(size=(k, d)) * (rng.random((k, d)) < share)
+        index = self.index
         if rng.random() < 0.25:
-            at = at.copy()
+            index = index.copy()
             for _ in range(rng.integers(1, 4)):
-                at[rng.integers(n)] = rng.integers(k)
-        return Arrangement(places, at)
+                index[rng.integers(n)] = rng.integers(k)
+        return Arrangement(points, index)
 
 
 @dataclass(frozen=True)
-class Found:
-    """An input, how much it hurts, and how it was made."""
+class Candidate:
+    """An input, its kappa, and a description of how it was made."""
 
     kappa: float
     rows: Array
     how: str
 
 
-def climbed(
+def hill_climb(
     trial: Trial,
     start: Arrangement,
     tries: int,
     rng: np.random.Generator,
-    value: float | None = None,
+    kappa: float,
 ) -> tuple[float, Arrangement]:
-    """Hill climbing: of some variations the one that hurts most is kept, if it hurts more.
+    """Hill climbing from a start with a known kappa: the best kappa, and its arrangement.
 
-    The size of the variations follows the last one that helped, and shrinks while none does.
+    Of some variations the one with the largest kappa is the next start, if its kappa is larger. The
+    size of the variations follows the last one that helped, and shrinks while none does.
     """
     best = start
-    if value is None:
-        value = float(trial.kappas(best.rows[None])[0])
     end, step = trial.tried + tries, 0.5
-    while trial.tried < end and step > SMALLEST:
+    while trial.tried < end and step > MIN_STEP:
         spread = float(best.rows[trial.f :].std())
         sizes = step * 10 ** rng.uniform(-1, 0.5, OFFSPRING)
-        others = [best.varied(spread * size, rng) for size in sizes]
-        values = trial.kappas(np.array([other.rows for other in others]))
-        k = int(values.argmax())
-        if values[k] > value:
-            better = values[k] > value * (1 + 1e-4)
-            best, value = others[k], float(values[k])
-            step = float(sizes[k]) * (2 if better else 1)
+        others = [best.variation(spread * size, rng) for size in sizes]
+        kappas = trial.kappas(np.array([other.rows for other in others]))
+        k = int(kappas.argmax())
+        if kappas[k] > kappa:
+            much_better = kappas[k] > kappa * (1 + 1e-4)
+            best, kappa = others[k], float(kappas[k])
+            step = float(sizes[k]) * (2 if much_better else 1)
         else:
             step *= 0.7
-    return value, best
+    return kappa, best

@@ -1,7 +1,7 @@
-"""Files of strangers, of which any part may be read, and of which only so many are open at a time.
+"""Input files of which any part can be read, with a limit on how many are open at a time.
 
-A contributor decides how many files there are, but not how many of them are open. A file that was
-closed is opened again when it is needed, and must then be the one that it was.
+Contributors decide how many files there are, but not how many of them are open. A file that was
+closed is opened again when it is needed, and must not have changed.
 """
 
 from __future__ import annotations
@@ -22,47 +22,48 @@ from numpy.typing import NDArray
 
 from byzantium.core import ByzantiumError, files
 
-# Nothing that a contributor did.
-OURS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+# Errors of this machine, which no contributor caused.
+LOCAL_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # How many files stay open where the system sets no limit.
-MOST = 4096
+MAX_OPEN = 4096
 
 Bytes = NDArray[np.uint8]
-# The descriptors that nobody uses just now, by the number of their file, the longest unused first.
-# All that is done with it is one call at a time, which no other thread sees half done.
-_idle: OrderedDict[int, int] = OrderedDict()
+Identity = tuple[int, int]
+# Descriptors that are not in use, by the number of their file, the least recently used first. Each
+# access is a single call, which is atomic for other threads.
+_idle_descriptors: OrderedDict[int, int] = OrderedDict()
 _numbers = itertools.count()
 
 
 class UnreadableError(ByzantiumError):
-    """A checkpoint that cannot be used; why, as the end of a sentence that begins with its name."""
+    """A checkpoint cannot be used; the message is a predicate whose subject is its name."""
 
 
 @contextmanager
-def rejecting() -> Iterator[None]:
-    """Whatever goes wrong with a file of a stranger is a reason to reject it, unless it is ours."""
+def convert_errors() -> Iterator[None]:
+    """Convert errors that a file causes to `UnreadableError`, except those of this machine."""
     try:
         yield
     except (UnreadableError, MemoryError):
         raise
     except OSError as error:
-        if error.errno in OURS:
+        if error.errno in LOCAL_ERRORS:
             raise
         raise UnreadableError(f"cannot be opened: {error.strerror}") from error
     except ByzantiumError as error:
         raise UnreadableError("was changed or cut off while it was read") from error
     except Exception as error:
-        raise UnreadableError(f"cannot be read: {shown(str(error))}") from error
+        raise UnreadableError(f"cannot be read: {quote(str(error))}") from error
 
 
-class Opened:
-    """A file of which any part may be read, and that is noticed to be another one.
+class OpenFile:
+    """A file of which any part can be read, and that notices when it was changed.
 
-    It is not mapped: the system ends a program that reads where a mapped file was cut off
-    meanwhile, and whoever sent the file could do that.
+    It is not memory-mapped: the system kills a program that reads beyond the end of a mapped file,
+    and a contributor could truncate the file meanwhile.
 
     - `path`: the file.
-    - `folder`: what it must not lead out of, by links; None for a file that the user named.
+    - `folder`: links must not lead out of this folder; None for a file that the user named.
     """
 
     def __init__(self, path: Path, folder: Path | None = None) -> None:
@@ -75,22 +76,22 @@ class Opened:
         status = os.fstat(descriptor)
         self.state, self.size = _state(status), status.st_size
         self.identity = identity(status)
-        self._give_back(descriptor)
+        self._release(descriptor)
 
     def fill(self, target: NDArray[Any], offset: int) -> None:
-        """Read as many bytes as the target has, which lie one after the other."""
+        """Read bytes into a contiguous target until it is full."""
         rest = target.view(np.uint8).data
-        descriptor = self._take()
+        descriptor = self._acquire()
         try:
             while rest:
                 count = os.preadv(descriptor, [rest], offset)
                 if not count:
-                    raise ByzantiumError(f"{named(self.path)} was cut off while it was read")
+                    raise ByzantiumError(f"{printable(self.path)} was cut off while it was read")
                 rest, offset = rest[count:], offset + count
         except OSError as error:
             raise type(error)(error.errno, error.strerror, str(self.path)) from error
         finally:
-            self._give_back(descriptor)
+            self._release(descriptor)
 
     def read(self, offset: int, count: int) -> Bytes:
         raw = np.empty(count, np.uint8)
@@ -98,81 +99,81 @@ class Opened:
         return raw
 
     def changed(self) -> bool:
-        """Whether it is no longer what it was when it was opened."""
+        """Whether the file was changed or replaced since it was opened."""
         try:
             return _state(os.stat(self.real)) != self.state
         except OSError:
             return True
 
-    def _take(self) -> int:
-        descriptor = _idle.pop(self.number, None)
+    def _acquire(self) -> int:
+        descriptor = _idle_descriptors.pop(self.number, None)
         if descriptor is not None:
             return descriptor
         try:
             descriptor = _open(self.real)
         except OSError as error:
-            if error.errno in OURS:
+            if error.errno in LOCAL_ERRORS:
                 raise
-            raise self._change() from error
+            raise self._changed_error() from error
         if _state(os.fstat(descriptor)) != self.state:
             os.close(descriptor)
-            raise self._change()
+            raise self._changed_error()
         return descriptor
 
-    def _give_back(self, descriptor: int) -> None:
-        if _idle.setdefault(self.number, descriptor) != descriptor:
-            os.close(descriptor)  # another thread read it, too
-        while len(_idle) > _most() and _close_one():
+    def _release(self, descriptor: int) -> None:
+        if _idle_descriptors.setdefault(self.number, descriptor) != descriptor:
+            os.close(descriptor)  # another thread has opened it, too
+        while len(_idle_descriptors) > _max_open() and _close_oldest():
             pass
 
-    def _change(self) -> ByzantiumError:
-        return ByzantiumError(f"{named(self.path)} was changed while it was read")
+    def _changed_error(self) -> ByzantiumError:
+        return ByzantiumError(f"{printable(self.path)} was changed while it was read")
 
 
 def _open(path: str) -> int:
-    """A descriptor of a regular file; where there are no more, others are closed first."""
+    """A descriptor of a regular file; if the system has none left, others are closed first."""
     while True:
         try:
             with files.reading(Path(path)) as file:
                 return os.dup(file.fileno())
         except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE) or not _close_one():
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or not _close_oldest():
                 raise
 
 
 def _close(number: int) -> None:
-    if (descriptor := _idle.pop(number, None)) is not None:
+    if (descriptor := _idle_descriptors.pop(number, None)) is not None:
         os.close(descriptor)
 
 
-def _close_one() -> bool:
-    """Close what was not used for longest; False if there is nothing."""
+def _close_oldest() -> bool:
+    """Close the descriptor that was unused for longest; False if there is none."""
     try:
-        _, descriptor = _idle.popitem(last=False)
+        _, descriptor = _idle_descriptors.popitem(last=False)
     except KeyError:
         return False
     os.close(descriptor)
     return True
 
 
-def _most() -> int:
-    """How many files stay open: half of what the system allows, the rest is for everybody else."""
+def _max_open() -> int:
+    """How many files stay open: half of what the system allows this process."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST if limit == resource.RLIM_INFINITY else limit // 2
+    return MAX_OPEN if limit == resource.RLIM_INFINITY else limit // 2
 
 
 def _state(status: os.stat_result) -> tuple[int, ...]:
-    """What differs if a file was replaced or written to; nobody can set the last one."""
+    """Values that differ if a file was replaced or written to; no user can set the last one."""
     return (*identity(status), status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def identity(status: os.stat_result) -> tuple[int, int]:
-    """What tells a file from all others, whatever it is called."""
+def identity(status: os.stat_result) -> Identity:
+    """The device and inode of a file, which distinguish it from all others."""
     return status.st_dev, status.st_ino
 
 
 def _within(real: str, folder: str) -> bool:
-    """Whether a path without links is in a folder, or in the store that its links lead to.
+    """Whether a path without links is in a folder, or in the store of files that it links to.
 
     The cache of Hugging Face has models--NAME/snapshots/REVISION, with links to files in
     models--NAME/blobs.
@@ -184,11 +185,11 @@ def _within(real: str, folder: str) -> bool:
     return any(real.startswith(os.path.join(root, "")) for root in roots)
 
 
-def shown(name: str, most: int = 100) -> str:
-    """A name that a stranger chose, as it can be printed."""
-    return repr(name if len(name) <= most else f"{name[:most]}...")
+def quote(name: str) -> str:
+    """A name that a contributor chose, in quotes, printable and at most about 100 characters."""
+    return repr(name if len(name) <= 100 else f"{name[:100]}...")
 
 
-def named(path: Path | str) -> str:
-    """A path as it can be printed."""
+def printable(path: Path | str) -> str:
+    """A path as text without control characters."""
     return str(path) if str(path).isprintable() else repr(str(path))

@@ -1,7 +1,7 @@
-"""Checkpoints of strangers: safetensors, and the shards that an index names.
+"""Checkpoints in safetensors files from contributors who need not be honest, also sharded ones.
 
-Such a file is eight bytes, a header in JSON, and numbers one after the other. Nothing in it is
-executed, and its header is believed only where it fits the real size of the file.
+A safetensors file is eight bytes, a header in JSON, and contiguous arrays. Nothing in it is
+executed, and its header must agree with the real size of the file.
 """
 
 from __future__ import annotations
@@ -17,47 +17,54 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from byzantium.engines.files.open_files import Bytes, Opened, UnreadableError, rejecting, shown
+from byzantium.engines.files.open_files import (
+    Bytes,
+    Identity,
+    OpenFile,
+    UnreadableError,
+    convert_errors,
+    quote,
+)
 
 # Bytes of all headers of a checkpoint and its index; a hundred thousand arrays need less.
-LARGEST_HEADER = 64 << 20
-MOST_DIMENSIONS = 64
+MAX_HEADER = 64 << 20
+MAX_DIMENSIONS = 64
 INDEX = "model.safetensors.index.json"
-WHOLE = "model.safetensors"
-PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
-PICKLE = (
-    "is a pickle by its name, and reading a pickle may execute what a stranger wrote; let its "
+SINGLE_FILE = "model.safetensors"
+PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
+PICKLE_REASON = (
+    "is a pickle by its name, and reading a pickle may execute code of its author; let its "
     "owner convert it, safetensors.torch.save_file(torch.load(path, weights_only=True), new_path), "
     "with pip install 'byzantium[files]'"
 )
-# The beginnings of archives of torch and of pickles themselves.
-PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+# The first bytes of archives of torch and of pickles.
+PICKLE_PREFIXES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A kind of number: as the format calls it, as it lies in the file, as torch calls it."""
+class Dtype:
+    """A dtype: its name in safetensors, NumPy's dtype of the stored bytes, and that of torch."""
 
     name: str
     stored: np.dtype[Any]
-    dtype: torch.dtype
+    torch: torch.dtype
 
     @property
     def floating(self) -> bool:
-        return self.dtype.is_floating_point
+        return self.torch.is_floating_point
 
     def values(self, raw: Bytes) -> NDArray[Any]:
-        """The numbers that some bytes are."""
+        """The numbers in some bytes."""
         stored = np.frombuffer(raw, self.stored)
-        if self.dtype == torch.bfloat16:
+        if self.torch == torch.bfloat16:
             return np.left_shift(stored, 16, dtype=np.uint32).view(np.float32)
-        if self.name in _EIGHTS:
-            return _EIGHTS[self.name][stored]
-        return stored != 0 if self.dtype == torch.bool else stored
+        if self.name in _EIGHT_BIT_VALUES:
+            return _EIGHT_BIT_VALUES[self.name][stored]
+        return stored != 0 if self.torch == torch.bool else stored
 
 
-KINDS = {
-    name: Kind(name, np.dtype(stored), dtype)
+DTYPES = {
+    name: Dtype(name, np.dtype(stored), dtype)
     for name, stored, dtype in (
         ("F64", "<f8", torch.float64),
         ("F32", "<f4", torch.float32),
@@ -76,58 +83,58 @@ KINDS = {
         ("BOOL", "u1", torch.bool),
     )
 }
-# What each of the 256 numbers of eight bits is.
-_EIGHTS = {
-    name: torch.arange(256, dtype=torch.uint8).view(KINDS[name].dtype).float().numpy()
+# The value of each of the 256 bytes.
+_EIGHT_BIT_VALUES = {
+    name: torch.arange(256, dtype=torch.uint8).view(DTYPES[name].torch).float().numpy()
     for name in ("F8_E4M3", "F8_E5M2")
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A named array: its kind and shape, and where in which file it lies."""
+    """An array of a checkpoint: its dtype, shape and size, and its file and offset there."""
 
-    kind: Kind
+    dtype: Dtype
     shape: tuple[int, ...]
-    file: Opened
+    file: OpenFile
     offset: int
     size: int
 
     @property
     def end(self) -> int:
-        return self.offset + self.size * self.kind.stored.itemsize
+        return self.offset + self.size * self.dtype.stored.itemsize
 
     def raw(self, first: int, last: int) -> Bytes:
         """The bytes of some of its numbers."""
-        width = self.kind.stored.itemsize
+        width = self.dtype.stored.itemsize
         return self.file.read(self.offset + first * width, (last - first) * width)
 
     def copy(self, first: int, last: int, target: NDArray[Any]) -> None:
-        """Some of its numbers, to where they are wanted."""
-        if self.kind.stored == target.dtype:
-            self.file.fill(target, self.offset + first * self.kind.stored.itemsize)
+        """Copy some of its numbers to a target."""
+        if self.dtype.stored == target.dtype:
+            self.file.fill(target, self.offset + first * self.dtype.stored.itemsize)
         else:
-            target[:] = self.kind.values(self.raw(first, last))
+            target[:] = self.dtype.values(self.raw(first, last))
 
 
 class Checkpoint:
-    """The named arrays of one checkpoint, of which the headers alone are read.
+    """The arrays of one checkpoint, of which only the headers are read.
 
     - `path`: a file, the index of a sharded checkpoint, or a folder with one of them.
-    - `most`: the most bytes that its headers and its index may have together.
-    - `seen`: to which what tells each file that is opened from all others is added.
+    - `max_header`: the most bytes that its headers and its index may have together.
+    - `identities`: the identity of each file that is opened is added to this set.
     """
 
     def __init__(
-        self, path: Path, most: int = LARGEST_HEADER, seen: set[tuple[int, int]] | None = None
+        self, path: Path, max_header: int = MAX_HEADER, identities: set[Identity] | None = None
     ) -> None:
         self.entries: dict[str, Entry] = {}
-        self.files: list[Opened] = []
-        self.most, self.claimed = most, 0
-        self.seen = set() if seen is None else seen
-        with rejecting():
+        self.files: list[OpenFile] = []
+        self.max_header, self.header_bytes = max_header, 0
+        self.identities = set() if identities is None else identities
+        with convert_errors():
             first, folder = first_file(path)
-            file = self._opened(first, folder)
+            file = self._open(first, folder)
             if is_index(first):
                 self._read_shards(file)
             else:
@@ -138,90 +145,91 @@ class Checkpoint:
         """A digest of all names, shapes and dtypes."""
         digest = hashlib.sha256()
         for name, entry in sorted(self.entries.items()):
-            digest.update(repr((name, entry.kind.name, entry.shape)).encode())
+            digest.update(repr((name, entry.dtype.name, entry.shape)).encode())
         return digest.digest()
 
-    def differs_from(self, pattern: Mapping[str, Entry]) -> str:
-        """In what, as the end of a sentence; empty where it does not."""
-        for name in pattern:
+    def difference(self, reference: Mapping[str, Entry]) -> str:
+        """The first difference from other entries, as a predicate; empty if there is none."""
+        for name in reference:
             if name not in self.entries:
-                return f"lacks the entry {shown(name)}"
+                return f"lacks the entry {quote(name)}"
         for name, entry in self.entries.items():
-            if name not in pattern:
-                return f"has an entry {shown(name)} that the others lack"
-            right = pattern[name]
-            if entry.shape != right.shape:
-                return f"has the shape {entry.shape} instead of {right.shape} at {shown(name)}"
-            if entry.kind != right.kind:
-                kinds = f"{entry.kind.name} instead of {right.kind.name}"
-                return f"has the dtype {kinds} at {shown(name)}"
+            if name not in reference:
+                return f"has an entry {quote(name)} that the others lack"
+            other = reference[name]
+            if entry.shape != other.shape:
+                return f"has the shape {entry.shape} instead of {other.shape} at {quote(name)}"
+            if entry.dtype != other.dtype:
+                dtypes = f"{entry.dtype.name} instead of {other.dtype.name}"
+                return f"has the dtype {dtypes} at {quote(name)}"
         return ""
 
-    def share(self, pattern: Mapping[str, Entry]) -> None:
-        """Take the names and shapes from a pattern that it does not differ from, to hold less."""
-        found = self.entries
+    def share(self, reference: Mapping[str, Entry]) -> None:
+        """Share the names and shapes of equal entries, to save memory."""
+        entries = self.entries
         self.entries = {
-            name: Entry(right.kind, right.shape, found[name].file, found[name].offset, right.size)
-            for name, right in pattern.items()
+            name: Entry(e.dtype, e.shape, entries[name].file, entries[name].offset, e.size)
+            for name, e in reference.items()
         }
 
     def changed(self) -> Path | None:
-        """A file of it that is no longer what it was when it was opened."""
+        """A file that was changed since it was opened; None if there is none."""
         return next((file.path for file in self.files if file.changed()), None)
 
-    def _opened(self, path: Path, folder: Path | None) -> Opened:
-        file = Opened(path, folder)
+    def _open(self, path: Path, folder: Path | None) -> OpenFile:
+        file = OpenFile(path, folder)
         self.files.append(file)
-        self.seen.add(file.identity)
+        self.identities.add(file.identity)
         return file
 
-    def _claim(self, size: int, what: str) -> None:
-        """Raise an error where this is more than may still be read."""
-        if size > self.most - self.claimed:
-            raise UnreadableError(f"has {what} of more than {self.most - self.claimed} bytes")
-        self.claimed += size
+    def _add_header_bytes(self, size: int, what: str) -> None:
+        """Add to the bytes of headers; raise an error if they exceed the limit."""
+        limit = self.max_header - self.header_bytes
+        if size > limit:
+            raise UnreadableError(f"has {what} of more than {limit} bytes")
+        self.header_bytes += size
 
-    def _read_shards(self, file: Opened) -> None:
-        self._claim(file.size, "an index")
-        index = _parsed(file.read(0, file.size).tobytes(), "index")
-        places = index.get("weight_map")
-        if not isinstance(places, dict) or not all(isinstance(v, str) for v in places.values()):
+    def _read_shards(self, file: OpenFile) -> None:
+        self._add_header_bytes(file.size, "an index")
+        index = _parse_json(file.read(0, file.size).tobytes(), "index")
+        shards = index.get("weight_map")
+        if not isinstance(shards, dict) or not all(isinstance(v, str) for v in shards.values()):
             raise UnreadableError("has an index without a weight_map from names to files")
         folder = file.path.parent
-        for shard in dict.fromkeys(places.values()):
+        for shard in dict.fromkeys(shards.values()):
             if shard in ("", ".", "..") or set(shard) & set("/\\\0"):
-                raise UnreadableError(f"has an index that leads out of its folder: {shown(shard)}")
+                raise UnreadableError(f"has an index that leads out of its folder: {quote(shard)}")
             try:
-                with rejecting():
-                    found = self._read_header(self._opened(folder / shard, folder))
+                with convert_errors():
+                    entries = self._read_header(self._open(folder / shard, folder))
             except UnreadableError as error:
-                raise UnreadableError(f"has a shard {shown(shard)} that {error}") from error
-            for name, entry in found.items():
-                if places.get(name) != shard:
+                raise UnreadableError(f"has a shard {quote(shard)} that {error}") from error
+            for name, entry in entries.items():
+                if shards.get(name) != shard:
                     raise UnreadableError(
-                        f"has {shown(name)} in the shard {shown(shard)}, but not in its index"
+                        f"has {quote(name)} in the shard {quote(shard)}, but not in its index"
                     )
                 self.entries[name] = entry
-        for name, shard in places.items():
+        for name, shard in shards.items():
             if name not in self.entries:
-                raise UnreadableError(f"lacks {shown(name)} in its shard {shown(shard)}")
+                raise UnreadableError(f"lacks {quote(name)} in its shard {quote(shard)}")
 
-    def _read_header(self, file: Opened) -> dict[str, Entry]:
-        """The arrays of a file, in the order in which they lie there."""
+    def _read_header(self, file: OpenFile) -> dict[str, Entry]:
+        """The arrays of a file, in the order of their offsets."""
         length = header_size(file)
-        self._claim(length, "a header")
-        header = _parsed(file.read(8, length).tobytes(), "header")
+        self._add_header_bytes(length, "a header")
+        header = _parse_json(file.read(8, length).tobytes(), "header")
         metadata = header.pop("__metadata__", {})
         if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
             raise UnreadableError("has metadata that are not texts")
-        entries = {name: _entry(name, said, 8 + length, file) for name, said in header.items()}
+        entries = {name: _entry(name, value, 8 + length, file) for name, value in header.items()}
         entries = dict(sorted(entries.items(), key=lambda item: (item[1].offset, item[1].end)))
         end = 8 + length
         for name, entry in entries.items():
             if entry.offset != end:
                 what = "overlaps" if entry.offset < end else "leaves a gap to"
                 raise UnreadableError(
-                    f"has a header in which {shown(name)} {what} the entry before it"
+                    f"has a header in which {quote(name)} {what} the entry before it"
                 )
             end = entry.end
         if end != file.size:
@@ -230,26 +238,26 @@ class Checkpoint:
 
 
 def first_file(path: Path) -> tuple[Path, Path | None]:
-    """Which file of a checkpoint is read first, and the folder that it must not lead out of.
+    """The file of a checkpoint that is read first, and the folder that links must not lead out of.
 
-    A file that the user named may lead anywhere.
+    For a file that the user named there is no such folder.
     """
-    if path.suffix.lower() in PICKLED:
-        raise UnreadableError(PICKLE)
+    if path.suffix.lower() in PICKLE_SUFFIXES:
+        raise UnreadableError(PICKLE_REASON)
     if path.is_dir():
-        return path / INDEX if (path / INDEX).exists() else path / WHOLE, path
+        return path / INDEX if (path / INDEX).exists() else path / SINGLE_FILE, path
     return path, None
 
 
 def is_index(path: Path) -> bool:
-    """Whether a file is by its name the index of a sharded checkpoint."""
+    """Whether the name of a file is that of the index of a sharded checkpoint."""
     return path.name.endswith(".json")
 
 
-def header_size(file: Opened) -> int:
-    """The size of the header of a file, as its first bytes say."""
+def header_size(file: OpenFile) -> int:
+    """The size of the header of a file, from its first eight bytes."""
     start = file.read(0, min(file.size, 8)).tobytes()
-    if start.startswith(PICKLES):
+    if start.startswith(PICKLE_PREFIXES):
         raise UnreadableError("is a pickle or an archive of torch, which is never read")
     length = int.from_bytes(start, "little")
     if len(start) < 8 or length > file.size - 8:
@@ -257,51 +265,52 @@ def header_size(file: Opened) -> int:
     return length
 
 
-def size_of_description(path: Path) -> int:
-    """The bytes in which a checkpoint describes its arrays: in its index, or else in its header."""
-    with rejecting():
+def description_size(path: Path) -> int:
+    """How many bytes describe the arrays of a checkpoint: those of its index, or of its header."""
+    with convert_errors():
         first, folder = first_file(path)
-        file = Opened(first, folder)
+        file = OpenFile(first, folder)
         return file.size if is_index(first) else header_size(file)
 
 
-def _entry(name: str, said: Any, start: int, file: Opened) -> Entry:
+def _entry(name: str, item: Any, start: int, file: OpenFile) -> Entry:
+    """An entry from its item in a header; `start` is where the arrays begin in the file."""
     size = file.size
-    wrong = UnreadableError(f"has a header with an impossible entry for {shown(name)}")
-    if not isinstance(said, dict) or said.keys() != {"dtype", "shape", "data_offsets"}:
-        raise wrong
-    dtype, shape, offsets = said["dtype"], said["shape"], said["data_offsets"]
-    if not isinstance(dtype, str) or not _counts(shape, size) or not _counts(offsets, size):
-        raise wrong
-    if len(offsets) != 2 or len(shape) > MOST_DIMENSIONS:
-        raise wrong
-    if dtype not in KINDS:
-        raise UnreadableError(f"holds numbers of the kind {shown(dtype)} at {shown(name)}")
-    kind, count = KINDS[dtype], 0 if 0 in shape else 1
+    error = UnreadableError(f"has a header with an impossible entry for {quote(name)}")
+    if not isinstance(item, dict) or item.keys() != {"dtype", "shape", "data_offsets"}:
+        raise error
+    code, shape, offsets = item["dtype"], item["shape"], item["data_offsets"]
+    if not isinstance(code, str) or not _are_counts(shape, size) or not _are_counts(offsets, size):
+        raise error
+    if len(offsets) != 2 or len(shape) > MAX_DIMENSIONS:
+        raise error
+    if code not in DTYPES:
+        raise UnreadableError(f"holds numbers of the kind {quote(code)} at {quote(name)}")
+    dtype, count = DTYPES[code], 0 if 0 in shape else 1
     for dimension in shape:
         count *= dimension
         if count > size:  # before it is too large to compute with
-            raise wrong
-    if offsets[1] - offsets[0] != count * kind.stored.itemsize:
-        raise wrong
-    return Entry(kind, tuple(shape), file, start + offsets[0], count)
+            raise error
+    if offsets[1] - offsets[0] != count * dtype.stored.itemsize:
+        raise error
+    return Entry(dtype, tuple(shape), file, start + offsets[0], count)
 
 
-def _counts(values: Any, most: int) -> bool:
-    """Whether these are whole numbers that a file of this size can have; 0 hides larger ones."""
+def _are_counts(values: Any, size: int) -> bool:
+    """Whether these are integers that a file of this size can have, up to 2^31 beside a 0."""
     return isinstance(values, list) and all(
-        type(value) is int and 0 <= value <= max(most, 1 << 31) for value in values
+        type(value) is int and 0 <= value <= max(size, 1 << 31) for value in values
     )
 
 
-def _parsed(text: bytes, what: str) -> dict[str, Any]:
-    """An object of JSON in which nothing is said twice."""
+def _parse_json(text: bytes, what: str) -> dict[str, Any]:
+    """An object of JSON in which every name occurs once."""
     try:
         decoded = text.decode()
         if not decoded.startswith("{"):
             raise UnreadableError(f"has no object of JSON as its {what}")
-        value = json.loads(decoded, object_pairs_hook=_once, parse_constant=_constant)
-        json.dumps(value, ensure_ascii=False).encode()  # no halves of characters
+        value = json.loads(decoded, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        json.dumps(value, ensure_ascii=False).encode()  # raises an error for lone surrogates
     except (UnreadableError, MemoryError):
         raise
     except Exception as error:
@@ -310,27 +319,28 @@ def _parsed(text: bytes, what: str) -> dict[str, Any]:
     return value
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    said = dict(pairs)
-    if len(said) < len(pairs):
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
         raise UnreadableError("has a header or index in which a name occurs twice")
-    return said
+    return values
 
 
-def _constant(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def encode_header(entries: Mapping[str, tuple[Kind, tuple[int, ...]]], said: str) -> bytes:
-    """The beginning of a file with these arrays one after the other.
+def encode_header(entries: Mapping[str, Entry], metadata: str) -> bytes:
+    """The first bytes of a file with contiguous arrays of these dtypes and shapes.
 
-    said: what the file tells of itself, as JSON.
+    - `metadata`: the text under "byzantium" in its metadata.
     """
-    header: dict[str, Any] = {"__metadata__": {"format": "pt", "byzantium": said}}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", "byzantium": metadata}}
     end = 0
-    for name, (kind, shape) in entries.items():
-        start, end = end, end + int(np.prod(shape, dtype=object)) * kind.stored.itemsize
-        header[name] = {"dtype": kind.name, "shape": list(shape), "data_offsets": [start, end]}
+    for name, entry in entries.items():
+        start, end = end, end + entry.size * entry.dtype.stored.itemsize
+        shape = list(entry.shape)
+        header[name] = {"dtype": entry.dtype.name, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text

@@ -1,4 +1,4 @@
-"""Vectors that are files: n checkpoints, of which blocks of columns are read where they lie."""
+"""Checkpoints in files as the vectors of a rule, read block by block, and their aggregate."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ from torch import Tensor
 from byzantium._kernels.threads import parallel_map
 from byzantium._kernels.torch_passes import column_blocks
 from byzantium.core import ArgumentTypeError, ByzantiumError, cached_property, files, type_name
-from byzantium.engines.files.open_files import UnreadableError, identity, named, shown
+from byzantium.engines.files.open_files import Identity, UnreadableError, identity, printable, quote
 from byzantium.engines.files.safetensors import (
-    LARGEST_HEADER,
-    PICKLED,
+    MAX_HEADER,
+    PICKLE_SUFFIXES,
     Checkpoint,
     Entry,
-    Kind,
+    description_size,
     encode_header,
-    size_of_description,
 )
 from byzantium.vectors import Source
 from byzantium.vectors.arrays import middle
@@ -39,14 +38,14 @@ Rows = NDArray[np.int64]
 T = TypeVar("T")
 # The factors of low-rank updates, as peft and others call them.
 LORA = re.compile(r"(^|[._])lora_(embedding_)?(A|B|up|down)([._]|$)")
-# How much larger the headers of a checkpoint may be than those of the base or of most: so many
-# times, because shards and their index need more, and so many bytes, for metadata.
-TIMES, MORE = 4, 1 << 20
+# The headers of a checkpoint may have this many times the bytes of those of the base, or of the
+# median (shards and their index need more), plus this many bytes (for metadata).
+HEADER_FACTOR, HEADER_MARGIN = 4, 1 << 20
 
 
 @dataclass(frozen=True)
-class _Run:
-    """Columns that lie one after the other in one file, and are of one kind."""
+class _Extent:
+    """Columns of one dtype that are contiguous in one file."""
 
     start: int
     entry: Entry
@@ -59,8 +58,7 @@ class Files(Source):
     Nothing is loaded as a whole: blocks of columns are read from the files when they are needed.
     The result is a `Merged`. A checkpoint that cannot be read is rejected and counts as Byzantine;
     so is one whose names, shapes or dtypes differ from those of the base or, without a base, from
-    those that most have. Entries of whole numbers and truth values become their median, rounded
-    down.
+    those of most others. Entries of integers and booleans become their median, rounded down.
 
     - `paths`: the checkpoints, one of each contributor: files, indices of sharded checkpoints, or
       folders that hold one of these.
@@ -93,85 +91,85 @@ class Files(Source):
         self.names = _names(self.paths)
         self.watch: Callable[[int], None] = lambda done: None
         self.unreadable: dict[int, str] = {}
-        self.seen: set[tuple[int, int]] = set()
+        self.identities: set[Identity] = set()
         for path in self.paths:
             with suppress(OSError, ValueError):
-                self.seen.add(identity(path.stat()))
-        self.base = None if base is None else _opened(Path(base), self.seen)
-        self.most = self._largest_header()
-        right, model = self._model()
-        self.pattern: Mapping[str, Entry] = model.entries
-        self.floats = {name: e for name, e in self.pattern.items() if e.kind.floating}
-        self._check_pattern()
+                self.identities.add(identity(path.stat()))
+        self.base = None if base is None else _open_base(Path(base), self.identities)
+        self.max_header = self._max_header()
+        first, checkpoint = self._find_reference()
+        self.reference: Mapping[str, Entry] = checkpoint.entries
+        self.floats = {name: e for name, e in self.reference.items() if e.dtype.floating}
+        self._check_reference()
         ends = np.cumsum([0, *(entry.size for entry in self.floats.values())]).tolist()
         self.starts, self.d = dict(zip(self.floats, ends, strict=False)), ends[-1]
-        self.checkpoints = [model if i == right else self._fitting(i) for i in range(self.n)]
-        kinds = {entry.kind.dtype for entry in self.floats.values()}
-        only = next(iter(kinds)) if len(kinds) == 1 else torch.float32
-        wide = torch.float64 in kinds
+        self.checkpoints = [checkpoint if i == first else self._matching(i) for i in range(self.n)]
+        dtypes = {entry.dtype.torch for entry in self.floats.values()}
+        only = next(iter(dtypes)) if len(dtypes) == 1 else torch.float32
+        wide = torch.float64 in dtypes
         self.dtype = torch.float64 if wide else only if only.itemsize > 1 else torch.float32
 
-    def _largest_header(self) -> int:
-        """The most bytes of all headers of a checkpoint, which decide what it takes to read them.
+    def _max_header(self) -> int:
+        """The most bytes that the headers of a checkpoint may have, which limits memory and time.
 
-        Not one contributor decides it, but the base, or the median of all.
+        It depends on the base, or on the median of all checkpoints, not on one contributor.
         """
-        found = (self._tried(i, size_of_description) for i in range(self.n))
-        sizes = [size for size in found if size is not None]
-        usual = statistics.median_low(sizes or [0]) if self.base is None else self.base.claimed
-        return min(TIMES * usual + MORE, LARGEST_HEADER)
+        answers = (self._attempt(i, description_size) for i in range(self.n))
+        sizes = [size for size in answers if size is not None]
+        usual = statistics.median_low(sizes or [0]) if self.base is None else self.base.header_bytes
+        return min(HEADER_FACTOR * usual + HEADER_MARGIN, MAX_HEADER)
 
-    def _tried(self, row: int, look: Callable[[Path], T]) -> T | None:
-        """What is found in the checkpoint of a row; None, and why, where it cannot be read."""
+    def _attempt(self, row: int, read: Callable[[Path], T]) -> T | None:
+        """Read something of a checkpoint; None, and a reason in `unreadable`, if that fails."""
         if row in self.unreadable:
             return None
         try:
-            return look(self.paths[row])
+            return read(self.paths[row])
         except UnreadableError as error:
             self.unreadable[row] = str(error)
             return None
 
     def _read(self, path: Path) -> Checkpoint:
-        return Checkpoint(path, self.most, self.seen)
+        return Checkpoint(path, self.max_header, self.identities)
 
     def _signature(self, path: Path) -> bytes:
         return self._read(path).signature
 
-    def _model(self) -> tuple[int, Checkpoint]:
-        """A checkpoint whose entries are right, and its row; the base is at -1.
+    def _find_reference(self) -> tuple[int, Checkpoint]:
+        """The checkpoint whose entries all must have, and its row, which is -1 for the base.
 
-        Of each checkpoint only a digest is stored: one that is not right takes no memory.
+        Only a digest of each other checkpoint is stored, so that none takes much memory.
         """
         if self.base is not None:
             return -1, self.base
-        signatures = [self._tried(i, self._signature) for i in range(self.n)]
+        signatures = [self._attempt(i, self._signature) for i in range(self.n)]
         counts = Counter(signature for signature in signatures if signature)
         for row, signature in enumerate(signatures):
             if signature and counts[signature] == max(counts.values()):
-                checkpoint = self._tried(row, self._read)
+                checkpoint = self._attempt(row, self._read)
                 if checkpoint and checkpoint.signature == signature:  # not changed meanwhile
                     return row, checkpoint
-        told = ", ".join(f"{self.called(i)} {why}" for i, why in self.unreadable.items())
-        raise ByzantiumError(f"no checkpoint can be read: {told}")
+        reasons = ", ".join(f"{self.called(i)} {why}" for i, why in self.unreadable.items())
+        raise ByzantiumError(f"no checkpoint can be read: {reasons}")
 
-    def _fitting(self, row: int) -> Checkpoint | None:
-        """The checkpoint of a row; None where it cannot be read, or is not as the pattern is."""
-        checkpoint = self._tried(row, self._read)
+    def _matching(self, row: int) -> Checkpoint | None:
+        """The checkpoint of a row; None if it cannot be read, or differs from the reference."""
+        checkpoint = self._attempt(row, self._read)
         if checkpoint is None:
             return None
-        if reason := checkpoint.differs_from(self.pattern):
+        if reason := checkpoint.difference(self.reference):
             self.unreadable[row] = reason
             return None
-        checkpoint.share(self.pattern)
+        checkpoint.share(self.reference)
         return checkpoint
 
-    def _check_pattern(self) -> None:
+    def _check_reference(self) -> None:
         if not self.floats:
             raise ArgumentTypeError("checkpoints must hold floating-point numbers, got none")
         factors = [name for name in self.floats if LORA.search(name)]
         if factors and not self.force:
             raise ByzantiumError(
-                f"{shown(factors[0])} is a factor of a low-rank update (LoRA), and the product of "
+                f"{quote(factors[0])} is a factor of a low-rank update (LoRA), and the product of "
                 "aggregated factors is not the aggregate of the products, which is what counts: "
                 "merge each update into its model first, or aggregate the factors all the same "
                 "with force"
@@ -186,44 +184,45 @@ class Files(Source):
         return relative
 
     def checkpoint(self, row: int) -> Checkpoint:
-        """The checkpoint of a row that can be read."""
-        found = self.checkpoints[row]
-        assert found is not None
-        return found
+        """The checkpoint of a readable row."""
+        checkpoint = self.checkpoints[row]
+        assert checkpoint is not None
+        return checkpoint
 
     @cached_property
-    def _runs(self) -> dict[int, list[_Run]]:
-        """Of each readable row; of the base, at -1."""
-        runs = {int(row): self._runs_of(self.checkpoint(row)) for row in self.readable}
-        return runs if self.base is None else {-1: self._runs_of(self.base), **runs}
+    def _extents(self) -> dict[int, list[_Extent]]:
+        """The extents of each readable row, and of the base at -1."""
+        extents = {int(row): self._extents_of(self.checkpoint(row)) for row in self.readable}
+        return extents if self.base is None else {-1: self._extents_of(self.base), **extents}
 
-    def _runs_of(self, checkpoint: Checkpoint) -> list[_Run]:
-        runs: list[_Run] = []
+    def _extents_of(self, checkpoint: Checkpoint) -> list[_Extent]:
+        extents: list[_Extent] = []
         for name, start in self.starts.items():
             entry = checkpoint.entries[name]
-            last = runs[-1] if runs else None
+            last = extents[-1] if extents else None
             if (
                 last
                 and last.entry.file is entry.file
-                and last.entry.kind == entry.kind
-                and last.entry.offset + last.size * entry.kind.stored.itemsize == entry.offset
+                and last.entry.dtype == entry.dtype
+                and last.entry.offset + last.size * entry.dtype.stored.itemsize == entry.offset
             ):
-                runs[-1] = _Run(last.start, last.entry, last.size + entry.size)
+                extents[-1] = _Extent(last.start, last.entry, last.size + entry.size)
             elif entry.size:
-                runs.append(_Run(start, entry, entry.size))
-        return runs
+                extents.append(_Extent(start, entry, entry.size))
+        return extents
 
     def _copy(self, row: int, columns: slice, target: NDArray[Any]) -> None:
-        runs = self._runs[row]
-        at = max(bisect_right(runs, columns.start, key=lambda run: run.start) - 1, 0)
-        for run in runs[at:]:
-            if run.start >= columns.stop:
+        extents = self._extents[row]
+        at = max(bisect_right(extents, columns.start, key=lambda extent: extent.start) - 1, 0)
+        for extent in extents[at:]:
+            if extent.start >= columns.stop:
                 break
-            first, last = max(run.start, columns.start), min(run.start + run.size, columns.stop)
-            wanted = target[first - columns.start : last - columns.start]
-            run.entry.copy(first - run.start, last - run.start, wanted)
+            first = max(extent.start, columns.start)
+            last = min(extent.start + extent.size, columns.stop)
+            part = target[first - columns.start : last - columns.start]
+            extent.entry.copy(first - extent.start, last - extent.start, part)
 
-    def based(self, columns: slice) -> NDArray[Any] | None:
+    def base_columns(self, columns: slice) -> NDArray[Any] | None:
         """Some columns of the base."""
         if self.base is None:
             return None
@@ -235,14 +234,14 @@ class Files(Source):
 
     def block(self, columns: slice, rows: Rows) -> Tensor:
         block = torch.empty(len(rows), columns.stop - columns.start, dtype=self.working)
-        values, based = block.numpy(), self.based(columns)
+        values, base = block.numpy(), self.base_columns(columns)
 
         def fill(k: int, _: int) -> None:
             self._copy(int(rows[k]), columns, values[k])
-            if based is not None:
-                values[k] -= based
+            if base is not None:
+                values[k] -= base
 
-        # Threads of torch would go on spinning and compete with ours for some milliseconds.
+        # Threads of torch would spin for some milliseconds and compete with these.
         parallel_map(fill, [(k, k + 1) for k in range(len(rows))], torch.get_num_threads())
         return block
 
@@ -256,7 +255,7 @@ class Files(Source):
 
 
 class Merged(Mapping[str, Tensor]):
-    """The aggregate of checkpoints: a state dict whose tensors are made when they are asked for.
+    """The aggregate of checkpoints: a state dict whose tensors are computed on access.
 
     `rule(Files(paths))` gives one; `Files` has an example. `save` writes it to a file, block by
     block.
@@ -270,34 +269,35 @@ class Merged(Mapping[str, Tensor]):
         self.source, self.vector, self.rows = source, vector, rows
 
     def __len__(self) -> int:
-        return len(self.source.pattern)
+        return len(self.source.reference)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.source.pattern)
+        return iter(self.source.reference)
 
     def __getitem__(self, name: str) -> Tensor:
-        entry = self.source.pattern[name]
-        whole = torch.empty(entry.size, dtype=entry.kind.dtype)
+        entry = self.source.reference[name]
+        whole = torch.empty(entry.size, dtype=entry.dtype.torch)
         done = 0
         for block in self._blocks(name):
             whole[done : done + len(block)] = block
             done += len(block)
         return whole.reshape(entry.shape)
 
-    def save(self, path: str | os.PathLike[str], said: Any = None) -> None:
-        """Write it to a file in safetensors: whole or not at all, and never over what was read.
+    def save(self, path: str | os.PathLike[str], metadata: Any = None) -> None:
+        """Write it to a safetensors file: completely or not at all, and never over an input.
 
         - `path`: the file.
-        - `said`: what to note in its metadata, under "byzantium".
+        - `metadata`: a value for JSON, written to its metadata under "byzantium".
         """
         path = Path(path)
         check_output(self.source, path)
-        # The widest numbers first, as others write it, so that all are aligned.
-        names = sorted(self, key=lambda name: (-self._kind(name).stored.itemsize, name))
-        entries = {name: (self._kind(name), self.source.pattern[name].shape) for name in names}
+        # The widest numbers first, as other writers do, so that all are aligned.
+        reference = self.source.reference
+        names = sorted(self, key=lambda name: (-reference[name].dtype.stored.itemsize, name))
+        entries = {name: reference[name] for name in names}
         files.clear_abandoned(path)
         with files.writing(path) as file:
-            file.write(encode_header(entries, json.dumps(said)))
+            file.write(encode_header(entries, json.dumps(metadata)))
             for name in names:
                 for block in self._blocks(name):
                     file.write(block.view(torch.uint8).numpy().data)
@@ -309,57 +309,54 @@ class Merged(Mapping[str, Tensor]):
         for checkpoint in (self.source.base, *map(self.source.checkpoint, self.rows)):
             if checkpoint and (path := checkpoint.changed()):
                 raise ByzantiumError(
-                    f"{named(path)} was changed while it was read; nothing is written"
+                    f"{printable(path)} was changed while it was read; nothing is written"
                 )
-
-    def _kind(self, name: str) -> Kind:
-        return self.source.pattern[name].kind
 
     def _blocks(self, name: str) -> Iterator[Tensor]:
         """The numbers of an entry, a block at a time."""
-        source, entry = self.source, self.source.pattern[name]
+        source, entry = self.source, self.source.reference[name]
         for part in column_blocks(len(self.rows), entry.size, torch.float64):
-            if entry.kind.floating:
+            if entry.dtype.floating:
                 start = source.starts[name]
                 columns = slice(start + part.start, start + part.stop)
-                values, based = self.vector[columns], source.based(columns)
-                if based is not None:
-                    values = values.double() + torch.from_numpy(based)
-                yield values.to(entry.kind.dtype)
+                values, base = self.vector[columns], source.base_columns(columns)
+                if base is not None:
+                    values = values.double() + torch.from_numpy(base)
+                yield values.to(entry.dtype.torch)
             else:
-                found = [source.checkpoint(row).entries[name] for row in self.rows]
-                raw = [one.raw(part.start, part.stop) for one in found]
-                yield torch.from_numpy(middle([entry.kind.values(one) for one in raw]))
+                entries = [source.checkpoint(row).entries[name] for row in self.rows]
+                raw = [one.raw(part.start, part.stop) for one in entries]
+                yield torch.from_numpy(middle([entry.dtype.values(one) for one in raw]))
 
 
 def check_output(source: Files, path: Path) -> None:
-    """Raise an error unless a file may be written there, and is none of those that are read."""
+    """Raise an error unless a file can be written there, and it is no input."""
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise ByzantiumError(f"{path} cannot be written: {folder} is no folder to write in")
     try:
-        there = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return
     if path.is_dir():
         raise ByzantiumError(f"{path} is a folder; name a file to write")
     if not path.is_file():
         raise ByzantiumError(f"{path} is not a regular file, and is not replaced")
-    if identity(there) in source.seen:
+    if identity(status) in source.identities:
         raise ByzantiumError(f"{path} is one of the files that are read, and is not overwritten")
 
 
-def _opened(base: Path, seen: set[tuple[int, int]]) -> Checkpoint:
+def _open_base(base: Path, identities: set[Identity]) -> Checkpoint:
     try:
-        return Checkpoint(base, seen=seen)
+        return Checkpoint(base, identities=identities)
     except UnreadableError as error:
-        kind = ArgumentTypeError if base.suffix.lower() in PICKLED else ByzantiumError
-        raise kind(f"the base {base} {error}") from error
+        is_pickle = base.suffix.lower() in PICKLE_SUFFIXES
+        error_class = ArgumentTypeError if is_pickle else ByzantiumError
+        raise error_class(f"the base {base} {error}") from error
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """What tells them apart: without the folder that all are in."""
-    whole = [os.path.abspath(path) for path in paths]
-    folder = os.path.commonpath([os.path.dirname(path) for path in whole])
-    names = [os.path.relpath(path, folder) for path in whole]
-    return [named(name) for name in names]
+    """The paths relative to the deepest folder that contains all files."""
+    absolute = [os.path.abspath(path) for path in paths]
+    folder = os.path.commonpath([os.path.dirname(path) for path in absolute])
+    return [printable(os.path.relpath(path, folder)) for path in absolute]

@@ -1,4 +1,4 @@
-"""Federations with Flower: a strategy that survives its clients, and mods for clients."""
+"""Federations with Flower: a robust strategy for servers, and mods for clients."""
 
 from byzantium.core import import_optional
 

@@ -1,11 +1,11 @@
-"""Messages to nodes and their replies: a reply can spoil no other, and speaks for no other node.
+"""Messages to nodes and their replies, of which none can damage or replace the reply of another.
 
 A node chooses every byte of its reply. Flower's grid inflates the replies of a round together, so
-one that cannot be inflated ends the run; it reads the sender in the bytes of the reply; it passes
+one that cannot be inflated ends the run; it reads the sender from the bytes of the reply; it passes
 on what a node pushes in the name of the SuperLink; and it waits, whatever the timeout, for objects
-that a node has announced and not pushed. Here each reply is pulled by itself, by the id of the
-message that it answers, and everything but its content is taken from that message: the SuperLink
-stores a reply under an id only if it claims to come from the node to which that message went.
+that a node has announced and not pushed. Here each reply is pulled separately, by the id of the
+message that it answers, and only its content is read: the rest is known from that message, because
+the SuperLink stores a reply under an id only if it claims to come from the node that was asked.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from flwr.supercore.inflatable.inflatable_object import get_object_children_ids_
 from byzantium.engines.flower.replies import UNREADABLE
 from byzantium.engines.flower.rounds import logger
 
-# Flower's own, between two looks for replies.
+# Seconds between two pulls, as in Flower.
 SECONDS = 3.0
-# Flower's code of an error that is nobody's in particular.
+# Flower's code of an unknown error.
 UNKNOWN = 0
 
 
-def addressed(content: RecordDict, kind: str, node: int, number: int) -> Message:
+def message_to(content: RecordDict, message_type: str, node: int, number: int) -> Message:
     """A message of a round to a node, with an id that other nodes cannot guess.
 
-    The id is a hash of the message, and the SuperLink takes a reply to it from any node that knows
-    it, in the name of the node to which it went. So a part of it is drawn at random: by how much
-    less than a second it lives longer than others.
+    The id is a hash of the message, and the SuperLink accepts a reply from any node that knows the
+    id, in the name of the node to which the message went. So a part of the message is random: up to
+    a second of its time to live.
     """
     return Message(
         content=content,
-        message_type=kind,
+        message_type=message_type,
         dst_node_id=node,
-        group_id=str(number),  # a reply to an earlier round says so
+        group_id=str(number),  # identifies replies to an earlier round
         ttl=DEFAULT_TTL + random.SystemRandom().random(),
     )
 
@@ -50,23 +50,23 @@ class Incomplete(Exception):  # noqa: N818
     """A reply was announced, and some of its objects are not there yet."""
 
 
-class Unanswered(Exception):  # noqa: N818
+class NoAnswer(Exception):  # noqa: N818
     """The SuperLink did not answer a request."""
 
 
-class Link:
-    """Flower's client of the SuperLink, for replies that are pulled one at a time.
+class SuperLinkClient:
+    """A wrapper of Flower's client of the SuperLink that pulls replies one at a time.
 
-    It passes on replies to what was asked for and nothing else, does not wait for objects, and
-    holds those of an incomplete reply, which the SuperLink hands over once. Nodes that send equal
-    objects share them in the SuperLink, with the children that the first one announced: whatever
-    an object names beyond these is pulled, too.
+    It passes on only replies to the message that was asked for, does not wait for objects, and
+    stores those of an incomplete reply, which the SuperLink hands over once. Nodes that send equal
+    objects share them in the SuperLink, with the children that the first one announced: other
+    children that an object names are pulled, too.
     """
 
     def __init__(self, client: Any) -> None:
         self.client = client
         self.ignored = 0
-        self._begun: dict[str, tuple[Any, dict[str, Any]]] = {}
+        self._pending: dict[str, tuple[Any, dict[str, Any]]] = {}
         self._tree: Any = None
         self._objects: dict[str, Any] = {}
 
@@ -74,15 +74,15 @@ class Link:
         return getattr(self.client, name)
 
     def PullMessages(self, request: Any) -> Any:  # noqa: N802
-        (asked,) = request.message_ids
-        if asked not in self._begun:
-            answer = _answered(self.client.PullMessages, request)
+        (message_id,) = request.message_ids
+        if message_id not in self._pending:
+            answer = _request(self.client.PullMessages, request)
             for k in reversed(range(len(answer.messages_list))):
-                if answer.messages_list[k].metadata.reply_to_message_id != asked:
+                if answer.messages_list[k].metadata.reply_to_message_id != message_id:
                     del answer.messages_list[k], answer.message_object_trees[k]
                     self.ignored += 1
-            self._begun[asked] = answer, {}
-        answer, self._objects = self._begun[asked]
+            self._pending[message_id] = answer, {}
+        answer, self._objects = self._pending[message_id]
         self._tree = answer.message_object_trees[-1] if answer.message_object_trees else None
         return answer
 
@@ -90,42 +90,42 @@ class Link:
         # Objects are named by their hashes: whichever reply asks for one gets the same.
         objects = self._objects
         if request.object_id not in objects:
-            answer = _answered(self.client.PullObject, request)
+            answer = _request(self.client.PullObject, request)
             if answer.object_found and not answer.object_available:
                 raise Incomplete(request.object_id)
             objects[request.object_id] = answer
         return objects[request.object_id]
 
     def ConfirmMessageReceived(self, request: Any) -> Any:  # noqa: N802
-        named = {
+        children = {
             child
             for answer in self._objects.values()
             for child in get_object_children_ids_from_object_content(answer.object_content)
         }
-        if missing := named - self._objects.keys():
+        if missing := children - self._objects.keys():
             for name in missing:
                 self._tree.children.add(object_id=name)
             raise Incomplete(*missing)
         self._objects.clear()  # Flower's grid has all of them now
-        return _answered(self.client.ConfirmMessageReceived, request)
+        return _request(self.client.ConfirmMessageReceived, request)
 
-    def finish(self, asked: str) -> None:
+    def forget(self, message_id: str) -> None:
         """Forget what was pulled for a message."""
-        self._begun.pop(asked, None)
+        self._pending.pop(message_id, None)
         self._objects = {}
 
 
-def _answered(ask: Callable[[Any], Any], request: Any) -> Any:
+def _request(call: Callable[[Any], Any], request: Any) -> Any:
     try:
-        return ask(request)
+        return call(request)
     except Exception as error:
-        raise Unanswered(type(error).__name__) from error
+        raise NoAnswer(type(error).__name__) from error
 
 
-class Replies(Grid):
-    """A grid that turns whatever goes wrong with one reply into a reply that says so.
+class ReplyGrid(Grid):
+    """A grid that turns the failure to read one reply into an error reply.
 
-    - `grid`: the grid of Flower to which everything else is left.
+    - `grid`: the grid of Flower that does everything else.
 
     A reply that cannot be read becomes an error with the code `UNREADABLE`: its node is rejected.
     One that the SuperLink does not hand over becomes another error: its node is absent, because
@@ -160,64 +160,61 @@ class Replies(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Push messages, and pull their replies until all are there or the time is over."""
+        """Push messages, and pull their replies until all have arrived or the time is over."""
         messages = list(messages)
         if not messages:
             return []
         pushed = set(self.grid.push_messages(messages))
         waiting = {m.metadata.message_id: m for m in messages if m.metadata.message_id in pushed}
         end = math.inf if timeout is None else time.monotonic() + timeout
-        grid, link = self._linked()
+        grid, client = self._grid_and_client()
         replies: list[Message] = []
         while waiting and time.monotonic() < end:
             for message in list(waiting.values()):
-                if found := self._pulled(message, grid, link):
+                if new := self._pull(message, grid, client):
                     del waiting[message.metadata.message_id]
-                    replies += found
+                    replies += new
             if waiting:
                 seconds = float(getattr(self.grid, "pull_interval", SECONDS))
                 time.sleep(max(0.0, min(seconds, end - time.monotonic())))
-        if link.ignored:
+        if client.ignored:
             logger.warning(
                 "\t> %d messages ignored, which nodes pushed in the name of the SuperLink",
-                link.ignored,
+                client.ignored,
             )
         return replies
 
-    def _linked(self) -> tuple[Grid, Link]:
-        """The grid with a link between it and the SuperLink, if it is the one of deployments."""
-        link = Link(getattr(self.grid, "_runtime_client", None))
-        if link.client is None:
-            return self.grid, link
+    def _grid_and_client(self) -> tuple[Grid, SuperLinkClient]:
+        """A copy of the grid with a wrapped client, if it is the grid of deployments."""
+        client = SuperLinkClient(getattr(self.grid, "_runtime_client", None))
+        if client.client is None:
+            return self.grid, client
         grid = copy.copy(self.grid)
-        vars(grid)["_client"] = link
-        return grid, link
+        vars(grid)["_client"] = client
+        return grid, client
 
-    def _pulled(self, message: Message, grid: Grid, link: Link) -> list[Message]:
-        """The replies to one message, with the sender that the SuperLink knows; none is not yet."""
-        asked = message.metadata.message_id
+    def _pull(self, message: Message, grid: Grid, client: SuperLinkClient) -> list[Message]:
+        """The replies to one message, from the node that was asked; none if they are incomplete."""
+        message_id = message.metadata.message_id
         try:
-            found = [_of(message, reply) for reply in grid.pull_messages([asked])]
+            replies = [_reply_to(message, reply) for reply in grid.pull_messages([message_id])]
         except Incomplete:
             return []
         except Exception as error:
-            link.finish(asked)
-            # What has nothing to do with this reply fails too if the connection is at fault.
+            client.forget(message_id)
+            # Another request fails, too, if the connection is at fault.
             list(self.grid.get_node_ids())
-            unanswered = isinstance(error, Unanswered)
-            reason = (
-                f"the SuperLink does not hand over the reply: {error}"
-                if unanswered
-                else f"cannot be read: {type(error).__name__}"
-            )
-            code = UNKNOWN if unanswered else UNREADABLE
-            return [Message(Error(code, reason), reply_to=message)]
-        link.finish(asked)
-        return found
+            if isinstance(error, NoAnswer):
+                failure = Error(UNKNOWN, f"the SuperLink does not hand over the reply: {error}")
+            else:
+                failure = Error(UNREADABLE, f"cannot be read: {type(error).__name__}")
+            return [Message(failure, reply_to=message)]
+        client.forget(message_id)
+        return replies
 
 
-def _of(message: Message, reply: Message) -> Message:
-    """A reply as an answer to a message, whatever it says of itself."""
+def _reply_to(message: Message, reply: Message) -> Message:
+    """A reply to a message, of which only the content or the error is used."""
     if reply.has_error():
         return Message(reply.error, reply_to=message)
     return Message(reply.content, reply_to=message)

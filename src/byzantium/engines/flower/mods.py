@@ -1,4 +1,4 @@
-"""Mods for clients: momentum, without a change to their code; and misbehaviour, to rehearse."""
+"""Mods for clients: momentum without a change to their code, and Byzantine behavior to rehearse."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from byzantium.core import (
     type_name,
 )
 from byzantium.engines.flower.replies import Arrays, record_of
-from byzantium.engines.flower.vectors import change, moved
+from byzantium.engines.flower.vectors import apply_change, change_vector, layout, wide_dtype
 from byzantium.learning import Momentum
 
-# Where a node keeps its momentum between rounds.
+# The name of the momentum in the state of a node.
 MOMENTUM = "byzantium.momentum"
-# What layers of torch call the statistics that they keep beside their parameters.
+# The names of statistics in layers of torch, which are no parameters.
 STATISTICS = ("running_mean", "running_var")
 
 Share = Annotated[float, Bounds(least=0, most=1)]
@@ -42,17 +42,17 @@ Share = Annotated[float, Bounds(least=0, most=1)]
 
 
 def worker_momentum(beta: float, without: Collection[str] = STATISTICS) -> Mod:
-    r"""A mod with which a client sends the momentum of its changes to the model.
+    r"""A mod that lets a client send the momentum of its changes to the model.
 
     .. math:: m_t = \beta m_{t-1} + (1 - \beta)\, \Delta_t, \qquad m_1 = \Delta_1
 
-    where :math:`\Delta_t` is what the client changed in round t. It is what workers do in Algorithm
-    2 of the bucketing paper. It begins anew where a node has lost its state, or the model has
-    another shape. Entries of whole numbers have no momentum.
+    where :math:`\Delta_t` is the change of the client in round t, as in Algorithm 2 of the
+    bucketing paper. It starts again if a node has lost its state, or the model has another shape.
+    Entries of integers have no momentum.
 
-    - `beta`: how much of the last momentum stays, from 0 (none) to below 1.
+    - `beta`: the factor of the previous momentum, from 0 (no momentum) to below 1.
     - `without`: the last parts of the names of entries that have no momentum. By default these are
-      the statistics of batch normalisation, which are averages already; with momentum, a variance
+      the statistics of batch normalization, which are averages already; with momentum, a variance
       could become negative.
 
     Returns the mod, for Flower's ClientApp.
@@ -60,23 +60,23 @@ def worker_momentum(beta: float, without: Collection[str] = STATISTICS) -> Mod:
     >>> from flwr.clientapp import ClientApp
     >>> app = ClientApp(mods=[worker_momentum(0.9)])
     """
-    Momentum(beta)  # raises a sentence about a beta that cannot be
+    Momentum(beta)  # raises an error if beta is out of range
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        sent = _only(message.content.array_records)
+        received = _only_record(message.content.array_records)
         reply = call_next(message, context)
         if not _trains(message) or reply.has_error():
             return reply
-        key, trained = _named(reply.content.array_records)
-        if sent is None or trained is None or not _alike(sent, trained):
+        key, sent = _only_item(reply.content.array_records)
+        if received is None or sent is None or layout(received) != layout(sent):
             return reply
-        model, arrays = _numpy(sent), _numpy(trained)
+        model, arrays = _numpy(received), _numpy(sent)
         changes = {
-            name: np.array(np.subtract(arrays[name], array, dtype=_wide(array)))
+            name: np.array(np.subtract(arrays[name], array, dtype=wide_dtype(array)))
             for name, array in model.items()
             if array.dtype.kind == "f" and name.rpartition(".")[2] not in without
         }
-        momentum = _remembered(context, beta, changes)
+        momentum = _load_momentum(context, beta, changes)
         momentum.update(changes)
         context.state[MOMENTUM] = record_of(
             {name: m.numpy() for name, m in (momentum.state_dict()["m"] or {}).items()}
@@ -89,65 +89,63 @@ def worker_momentum(beta: float, without: Collection[str] = STATISTICS) -> Mod:
     return mod
 
 
-def _remembered(context: Context, beta: float, changes: Arrays) -> Momentum:
-    """The momentum of the rounds before, if it is one of such changes; else a new one."""
-    momentum, kept = Momentum(beta), context.state.get(MOMENTUM)
-    if isinstance(kept, ArrayRecord) and kept.keys() == changes.keys():
-        m = _numpy(kept)
-        if all((m[k].shape, m[k].dtype) == (a.shape, a.dtype) for k, a in changes.items()):
-            momentum.load_state_dict({"m": {k: torch.from_numpy(a) for k, a in m.items()}})
+def _load_momentum(context: Context, beta: float, changes: Arrays) -> Momentum:
+    """The momentum in the state of a node, if its arrays are like the changes; else a new one."""
+    momentum, record = Momentum(beta), context.state.get(MOMENTUM)
+    if isinstance(record, ArrayRecord) and layout(m := _numpy(record)) == layout(changes):
+        momentum.load_state_dict({"m": {k: torch.from_numpy(a) for k, a in m.items()}})
     return momentum
 
 
-# -- misbehaviour ---------------------------------------------------------------------------------
+# -- Byzantine behavior ---------------------------------------------------------------------------
 
 
-class Misdeed(Formula):
-    """A way in which one node misbehaves, without seeing what others send."""
+class Fault(Formula):
+    """A fault of one node, which does not see what others send."""
 
     @abstractmethod
-    def done(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
-        """What it sends instead of its arrays; metrics are changed in place.
+    def apply(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
+        """The arrays that it sends instead of its own; metrics are changed in place.
 
         In an evaluation there are no arrays.
         """
 
 
 @dataclass(frozen=True, repr=False)
-class Scaling(Misdeed):
-    """Sends its own change times a factor; -10 points the opposite way, ten times as far."""
+class Scaling(Fault):
+    """Sends its own change times a factor; -10 means the opposite direction, ten times as far."""
 
     factor: float = -10.0
 
-    def done(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
-        return _changed(model, arrays, lambda own: self.factor * own)
+    def apply(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
+        return _attack_change(model, arrays, lambda own: self.factor * own)
 
 
 @dataclass(frozen=True, repr=False)
-class WrongShapes(Misdeed):
-    """Sends every array flattened, and one number too long."""
+class WrongShapes(Fault):
+    """Sends every array flattened, with one additional number."""
 
-    def done(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
+    def apply(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
         return {key: np.append(a.reshape(-1), a.dtype.type(0)) for key, a in arrays.items()}
 
 
 @dataclass(frozen=True, repr=False)
-class ExtraKeys(Misdeed):
-    """Sends one array and one metric too many."""
+class ExtraKeys(Fault):
+    """Sends one additional array and one additional metric."""
 
-    def done(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
+    def apply(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
         metrics["unexpected"] = 1.0
         return {**arrays, "unexpected": np.zeros(1, dtype=np.float32)}
 
 
 @dataclass(frozen=True, repr=False)
-class Claim(Misdeed):
+class Claim(Fault):
     """Claims a false number of examples, and multiplies every other metric by a factor."""
 
     examples: float = 1e9
     factor: float = 1e6
 
-    def done(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
+    def apply(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
         for name, value in metrics.items():
             if not isinstance(value, list):
                 metrics[name] = self.examples if name == "num-examples" else value * self.factor
@@ -155,92 +153,92 @@ class Claim(Misdeed):
 
 
 @dataclass(frozen=True, repr=False)
-class Silence(Misdeed):
-    """Does not reply for so many seconds."""
+class Silence(Fault):
+    """Replies only after some seconds."""
 
     seconds: Measure = 3600.0
 
-    def done(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
+    def apply(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
         time.sleep(self.seconds)
         return arrays
 
 
 @dataclass(frozen=True, repr=False)
-class Failure(Misdeed):
+class Failure(Fault):
     """Fails with an error instead of a reply."""
 
-    def done(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
+    def apply(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
         raise RuntimeError("this node fails on purpose")
 
 
 @dataclass(frozen=True, repr=False)
-class Exit(Misdeed):
-    """Ends the process of the client, with a probability in each round.
+class Exit(Fault):
+    """Ends the process of the client in each round with some probability.
 
     In a simulation, other clients share that process.
     """
 
     probability: Share = 0.5
 
-    def done(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
+    def apply(self, model: Arrays, arrays: Arrays, metrics: MetricRecord) -> Arrays:
         if random.random() < self.probability:
             os._exit(66)
         return arrays
 
 
-MISDEEDS = {
+FAULTS = {
     kind.__name__: kind for kind in (Scaling, WrongShapes, ExtraKeys, Claim, Silence, Failure, Exit)
 }
-# Attacks for which a node needs to see nobody else, and no labels.
-ALONE = (NoAttack, BitFlip, GaussianNoise, NonFinite)
+# Attacks for which a node needs neither the vectors of others nor labels.
+LOCAL_ATTACKS = (NoAttack, BitFlip, GaussianNoise, NonFinite)
 
 
-def byzantine(attack: Attack | Misdeed | str) -> Mod:
-    """A mod that makes a client misbehave, to rehearse what a federation stands.
+def byzantine(attack: Attack | Fault | str) -> Mod:
+    """A mod that makes a client Byzantine, to rehearse what a federation tolerates.
 
-    It changes what the client changed of the model, or its metrics. Attackers that must see what
-    others send are rehearsed in the strategy: `RobustStrategy(..., rehearse=attack, nodes=2)`.
+    It changes the model or the metrics that the client sends. The strategy rehearses attackers that
+    must see what others send: `RobustStrategy(..., rehearse=attack, nodes=2)`.
 
-    - `attack`: an attack that a node can make alone: `BitFlip()`, `GaussianNoise()`, `NonFinite()`;
-      or one of these, as a text: Scaling(factor), WrongShapes(), ExtraKeys(), Claim(examples,
-      factor), Silence(seconds), Failure() and Exit(probability).
+    - `attack`: an attack for which a node needs no others: `BitFlip()`, `GaussianNoise()`,
+      `NonFinite()`; or a fault, as text: Scaling(factor), WrongShapes(), ExtraKeys(),
+      Claim(examples, factor), Silence(seconds), Failure() or Exit(probability).
 
     Returns the mod, for Flower's ClientApp.
 
     >>> from flwr.clientapp import ClientApp
     >>> app = ClientApp(mods=[byzantine("Scaling(factor=-10)")])
     """
-    deed = misbehaviour(attack)
+    behavior = parse_behavior(attack)
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        sent = _only(message.content.array_records)
+        received = _only_record(message.content.array_records)
         reply = call_next(message, context)
         if reply.has_error():
             return reply
-        key, trained = _named(reply.content.array_records)
-        _, metrics = _named(reply.content.metric_records)
+        key, sent = _only_item(reply.content.array_records)
+        metrics = _only_record(reply.content.metric_records)
         metrics = MetricRecord() if metrics is None else metrics
-        model, arrays = ({} if record is None else _numpy(record) for record in (sent, trained))
-        if isinstance(deed, Misdeed):
-            arrays = deed.done(model, arrays, metrics)
-        elif trained is not None:
-            arrays = _changed(model, arrays, lambda own: deed(own, own))
-        elif isinstance(deed, NonFinite):
+        model, arrays = ({} if record is None else _numpy(record) for record in (received, sent))
+        if isinstance(behavior, Fault):
+            arrays = behavior.apply(model, arrays, metrics)
+        elif sent is not None:
+            arrays = _attack_change(model, arrays, lambda own: behavior(own, own))
+        elif isinstance(behavior, NonFinite):
             metrics.update({name: float("nan") for name in metrics})
-        if trained is not None:
+        if sent is not None:
             reply.content[key] = record_of(arrays)
         return reply
 
     return mod
 
 
-def misbehaviour(attack: Attack | Misdeed | str) -> Attack | Misdeed:
-    """The attack or misdeed that a text names; raises an error if one node cannot do it alone."""
+def parse_behavior(attack: Attack | Fault | str) -> Attack | Fault:
+    """An attack or a fault, from an object or text; raises an error if it needs other nodes."""
     if isinstance(attack, str):
         name = attack.partition("(")[0].strip()
         text = attack if "(" in attack else f"{attack}()"
-        attack = notation.read(text, MISDEEDS) if name in MISDEEDS else parse_attack(text)
-    if isinstance(attack, Misdeed) or type(attack) in ALONE:
+        attack = notation.read(text, FAULTS) if name in FAULTS else parse_attack(text)
+    if isinstance(attack, Fault) or type(attack) in LOCAL_ATTACKS:
         return attack
     if isinstance(attack, Attack):
         raise ByzantiumError(
@@ -250,12 +248,12 @@ def misbehaviour(attack: Attack | Misdeed | str) -> Attack | Misdeed:
     raise ArgumentTypeError(f"byzantine needs an attack or its notation, got {type_name(attack)}")
 
 
-def _changed(model: Arrays, arrays: Arrays, attack: Callable[[Tensor], Tensor]) -> Arrays:
-    """The model, moved by what an attack makes of the change, as a matrix of one row."""
-    if not arrays or not _alike(record_of(model), record_of(arrays)):
+def _attack_change(model: Arrays, arrays: Arrays, attack: Callable[[Tensor], Tensor]) -> Arrays:
+    """The model, changed by what an attack makes of the change, as a matrix of one row."""
+    if not arrays or layout(model) != layout(arrays):
         return arrays
-    own = torch.from_numpy(change(model, arrays))[None]
-    return moved(model, arrays, attack(own)[0].numpy())
+    own = torch.from_numpy(change_vector(model, arrays))[None]
+    return apply_change(model, arrays, attack(own)[0].numpy())
 
 
 # -- records --------------------------------------------------------------------------------------
@@ -265,23 +263,14 @@ def _trains(message: Message) -> bool:
     return message.metadata.message_type.partition(".")[0] == "train"
 
 
-def _named(records: Mapping[str, Any]) -> tuple[str, Any]:
-    """The only record of its kind, and its name."""
+def _only_item(records: Mapping[str, Any]) -> tuple[str, Any]:
+    """The name of the only record and the record; None if there is not exactly one."""
     return next(iter(records.items())) if len(records) == 1 else ("", None)
 
 
-def _only(records: Mapping[str, Any]) -> Any:
-    return _named(records)[1]
+def _only_record(records: Mapping[str, Any]) -> Any:
+    return _only_item(records)[1]
 
 
 def _numpy(record: Mapping[str, Array]) -> Arrays:
     return {key: array.numpy() for key, array in record.items()}
-
-
-def _alike(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
-    kinds = [{k: (a.dtype, tuple(a.shape)) for k, a in arrays.items()} for arrays in (one, other)]
-    return kinds[0] == kinds[1]
-
-
-def _wide(array: np.ndarray[Any, Any]) -> Any:
-    return np.float64 if array.dtype.itemsize == 8 else np.float32

@@ -1,4 +1,4 @@
-"""A federation on disk: a run folder as any other, and a checkpoint of each round."""
+"""The folder of a federation, like that of any run, with a checkpoint of each round."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from byzantium.runs import Federation, job, records
 
 logger = logging.getLogger("flwr")
 
-# Beside the files of every job: who the workers are, and all that is known of each round.
+# Files in addition to those of every job: the ids of the nodes, and the record of each round.
 NODES, ROUNDS = "nodes.json", "rounds.jsonl"
 # The accuracy of a run is the mean of its last evaluations.
 LAST = 5
 
 
 class Record:
-    """The folder of a federation; a worker of its metrics is a node, in the order they came."""
+    """The folder of a federation; the workers of its metrics are the nodes, in order of arrival."""
 
     def __init__(self, root: Path | str, federation: Federation) -> None:
         self.federation = federation
@@ -42,7 +42,7 @@ class Record:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Work in the folder, alone. A failure stays there as its reason."""
+        """Lock the folder, and write a summary at the end, or the reason of a failure."""
         start = time.monotonic()
         with folder_lock(self.folder):
             (self.folder / job.FAILURE).unlink(missing_ok=True)
@@ -70,17 +70,17 @@ class Record:
     # -- rounds ------------------------------------------------------------------------------------
 
     def add(self, at: Round) -> None:
-        """A round of training; what is evaluated afterwards is added to its line."""
+        """Add a round of training; `add_evaluation` adds to its line."""
         new = [node for node in at.sampled if node not in set(self.nodes)]
         if new:
             self.nodes += new
             for line in self.lines:
                 line["weights"] += [0.0] * len(new)
             self.written = 0  # the weights of all lines are longer now
-        places = {node: place for place, node in enumerate(self.nodes)}
+        index = {node: k for k, node in enumerate(self.nodes)}
         weights = [0.0] * len(self.nodes)
         for node, weight in at.weights.items():
-            weights[places[node]] = round(weight, 6) if math.isfinite(weight) else 0.0
+            weights[index[node]] = round(weight, 6) if math.isfinite(weight) else 0.0
         self.lines.append(
             {
                 "round": at.number,
@@ -90,13 +90,13 @@ class Record:
                 "kept": int(bool(at.kept)),
                 "f": at.f,
                 "weights": weights,
-                "rejected": {str(places[node]): 1 for node in at.rejected},
+                "rejected": {str(index[node]): 1 for node in at.rejected},
             }
         )
         self.details.append(dataclasses.asdict(at))
 
-    def evaluated(self, metrics: Mapping[str, Any] | None) -> None:
-        """What was measured of the model after the last round; accuracies become percent."""
+    def add_evaluation(self, metrics: Mapping[str, Any] | None) -> None:
+        """Add metrics of the model after the last round; accuracies become percent."""
         if metrics is None or not self.lines:
             return
         for name in ("accuracy", "loss"):
@@ -106,7 +106,7 @@ class Record:
                 self.lines[-1][name] = 100.0 * value if share else float(value)
 
     def flush(self) -> None:
-        """Bring whole lines to the disk."""
+        """Write new lines to the disk."""
         if self.written == 0:
             files.write(self.folder / NODES, json.dumps([str(node) for node in self.nodes]) + "\n")
             files.write(self.folder / job.METRICS, _text(self.lines))
@@ -119,7 +119,7 @@ class Record:
     # -- checkpoints -------------------------------------------------------------------------------
 
     def save(self, number: int, model: Arrays, state: Mapping[str, Any]) -> None:
-        """The model after a round, and all that is needed to go on from it."""
+        """Save the model after a round, and the state that is needed to continue."""
         texts = {"lines": self.lines, "details": self.details, "nodes": self.nodes}
         checkpoint.save(
             self.folder,
@@ -134,7 +134,7 @@ class Record:
         )
 
     def resume(self) -> dict[str, Any] | None:
-        """The newest checkpoint that is whole; None if there is none."""
+        """Load the newest complete checkpoint; None if there is none."""
         state = checkpoint.newest(self.folder, self._check)
         if state is None:
             return None
@@ -143,7 +143,7 @@ class Record:
         return {**state, "model": {key: t.numpy() for key, t in state["model"].items()}}
 
     def _check(self, state: dict[str, Any]) -> None:
-        """Raise a sentence unless it is a state of this federation."""
+        """Raise an error unless it is a state of this federation."""
         texts = ("federation", "lines", "details", "nodes")
         if not isinstance(state.get("round"), int) or not all(
             isinstance(state.get(name), str) for name in texts

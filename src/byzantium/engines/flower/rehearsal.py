@@ -1,4 +1,4 @@
-"""Attackers who see everybody, rehearsed on the server: what some nodes sent is replaced."""
+"""Rehearsal on the server of attacks by nodes that see the replies of all others."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from byzantium.attacks import Attack, parse_attack
 from byzantium.core import ByzantiumError, Positive, validated
 from byzantium.engines.flower.replies import Arrays
 from byzantium.engines.flower.rounds import logger
-from byzantium.engines.flower.vectors import change, moved
+from byzantium.engines.flower.vectors import apply_change, change_vector
 from byzantium.rules import Aggregator
 
 
 class Rehearsal:
     """An attack to rehearse, by some nodes that see what the others send.
 
-    - `attack`: the attack, or its text; it changes what these nodes changed of the model.
-    - `nodes`: the ids of the nodes that attack, or how many; then they are the first ones of the
-      first round.
+    - `attack`: the attack, or its text; it replaces the changes that these nodes made to the model.
+    - `nodes`: the ids of the attackers, or their number: then they are the first nodes of the first
+      round.
     """
 
     def __init__(self, attack: Attack | str, nodes: int | Collection[int] | None) -> None:
@@ -35,18 +35,19 @@ class Rehearsal:
             self.count = validated("rehearse", "nodes", nodes, Positive)
 
     def __call__(self, model: Arrays, rows: dict[int, Arrays], rule: Aggregator) -> None:
-        """Replace the rows of the attackers; the matrix of the others is built for it."""
+        """Replace the rows of the attackers; this stacks all rows in memory."""
         if not self.nodes:
             self.nodes = set(sorted(rows)[: self.count])
         # In the same order in each round: an attack may follow one node.
-        bad = [node for node in sorted(rows) if node in self.nodes]
-        good = [node for node in sorted(rows) if node not in self.nodes]
-        if not bad or not good:
+        attackers = [node for node in sorted(rows) if node in self.nodes]
+        others = [node for node in sorted(rows) if node not in self.nodes]
+        if not attackers or not others:
             return
-        logger.warning("\t> REHEARSAL: %r by the nodes %s", self.attack, bad)
+        logger.warning("\t> REHEARSAL: %r by the nodes %s", self.attack, attackers)
         honest, own = (
-            torch.from_numpy(np.stack([change(model, rows[node]) for node in nodes]))
-            for nodes in (good, bad)
+            torch.from_numpy(np.stack([change_vector(model, rows[node]) for node in nodes]))
+            for nodes in (others, attackers)
         )
-        for node, vector in zip(bad, self.attack(honest, own, rule=rule).numpy(), strict=True):
-            rows[node] = moved(model, rows[node], vector)
+        vectors = self.attack(honest, own, rule=rule).numpy()
+        for node, vector in zip(attackers, vectors, strict=True):
+            rows[node] = apply_change(model, rows[node], vector)

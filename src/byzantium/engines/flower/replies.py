@@ -1,8 +1,8 @@
-"""A reply of a node becomes a row of named arrays, or a reason why it cannot.
+"""Replies of nodes as named arrays and metrics, or a reason why a reply cannot be used.
 
-Whoever sends a reply chose every byte of it. So nothing in it is executed or unpickled, nothing is
-allocated on its word, and whatever is wrong with it is a sentence about one node. Arrays are views
-of the bytes that came, which are neither copied nor converted.
+A node chooses every byte of its reply. So nothing in it is executed or unpickled, the sizes that it
+claims allocate no memory, and whatever is wrong with it is an error about one node. Arrays are
+views of the received bytes, which are neither copied nor converted.
 """
 
 from __future__ import annotations
@@ -22,39 +22,40 @@ from byzantium.vectors import as_source
 
 Arrays = dict[str, NDArray[Any]]
 
-# What `numpy.save` writes before the numbers: two marks, the length of a header, the header.
+# What `numpy.save` writes before the numbers: magic bytes, a version, the length of a header, and
+# the header.
 MAGIC = b"\x93NUMPY"
 LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
-LONGEST_HEADER = 4096
+MAX_HEADER = 4096
 HEADER = re.compile(
     rb"\{\s*'descr':\s*'([<>=|]?(?:[fiubcOSUVmM]\d{0,3}|\?))',\s*'fortran_order':\s*(True|False),"
     rb"\s*'shape':\s*\(((?:\s*\d{1,18}\s*,)*(?:\s*\d{1,18})?)\s*\),?\s*\}\s*"
 )
-# A larger metric is nonsense.
-LARGEST = 1e300
-# The most characters of a stranger's text that are shown.
-LONGEST_SHOWN = 80
-# The code of the error that takes the place of a reply which cannot be read; Flower's are >= 0.
+# A larger metric counts as infinite.
+MAX_METRIC = 1e300
+# The most characters of a node's text that messages show.
+MAX_TEXT = 80
+# The code of the error that replaces a reply which cannot be read; Flower's codes are >= 0.
 UNREADABLE = -1
 
 
-class Unusable(ByzantiumError):  # noqa: N818
-    """Why a reply cannot be used, as the end of a sentence about its node."""
+class UnusableReply(ByzantiumError):  # noqa: N818
+    """A reply cannot be used; the message is a predicate whose subject is its node."""
 
 
-def shown(text: Any) -> str:
-    """What a stranger wrote, in one short printable line."""
-    line = " ".join(str(text)[: 4 * LONGEST_SHOWN].split())
-    line = "".join(sign if sign.isprintable() else "?" for sign in line)
-    return line if len(line) <= LONGEST_SHOWN else f"{line[:LONGEST_SHOWN]}..."
+def printable(text: Any) -> str:
+    """A text from a node, in one short printable line."""
+    line = " ".join(str(text)[: 4 * MAX_TEXT].split())
+    line = "".join(character if character.isprintable() else "?" for character in line)
+    return line if len(line) <= MAX_TEXT else f"{line[:MAX_TEXT]}..."
 
 
 # -- arrays ---------------------------------------------------------------------------------------
 
 
 def model_of(record: ArrayRecord) -> Arrays:
-    """Our own model, as arrays; a sentence if no rule could aggregate such."""
-    model = {key: _viewed(key, array) for key, array in record.items()}
+    """The model of the server, as arrays; raises an error if no rule can aggregate such arrays."""
+    model = {key: _array_view(key, array) for key, array in record.items()}
     as_source([model])
     return model
 
@@ -63,44 +64,43 @@ def row_of(content: RecordDict, model: Arrays) -> Arrays:
     """The arrays of a reply to a model, which must have its names, shapes and dtypes."""
     try:
         return _row(content, model)
-    except Unusable:
+    except UnusableReply:
         raise
-    except Exception as error:  # whatever it is that a stranger made it trip over
-        raise Unusable(f"cannot be read: {type(error).__name__}") from error
+    except Exception as error:  # a node can provoke any error
+        raise UnusableReply(f"cannot be read: {type(error).__name__}") from error
 
 
 def _row(content: RecordDict, model: Arrays) -> Arrays:
     records = list(content.array_records.values())
     if len(records) != 1:
-        raise Unusable(f"holds {len(records)} records of arrays instead of one")
+        raise UnusableReply(f"holds {len(records)} records of arrays instead of one")
     (record,) = records
     for key in model.keys() - record.keys():
-        raise Unusable(f"lacks the entry {shown(key)!r}")
+        raise UnusableReply(f"lacks the entry {printable(key)!r}")
     for key in record.keys() - model.keys():
-        raise Unusable(f"has an entry {shown(key)!r} that the model lacks")
-    row = {}
-    for key, wanted in model.items():
-        row[key] = _viewed(key, record[key], wanted)
-    return row
+        raise UnusableReply(f"has an entry {printable(key)!r} that the model lacks")
+    return {key: _array_view(key, record[key], array) for key, array in model.items()}
 
 
-def _viewed(key: str, array: Array, wanted: NDArray[Any] | None = None) -> NDArray[Any]:
-    """The numbers in the bytes of an array, where they lie.
+def _array_view(key: str, array: Array, model: NDArray[Any] | None = None) -> NDArray[Any]:
+    """The numbers in the bytes of an array, as a view.
 
-    Only its bytes say what it is: Flower's fields beside them may say something else.
+    - `model`: the array of the model, whose shape and dtype it must have.
+
+    Only its bytes count: Flower's other fields may contradict them.
     """
     data = array.data
-    if wanted is not None and len(data) > wanted.nbytes + LONGEST_HEADER:
-        raise Unusable(f"has {len(data)} bytes for {wanted.nbytes} bytes of numbers at {key!r}")
+    if model is not None and len(data) > model.nbytes + MAX_HEADER:
+        raise UnusableReply(f"has {len(data)} bytes for {model.nbytes} bytes of numbers at {key!r}")
     if array.stype != "numpy.ndarray" or data[:6] != MAGIC or len(data) < 12:
-        raise Unusable(f"holds what is no array of numbers at {key!r}")
+        raise UnusableReply(f"holds what is no array of numbers at {key!r}")
     if data[6] not in LENGTH_BYTES:
-        raise Unusable(f"holds an array of an unknown version at {key!r}")
+        raise UnusableReply(f"holds an array of an unknown version at {key!r}")
     start = 8 + LENGTH_BYTES[data[6]]
     end = start + int.from_bytes(data[8:start], "little")
-    header = HEADER.fullmatch(data[start:end]) if end - start <= LONGEST_HEADER else None
+    header = HEADER.fullmatch(data[start:end]) if end - start <= MAX_HEADER else None
     if header is None:
-        raise Unusable(f"holds an array with a header that makes no sense at {key!r}")
+        raise UnusableReply(f"holds an array with a header that makes no sense at {key!r}")
     descr, fortran, sizes = (part.decode() for part in header.groups())
     shape = tuple(int(size) for size in sizes.replace(",", " ").split())
     try:
@@ -108,14 +108,14 @@ def _viewed(key: str, array: Array, wanted: NDArray[Any] | None = None) -> NDArr
     except TypeError:
         dtype = np.dtype(object)
     if dtype.kind not in "fiub":
-        raise Unusable(f"holds numbers of the kind {shown(descr)!r} at {key!r}")
-    if wanted is not None and shape != wanted.shape:
-        raise Unusable(f"has the shape {shown(shape)} instead of {wanted.shape} at {key!r}")
-    if wanted is not None and dtype.newbyteorder("=") != wanted.dtype.newbyteorder("="):
-        raise Unusable(f"has the dtype {dtype} instead of {wanted.dtype} at {key!r}")
+        raise UnusableReply(f"holds numbers of the kind {printable(descr)!r} at {key!r}")
+    if model is not None and shape != model.shape:
+        raise UnusableReply(f"has the shape {printable(shape)} instead of {model.shape} at {key!r}")
+    if model is not None and dtype.newbyteorder("=") != model.dtype.newbyteorder("="):
+        raise UnusableReply(f"has the dtype {dtype} instead of {model.dtype} at {key!r}")
     if len(data) - end != math.prod(shape) * dtype.itemsize:
-        raise Unusable(
-            f"has a header that lies at {key!r}: the shape {shape} of {dtype} takes "
+        raise UnusableReply(
+            f"has a false header at {key!r}: the shape {shape} of {dtype} takes "
             f"{math.prod(shape) * dtype.itemsize} bytes, and there are {len(data) - end}"
         )
     numbers = np.frombuffer(data, dtype, offset=end) if len(data) > end else np.empty(0, dtype)
@@ -123,7 +123,7 @@ def _viewed(key: str, array: Array, wanted: NDArray[Any] | None = None) -> NDArr
 
 
 def record_of(model: Mapping[str, NDArray[Any]]) -> ArrayRecord:
-    """A model as Flower sends it; the arrays keep their dtypes and shapes."""
+    """A model as a record of Flower, with equal dtypes and shapes."""
     return ArrayRecord(
         {key: Array(np.ascontiguousarray(a).reshape(a.shape)) for key, a in model.items()}
     )
@@ -133,54 +133,58 @@ def record_of(model: Mapping[str, NDArray[Any]]) -> ArrayRecord:
 
 
 def metrics_of(content: RecordDict) -> MetricRecord:
-    """What a node says of itself."""
+    """The metrics of a reply."""
     records = list(content.metric_records.values())
     if len(records) != 1:
-        raise Unusable(f"holds {len(records)} records of metrics instead of one")
+        raise UnusableReply(f"holds {len(records)} records of metrics instead of one")
     return records[0]
 
 
-def odd_ones(said: Mapping[int, MetricRecord], examples: str) -> dict[int, str]:
-    """The nodes whose metrics have other names than those of most, or claim no possible count.
+def metric_faults(records: Mapping[int, MetricRecord], examples: str) -> dict[int, str]:
+    """The nodes whose metrics have unusual names or an impossible number of examples, and why.
 
-    A count of examples is looked at where most nodes send one, and changes no weight.
+    The number of examples is checked only if most nodes send one, and changes no weight.
     """
-    names = {node: frozenset(metrics) for node, metrics in said.items()}
+    names = {node: frozenset(metrics) for node, metrics in records.items()}
     usual = Counter(names.values()).most_common(1)[0][0] if names else frozenset()
-    odd = {}
-    for node, metrics in said.items():
+    faults = {}
+    for node, metrics in records.items():
         if missing := usual - names[node]:
-            odd[node] = f"lacks the metric {shown(min(missing))!r}"
+            faults[node] = f"lacks the metric {printable(min(missing))!r}"
         elif extra := names[node] - usual:
-            odd[node] = f"has a metric {shown(min(extra))!r} that the others lack"
+            faults[node] = f"has a metric {printable(min(extra))!r} that the others lack"
         elif examples in metrics:
             count = metrics[examples]
             if isinstance(count, list) or not 0 <= count < math.inf:
-                odd[node] = f"claims {shown(count)} examples"
-    return odd
+                faults[node] = f"claims {printable(count)} examples"
+    return faults
 
 
 def medians(contents: Sequence[RecordDict], examples: str) -> MetricRecord:
-    """The median of each metric over nodes, of the numbers that are finite; lists by place."""
-    said = [metrics_of(content) for content in contents]
-    found = MetricRecord()
-    for name in dict.fromkeys(name for metrics in said for name in metrics):
-        values = [_numbers(metrics[name]) for metrics in said if name in metrics]
-        (is_list, length), count = Counter((listed, len(v)) for listed, v in values).most_common(1)[
-            0
-        ]
-        if name == examples or 2 * count <= len(said):
+    """The median of each metric over nodes, of the finite numbers; lists element by element.
+
+    A metric must be of the same length, or no list, in more than half of the replies.
+    """
+    records = [metrics_of(content) for content in contents]
+    result = MetricRecord()
+    for name in dict.fromkeys(name for metrics in records for name in metrics):
+        values = [metrics[name] for metrics in records if name in metrics]
+        (length, count), *_ = Counter(map(_length, values)).most_common(1)
+        if name == examples or 2 * count <= len(records):
             continue
-        rows = [v for listed, v in values if (listed, len(v)) == (is_list, length)]
+        rows = [_numbers(value) for value in values if _length(value) == length]
         finite = [[x for x in column if math.isfinite(x)] for column in zip(*rows, strict=True)]
         if all(finite):
             middle = [float(np.median(column)) for column in finite]
-            found[name] = middle if is_list else middle[0]
-    return found
+            result[name] = middle[0] if length is None else middle
+    return result
 
 
-def _numbers(value: Any) -> tuple[bool, list[float]]:
-    """Whether a metric is a list, and its numbers; whole ones beyond float64 are infinite."""
-    listed = isinstance(value, list)
-    numbers = value if listed else [value]
-    return listed, [float(x) if abs(x) < LARGEST else math.inf for x in numbers]
+def _length(value: Any) -> int | None:
+    return len(value) if isinstance(value, list) else None
+
+
+def _numbers(value: Any) -> list[float]:
+    """The numbers of a metric; integers beyond float64 become infinite."""
+    numbers = value if isinstance(value, list) else [value]
+    return [float(x) if abs(x) < MAX_METRIC else math.inf for x in numbers]

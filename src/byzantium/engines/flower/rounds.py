@@ -1,4 +1,4 @@
-"""What happened in one round: who was asked, who was used, rejected or absent, and what it gave."""
+"""The record of one round: which nodes were asked, used, rejected or absent, and the result."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fractions import Fraction
 from flwr.app import Message, MetricRecord
 
 from byzantium.core import ByzantiumError
-from byzantium.engines.flower.replies import UNREADABLE, shown
+from byzantium.engines.flower.replies import UNREADABLE, printable
 
-# Flower's own, which is shown where Flower's lines are.
+# Flower's own logger, so that these lines appear among Flower's.
 logger = logging.getLogger("flwr")
 
 # The most nodes that a line of the log names.
-LONGEST_LIST = 20
+MAX_LISTED = 20
 
 
 class Standstill(ByzantiumError):  # noqa: N818
@@ -30,25 +30,25 @@ class TooFewNodes(ByzantiumError):  # noqa: N818
 
 @dataclass
 class Round:
-    """What happened in one round of training, or of evaluation: who took part, and how.
+    """The record of one round of training or evaluation: who took part, and how.
 
     - `number`: the number of the round.
     - `sampled`: the nodes that were asked.
     - `connected`: how many nodes were connected.
-    - `f`: how many of the sampled nodes may be bad.
+    - `f`: how many of the sampled nodes may be Byzantine.
     - `used`: the nodes whose replies were aggregated.
     - `rejected`: the nodes whose replies were unusable, each with the reason; they count among the
-      f bad ones.
+      f Byzantine ones.
     - `absent`: the nodes that sent no reply, or an error, each with the reason; they do not count
-      among the f bad ones.
+      among the f Byzantine ones.
     - `ignored`: how many replies came from nodes that were not asked, or belong to an earlier
       round.
-    - `weights`: how much each node counted. The sum over nodes is 1, less what lies on no node,
-      such as the centre of a clipping rule.
+    - `weights`: the weight of each node. Their sum is 1, minus the weight of what is no node, such
+      as the center of a clipping rule.
     - `distances`: how far the vector of each node was from the aggregate.
     - `kept`: why the model was left unchanged, in a sentence; empty if it was changed.
     - `cause`: the same in a word, for metrics.
-    - `notes`: what the rule has to say.
+    - `notes`: the notes of the rule.
 
     >>> at = Round(number=1, sampled=(7, 8, 9), connected=5, f=1, absent={9: "no reply"})
     >>> at.replied, at.usable
@@ -71,25 +71,25 @@ class Round:
 
     def sort(self, replies: Iterable[Message]) -> dict[int, Message]:
         """Sort replies: one for each node; a node without a usable one is rejected or absent."""
-        found: dict[int, Message] = {}
+        usable: dict[int, Message] = {}
         errors: dict[int, str] = {}
         for reply in replies:
             node = reply.metadata.src_node_id
             if node not in self.sampled or reply.metadata.group_id != str(self.number):
-                # An error in the name of a node that is gone comes from the SuperLink.
+                # The SuperLink sends errors in the name of nodes that have left.
                 self.ignored += not reply.has_error()
             elif reply.has_error() and reply.error.code == UNREADABLE:
-                self.rejected[node] = shown(reply.error.reason)
+                self.rejected[node] = printable(reply.error.reason)
             elif reply.has_error():
-                errors[node] = f"error: {shown(reply.error.reason)}"
-            elif node in found:
+                errors[node] = f"error: {printable(reply.error.reason)}"
+            elif node in usable:
                 self.rejected[node] = "sent two replies"
             else:
-                found[node] = reply
+                usable[node] = reply
         for node in self.sampled:
-            if node not in found and node not in self.rejected:
+            if node not in usable and node not in self.rejected:
                 self.absent[node] = errors.get(node, "no reply")
-        return {node: reply for node, reply in found.items() if node not in self.rejected}
+        return {node: reply for node, reply in usable.items() if node not in self.rejected}
 
     @property
     def replied(self) -> int:
@@ -102,27 +102,27 @@ class Round:
         return self.replied - len(self.rejected)
 
     def check(self) -> None:
-        """Leave the model as it is if more than f are rejected, or no honest majority is left."""
+        """Leave the model unchanged if more than f are rejected, or no honest majority is left."""
         left = self.f - len(self.rejected)
         if left < 0:
-            self.keep(
+            self.leave_unchanged(
                 "too-many-rejected", f"{len(self.rejected)} replies are unusable, more than f"
             )
         elif self.usable < 2 * left + 1:
-            self.keep(
+            self.leave_unchanged(
                 "no-majority",
-                f"{self.usable} usable replies, of which {left} may be bad, leave no majority of "
-                f"honest ones: 2 x {left} + 1 are needed",
+                f"{self.usable} usable replies, of which {left} may be Byzantine, leave no "
+                f"majority of honest ones: 2 x {left} + 1 are needed",
             )
 
-    def keep(self, cause: str, sentence: str) -> None:
-        """Leave the model as it is, and note why."""
+    def leave_unchanged(self, cause: str, sentence: str) -> None:
+        """Leave the model unchanged, and note why."""
         self.cause, self.kept = cause, sentence
         self.weights, self.distances, self.used = {}, {}, ()
 
     def metrics(self) -> MetricRecord:
         """All numbers of the round, as Flower's metrics."""
-        found: dict[str, int | float] = {
+        numbers: dict[str, int | float] = {
             "sampled": len(self.sampled),
             "used": len(self.used),
             "rejected": len(self.rejected),
@@ -132,36 +132,36 @@ class Round:
             "kept": int(bool(self.kept)),
         }
         if self.cause:
-            found[f"kept-{self.cause}"] = 1
-        found |= {f"rejected-{node}": 1 for node in self.rejected}
-        found |= {f"absent-{node}": 1 for node in self.absent}
-        found |= {f"weight-{node}": weight for node, weight in self.weights.items()}
-        found |= {f"distance-{node}": far for node, far in self.distances.items()}
-        return MetricRecord(dict(found))
+            numbers[f"kept-{self.cause}"] = 1
+        numbers |= {f"rejected-{node}": 1 for node in self.rejected}
+        numbers |= {f"absent-{node}": 1 for node in self.absent}
+        numbers |= {f"weight-{node}": weight for node, weight in self.weights.items()}
+        numbers |= {f"distance-{node}": far for node, far in self.distances.items()}
+        return MetricRecord(dict(numbers))
 
-    def tell(self, what: str) -> None:
+    def log(self, title: str) -> None:
         """Write the round to the log."""
         logger.info(
             "%s: %d sampled, %d used, %d rejected, %d absent, f = %d",
-            what,
+            title,
             len(self.sampled),
             len(self.used),
             len(self.rejected),
             len(self.absent),
             self.f,
         )
-        for title, nodes in (("rejected", self.rejected), ("absent", self.absent)):
-            for node, why in list(nodes.items())[:LONGEST_LIST]:
-                logger.warning("\t> node %d is %s: %s", node, title, why)
-            if len(nodes) > LONGEST_LIST:
-                logger.warning("\t> and %d more are %s", len(nodes) - LONGEST_LIST, title)
+        for status, nodes in (("rejected", self.rejected), ("absent", self.absent)):
+            for node, reason in list(nodes.items())[:MAX_LISTED]:
+                logger.warning("\t> node %d is %s: %s", node, status, reason)
+            if len(nodes) > MAX_LISTED:
+                logger.warning("\t> and %d more are %s", len(nodes) - MAX_LISTED, status)
         if self.ignored:
             logger.warning(
                 "\t> %d replies ignored, of nodes that were not asked or to an earlier round",
                 self.ignored,
             )
         if self.weights:
-            lowest = sorted(self.weights, key=self.weights.__getitem__)[:LONGEST_LIST]
+            lowest = sorted(self.weights, key=self.weights.__getitem__)[:MAX_LISTED]
             listed = ", ".join(
                 f"{node}: {self.weights[node]:.3f} at {self.distances[node]:.3g}" for node in lowest
             )
@@ -172,22 +172,23 @@ class Round:
             logger.warning("\t> the model is left unchanged: %s", self.kept)
 
 
-def bad_among(f: int | float, n: int) -> int:
-    """How many of n nodes may be bad, for a number or a fraction, which is rounded up."""
-    # As it is written: 0.1 of 30 are 3, and not the next number above.
+def byzantine_count(f: int | float, n: int) -> int:
+    """How many of n nodes may be Byzantine, for a number or a fraction, which is rounded up."""
+    # The fraction as it is written: 0.1 of 30 are 3, although the float 0.1 is a little larger.
     return f if isinstance(f, int) else math.ceil(Fraction(str(f)) * n)
 
 
-def chance_of_more(f: float, sampled: int, connected: int) -> float:
-    """The probability that a sample holds more bad nodes than f allows, if a fraction f is bad.
+def probability_of_more(f: float, sampled: int, connected: int) -> float:
+    """The probability that more than f of the sampled nodes are Byzantine, if a fraction f is.
 
-    >>> round(chance_of_more(0.2, sampled=10, connected=100), 3)
+    >>> round(probability_of_more(0.2, sampled=10, connected=100), 3)
     0.319
     """
-    bad, most = bad_among(f, connected), bad_among(f, sampled)
-    ways = sum(
-        math.comb(bad, k) * math.comb(connected - bad, sampled - k)
-        for k in range(most + 1, min(bad, sampled) + 1)
-        if sampled - k <= connected - bad
+    byzantine, most = byzantine_count(f, connected), byzantine_count(f, sampled)
+    honest = connected - byzantine
+    samples = sum(
+        math.comb(byzantine, k) * math.comb(honest, sampled - k)
+        for k in range(most + 1, min(byzantine, sampled) + 1)
+        if sampled - k <= honest
     )
-    return ways / math.comb(connected, sampled)
+    return samples / math.comb(connected, sampled)

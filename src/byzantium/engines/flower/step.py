@@ -10,16 +10,17 @@ import torch
 from torch import nn
 
 from byzantium.engines.flower.replies import Arrays
+from byzantium.engines.flower.vectors import wide_dtype
 
 MakeOptimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 class Step:
-    """From the model that was sent and the aggregate to the next model.
+    """The server's step, from the current model and the aggregate to the next model.
 
     Without an optimiser the aggregate is the next model. With one, the gradient is the way back
-    from the aggregate to the model: SGD with the rate 1 is the same again, and Adam is FedAdam
-    (Reddi et al.: Adaptive Federated Optimization, ICLR 2021). Whole numbers are those of the
+    from the aggregate to the model: SGD with the rate 1 gives the aggregate, too, and Adam is
+    FedAdam (Reddi et al.: Adaptive Federated Optimization, ICLR 2021). Integers are those of the
     aggregate.
     """
 
@@ -32,7 +33,7 @@ class Step:
     def __call__(self, model: Arrays, aggregate: Arrays) -> Arrays:
         if self.make is None:
             return aggregate
-        moved = dict(aggregate)
+        result = dict(aggregate)
         optimiser = self._prepared(model)
         with torch.no_grad():
             for key, parameter in self.parameters.items():
@@ -40,9 +41,9 @@ class Step:
                 parameter.grad = parameter - _tensor(aggregate[key])
         optimiser.step()
         for key, parameter in self.parameters.items():
-            moved[key] = parameter.detach().numpy().astype(model[key].dtype)
+            result[key] = parameter.detach().numpy().astype(model[key].dtype)
             parameter.grad = None
-        return moved
+        return result
 
     def _prepared(self, model: Arrays) -> torch.optim.Optimizer:
         floats = {key: array for key, array in model.items() if array.dtype.kind == "f"}
@@ -65,6 +66,5 @@ class Step:
 
 
 def _tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    """A copy of a tensor of its own; half precision is computed with in float32."""
-    wide = np.float64 if array.dtype.itemsize == 8 else np.float32
-    return torch.from_numpy(np.array(array, dtype=wide))
+    """A copy as a tensor, in float32 at least."""
+    return torch.from_numpy(np.array(array, dtype=wide_dtype(array)))

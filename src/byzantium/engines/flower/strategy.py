@@ -1,4 +1,4 @@
-"""A strategy of Flower that survives its clients: any rule or pipeline, on what they changed."""
+"""A strategy for Flower that aggregates the changes of clients by any rule or pipeline."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from byzantium.core import (
     type_name,
     validated,
 )
-from byzantium.engines.flower.grid import Replies, addressed
+from byzantium.engines.flower.grid import ReplyGrid, message_to
 from byzantium.engines.flower.record import Record
 from byzantium.engines.flower.rehearsal import Rehearsal
 from byzantium.engines.flower.replies import (
     Arrays,
-    Unusable,
+    UnusableReply,
     medians,
+    metric_faults,
     metrics_of,
     model_of,
-    odd_ones,
     record_of,
     row_of,
 )
@@ -51,44 +51,44 @@ from byzantium.engines.flower.rounds import (
     Round,
     Standstill,
     TooFewNodes,
-    bad_among,
-    chance_of_more,
+    byzantine_count,
     logger,
+    probability_of_more,
 )
 from byzantium.engines.flower.step import MakeOptimiser, Step
-from byzantium.engines.flower.vectors import distance, unusable
+from byzantium.engines.flower.vectors import distance, layout, rejection_reasons
 from byzantium.guarantees import announce
 from byzantium.rules import Aggregator, Report, Trust, parse_rule
 from byzantium.runs import Federation
 from byzantium.vectors import as_source
 
-Given = Aggregator | str
+RuleOrText = Aggregator | str
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 Fraction = Annotated[float, Bounds(least=0, below=0.5)]
 
 
 class RobustStrategy(FedAvg):
-    """A strategy for Flower that aggregates by a robust rule, and survives whatever clients send.
+    """A strategy for Flower that aggregates by a robust rule, and tolerates whatever clients send.
 
-    The rule sees what each client changed of the model. A reply that is malformed or not finite is
-    rejected, and counts as one of the f bad ones; a node that sends nothing, or an error, is
-    absent, and f stays as it is. The model is left unchanged in a round in which more than f
-    replies are rejected, the others have no honest majority, or the rule is not defined for so few.
-    Nothing that a client says about itself changes its weight.
+    The rule aggregates the changes that clients made to the model. A reply that is malformed or not
+    finite is rejected, and counts as one of the f Byzantine ones; a node that sends nothing, or an
+    error, is absent, and f does not change. The model is left unchanged in a round in which more
+    than f replies are rejected, the others have no honest majority, or the rule is not defined for
+    so few. Nothing that a client claims about itself changes its weight.
 
-    `rounds` and `evaluations` say what happened in each, `trust` what is known of each node.
+    `rounds` and `evaluations` have a record of each round, `trust` one of each node.
 
-    - `rule`: the rule, with mixings before it if wanted, or its text, in which f may be left out;
-      or a function that makes one for a number of sampled nodes.
-    - `f`: how many of the sampled nodes may be bad: a whole number, or a fraction below one half,
+    - `rule`: the rule, with mixings before it if wanted, or its text, in which f may be omitted; or
+      a function that returns one for a number of sampled nodes.
+    - `f`: how many of the sampled nodes may be Byzantine: an integer, or a fraction below one half,
       which is rounded up. Too few is fatal, one too many costs little.
     - `patience`: after so many rounds in a row that leave the model unchanged: `Standstill`.
     - `node_timeout`: how many seconds to wait for enough nodes; after them: `TooFewNodes`.
     - `optimiser`: a function that makes an optimiser of torch for the parameters that it is given;
       the aggregate is then its gradient. By default the aggregated change is added to the model.
-    - `folder`: where to keep the results, like those of other runs. Every round is saved there, and
-      a server that was killed goes on from the last one; `byzantium report FOLDER` shows it.
+    - `folder`: the folder of results, as for other runs. Every round is saved there, and a server
+      that was killed continues after the last one; `byzantium report FOLDER` shows it.
     - `name`: the name of the federation in that folder; another name is another federation.
     - `rehearse`: an attack to rehearse, by `nodes` (which, or how many) that see all others.
     - `fraction_train` and all that follow: as in Flower's FedAvg. Metrics are aggregated by their
@@ -100,7 +100,7 @@ class RobustStrategy(FedAvg):
 
     def __init__(
         self,
-        rule: Given | Callable[[int], Given],
+        rule: RuleOrText | Callable[[int], RuleOrText],
         *,
         f: int | float,
         patience: int = 3,
@@ -139,7 +139,7 @@ class RobustStrategy(FedAvg):
         self.node_timeout: float = validated(
             "RobustStrategy", "node_timeout", node_timeout, Measure
         )
-        self.given = rule
+        self.configured_rule = rule
         self._rule_state: Mapping[str, Any] = {}
         self.rule: Aggregator | None = None
         if isinstance(self.f, int) and isinstance(rule, Aggregator | str):
@@ -153,13 +153,13 @@ class RobustStrategy(FedAvg):
         self.trust = Trust()
         self.rounds: list[Round] = []
         self.evaluations: list[Round] = []
-        self.kept_in_a_row = 0
+        self.unchanged_in_a_row = 0
         self._model: Arrays = {}
-        self._before = 0  # rounds of a server that was killed
+        self._rounds_before = 0  # rounds of a server that was killed
 
     def summary(self) -> None:
-        """Write to the log how it is configured."""
-        logger.info("\t├──> Rule: %r, f = %s of the sampled nodes", self.given, self.f)
+        """Log the configuration."""
+        logger.info("\t├──> Rule: %r, f = %s of the sampled nodes", self.configured_rule, self.f)
         super().summary()
 
     def start(
@@ -172,22 +172,22 @@ class RobustStrategy(FedAvg):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFunction | None = None,
     ) -> Result:
-        """Run Flower's loop over rounds; with a folder, go on from the last one that is saved."""
+        """Run Flower's loop over rounds; with a folder, continue after the last saved one."""
         with nullcontext() if self.record is None else self.record.open():
-            arrays = self._resumed(initial_arrays)
+            arrays = self._resume(initial_arrays)
 
             def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord | None:
-                if evaluate_fn is None or (self._before and not number):
+                if evaluate_fn is None or (self._rounds_before and not number):
                     return None
-                metrics = evaluate_fn(number + self._before, arrays)
+                metrics = evaluate_fn(number + self._rounds_before, arrays)
                 if self.record is not None and number:
-                    self.record.evaluated(metrics)
+                    self.record.add_evaluation(metrics)
                 return metrics
 
             result = super().start(
-                Replies(grid),
+                ReplyGrid(grid),
                 arrays,
-                max(0, num_rounds - self._before),
+                max(0, num_rounds - self._rounds_before),
                 timeout,
                 train_config,
                 evaluate_config,
@@ -198,33 +198,31 @@ class RobustStrategy(FedAvg):
                 result.evaluate_metrics_clientapp,
                 result.evaluate_metrics_serverapp,
             ):
-                shifted = {number + self._before: found for number, found in metrics.items()}
+                shifted = {number + self._rounds_before: value for number, value in metrics.items()}
                 metrics.clear()
                 metrics.update(shifted)
-            if not result.arrays:  # the model was kept in every round
+            if not result.arrays:  # the model was unchanged in every round
                 result.arrays = arrays
         for sentence in self.trust.sentences():
             logger.info("node %s", sentence)
         return result
 
-    def _resumed(self, arrays: ArrayRecord) -> ArrayRecord:
-        """The model to begin with: that of the last checkpoint, if there is one."""
+    def _resume(self, arrays: ArrayRecord) -> ArrayRecord:
+        """The first model: that of the last checkpoint, if there is one."""
         state = None if self.record is None else self.record.resume()
         if state is None:
             return arrays
-        ours = {key: (a.dtype, tuple(a.shape)) for key, a in model_of(arrays).items()}
-        theirs = {key: (a.dtype, tuple(a.shape)) for key, a in state["model"].items()}
-        if ours != theirs:
+        if layout(model_of(arrays)) != layout(state["model"]):
             raise ByzantiumError(
                 "the checkpoint is of a model with other arrays; give the federation another name"
             )
-        self._before, self._rule_state = state["round"], state["rule"]
-        self.kept_in_a_row = state["kept"]
+        self._rounds_before, self._rule_state = state["round"], state["rule"]
+        self.unchanged_in_a_row = state["kept"]
         self.step.load_state_dict(state["step"])
         self.trust = Trust.of(state["trust"])
         if self.rule is not None:
             self.rule.load_state_dict(self._rule_state)
-        logger.info("going on after round %d", self._before)
+        logger.info("going on after round %d", self._rounds_before)
         return record_of(state["model"])
 
     # -- training ----------------------------------------------------------------------------------
@@ -232,23 +230,23 @@ class RobustStrategy(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Draw the nodes that train in a round, and remember what is sent to them."""
+        """Sample the nodes that train in a round, and store the model that they get."""
         if self.fraction_train == 0.0:
             return []
-        server_round += self._before
+        server_round += self._rounds_before
         if self.record is not None:
             self.record.flush()
         self._model = model_of(arrays)
-        nodes, connected = self._sampled(grid, self.fraction_train, self.min_train_nodes)
-        f = bad_among(self.f, len(nodes))
+        nodes, connected = self._sample(grid, self.fraction_train, self.min_train_nodes)
+        f = byzantine_count(self.f, len(nodes))
         self.rule = self._rule_for(len(nodes), f)
         announce(self.rule, len(nodes), f)
         if isinstance(self.f, float):
             logger.info(
                 "configure_train: f = %d is %g of the %d sampled nodes; if %g of the %d connected "
-                "ones are bad, a sample holds more than f bad ones with probability %.3g",
+                "ones are Byzantine, more than f of a sample are with probability %.3g",
                 *(f, self.f, len(nodes), self.f, connected),
-                chance_of_more(self.f, len(nodes), connected),
+                probability_of_more(self.f, len(nodes), connected),
             )
         self.rounds.append(Round(server_round, tuple(nodes), connected, f))
         return self._messages(server_round, arrays, config, nodes, MessageType.TRAIN)
@@ -256,20 +254,20 @@ class RobustStrategy(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate what the nodes changed; None instead of a model leaves it unchanged."""
-        server_round += self._before
+        """Aggregate the changes of the nodes; None instead of a model leaves it unchanged."""
+        server_round += self._rounds_before
         if not self.rounds or self.rounds[-1].number != server_round:
             return None, None
         at = self.rounds[-1]
         contents = {node: reply.content for node, reply in at.sort(replies).items()}
         rows = self._rows(at, contents)
-        report = self._explained(at, rows)
+        report = self._explain(at, rows)
         metrics, arrays = MetricRecord(), None
         if report is not None:
             used = [contents[node] for node in at.used]
             metrics = self.train_metrics_aggr_fn(used, self.weighted_by_key)
             arrays = record_of(self.step(self._model, report.aggregate))
-        at.tell("aggregate_train")
+        at.log("aggregate_train")
         metrics.update(at.metrics())
         self.trust.update(at.weights, at.rejected, at.absent)
         if self.record is not None:
@@ -278,18 +276,18 @@ class RobustStrategy(FedAvg):
         return arrays, metrics
 
     def _rows(self, at: Round, contents: dict[int, RecordDict]) -> dict[int, Arrays]:
-        """The arrays of each reply that can be read; who sent another one is rejected."""
-        rows, said = {}, {}
+        """The arrays of each usable reply; the nodes of all others are rejected."""
+        rows, metrics = {}, {}
         for node, content in contents.items():
             try:
-                rows[node], said[node] = row_of(content, self._model), metrics_of(content)
-            except Unusable as error:
+                rows[node], metrics[node] = row_of(content, self._model), metrics_of(content)
+            except UnusableReply as error:
                 at.rejected[node] = str(error)
-        at.rejected |= odd_ones(said, self.weighted_by_key)
+        at.rejected |= metric_faults(metrics, self.weighted_by_key)
         return {node: row for node, row in rows.items() if node not in at.rejected}
 
-    def _explained(self, at: Round, rows: dict[int, Arrays]) -> Report | None:
-        """What the rule makes of the rows; None if the model must be kept."""
+    def _explain(self, at: Round, rows: dict[int, Arrays]) -> Report | None:
+        """The report of the rule about the rows; None if the model must not change."""
         if not rows:
             at.check()
             return None
@@ -297,21 +295,21 @@ class RobustStrategy(FedAvg):
         if self.rehearsal is not None:
             self.rehearsal(self._model, rows, self.rule)
         before = self.rule.state_dict()
-        # A row that could not be read takes part as one that is rejected, so that the rule knows
-        # how many there were, and how many of its f are gone.
+        # The rule also gets the unreadable rows, as None, and rejects them: so it knows how many
+        # there were, and reduces its f.
         nodes = [node for node in at.sampled if node not in at.absent]
-        given = [rows.get(node) for node in nodes]
-        source = as_source(given, base=self._model, strict=False, names=nodes)
+        vectors = [rows.get(node) for node in nodes]
+        source = as_source(vectors, base=self._model, strict=False, names=nodes)
         try:
             report = self.rule.explain(source)
         except TooManyRejected as error:
             self._reject(at, nodes, error.reasons)
             at.check()
             if not at.kept:
-                at.keep("too-many-rejected", str(error))
+                at.leave_unchanged("too-many-rejected", str(error))
         except ByzantiumError as error:
-            self._reject(at, nodes, unusable(source))
-            at.keep("undefined", str(error))
+            self._reject(at, nodes, rejection_reasons(source))
+            at.leave_unchanged("undefined", str(error))
         else:
             self._reject(at, nodes, report.reasons)
             at.check()
@@ -335,12 +333,12 @@ class RobustStrategy(FedAvg):
         at.notes = report.notes
 
     def _count(self, at: Round) -> None:
-        """Rounds in a row in which the model was kept; too many end the run."""
-        self.kept_in_a_row = self.kept_in_a_row + 1 if at.kept else 0
-        if self.kept_in_a_row >= self.patience:
+        """Count rounds in a row that leave the model unchanged; too many end the run."""
+        self.unchanged_in_a_row = self.unchanged_in_a_row + 1 if at.kept else 0
+        if self.unchanged_in_a_row >= self.patience:
             raise Standstill(
-                f"the model was left unchanged in {self.kept_in_a_row} rounds in a row, the last "
-                f"time because {at.kept}"
+                f"the model was left unchanged in {self.unchanged_in_a_row} rounds in a row, the "
+                f"last time because {at.kept}"
             )
 
     # -- evaluation --------------------------------------------------------------------------------
@@ -348,59 +346,59 @@ class RobustStrategy(FedAvg):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Draw the nodes that evaluate the model."""
-        server_round += self._before
+        """Sample the nodes that evaluate the model."""
+        server_round += self._rounds_before
         if self.record is not None and self.rounds:
             self.record.save(server_round, model_of(arrays), self._state())
         if self.fraction_evaluate == 0.0:
             return []
-        nodes, connected = self._sampled(grid, self.fraction_evaluate, self.min_evaluate_nodes)
-        f = bad_among(self.f, len(nodes))
+        nodes, connected = self._sample(grid, self.fraction_evaluate, self.min_evaluate_nodes)
+        f = byzantine_count(self.f, len(nodes))
         self.evaluations.append(Round(server_round, tuple(nodes), connected, f))
         return self._messages(server_round, arrays, config, nodes, MessageType.EVALUATE)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """The median of each metric; without an honest majority, only how many took part."""
-        server_round += self._before
+        """The median of each metric; without an honest majority, only the numbers of nodes."""
+        server_round += self._rounds_before
         if not self.evaluations or self.evaluations[-1].number != server_round:
             return None
-        at, said = self.evaluations[-1], {}
+        at, reported = self.evaluations[-1], {}
         contents = {node: reply.content for node, reply in at.sort(replies).items()}
         for node, content in contents.items():
             try:
-                said[node] = metrics_of(content)
-            except Unusable as error:
+                reported[node] = metrics_of(content)
+            except UnusableReply as error:
                 at.rejected[node] = str(error)
-        at.rejected |= odd_ones(said, self.weighted_by_key)
-        at.used = tuple(node for node in said if node not in at.rejected)
+        at.rejected |= metric_faults(reported, self.weighted_by_key)
+        at.used = tuple(node for node in reported if node not in at.rejected)
         at.check()
         metrics = MetricRecord()
         if not at.kept:
             used = [contents[node] for node in at.used]
             metrics = self.evaluate_metrics_aggr_fn(used, self.weighted_by_key)
-        at.tell("aggregate_evaluate")
+        at.log("aggregate_evaluate")
         if self.record is not None:
-            self.record.evaluated(metrics)
+            self.record.add_evaluation(metrics)
         metrics.update(at.metrics())
         return metrics
 
     def _state(self) -> dict[str, Any]:
-        """What is needed beside the model to go on."""
+        """The state that is needed in addition to the model to continue."""
         assert self.rule is not None
         return {
             "rule": self.rule.state_dict(),
             "step": self.step.state_dict(),
-            "kept": self.kept_in_a_row,
+            "kept": self.unchanged_in_a_row,
             "trust": self.trust.state(),
         }
 
     # -- parts -------------------------------------------------------------------------------------
 
     def _rule_for(self, n: int, f: int) -> Aggregator:
-        """The rule for n nodes sampled, of which f may be bad; state is carried over."""
-        rule = self.given
+        """The rule for n sampled nodes, of which f may be Byzantine; it continues the old state."""
+        rule = self.configured_rule
         if not isinstance(rule, Aggregator | str):
             rule = rule(n)
         rule = parse_rule(rule, f=f) if isinstance(rule, str) else rule
@@ -420,8 +418,8 @@ class RobustStrategy(FedAvg):
             rule.load_state_dict(state)
         return rule
 
-    def _sampled(self, grid: Grid, fraction: float, least: int) -> tuple[list[int], int]:
-        """The nodes of a round, and how many are connected; waits for them, but not for ever."""
+    def _sample(self, grid: Grid, fraction: float, least: int) -> tuple[list[int], int]:
+        """The nodes of a round, and how many are connected; waits up to `node_timeout` for them."""
         needed = max(self.min_available_nodes, least)
         deadline = time.monotonic() + self.node_timeout
         while len(nodes := list(grid.get_node_ids())) < needed:
@@ -432,8 +430,7 @@ class RobustStrategy(FedAvg):
                 )
             logger.info("%d nodes are connected; waiting until there are %d", len(nodes), needed)
             time.sleep(min(1.0, self.node_timeout))
-        wanted = max(int(len(nodes) * fraction), least)
-        return random.sample(nodes, wanted), len(nodes)
+        return random.sample(nodes, max(int(len(nodes) * fraction), least)), len(nodes)
 
     def _messages(
         self,
@@ -441,8 +438,8 @@ class RobustStrategy(FedAvg):
         arrays: ArrayRecord,
         config: ConfigRecord,
         nodes: list[int],
-        kind: str,
+        message_type: str,
     ) -> list[Message]:
         config["server-round"] = server_round
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
-        return [addressed(content, kind, node, server_round) for node in nodes]
+        return [message_to(content, message_type, node, server_round) for node in nodes]
