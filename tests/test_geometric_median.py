@@ -16,7 +16,7 @@ from byzantium._kernels import compiler as machine
 from byzantium._kernels.compiler import Processor
 from byzantium.rules.geometric_median import SumOfDistances
 from byzantium.vectors.geometry import Geometry
-from byzantium.vectors.points import GivenPoints
+from byzantium.vectors.points import SourcePoints
 from byzantium.vectors.source import Matrix
 
 Array = NDArray[np.float64]
@@ -48,7 +48,7 @@ ORDINARY: dict[str, Callable[[int], Tensor]] = {
 
 
 def sum_of_distances(X: Tensor, smoothing: float = 0.0) -> SumOfDistances:
-    return SumOfDistances(Geometry.of(GivenPoints(Matrix(X))), smoothing)
+    return SumOfDistances(Geometry.of(SourcePoints(Matrix(X))), smoothing)
 
 
 def gradient(X: Tensor, weights: Array, smoothing: float) -> Array:

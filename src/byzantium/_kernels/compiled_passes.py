@@ -1,4 +1,4 @@
-"""The passes over the vectors on the CPU, by compiled kernels; `plain` defines what they compute.
+"""The passes over vectors on the CPU, by compiled kernels; `torch_passes` defines their results.
 
 Kernels release the GIL and are shared by as many threads as torch uses, its own if possible.
 """
@@ -20,6 +20,7 @@ from byzantium._kernels import networks as network
 from byzantium._kernels import newton as newtons
 from byzantium._kernels import order_statistics as sorting
 from byzantium._kernels import sums as kernels
+from byzantium._kernels.backend import Minimum
 from byzantium._kernels.ir import DOUBLE, FLOAT
 from byzantium._kernels.threads import parallel_call
 from byzantium._kernels.torch_passes import Rows
@@ -67,7 +68,7 @@ def squared_norms(matrix: Tensor, rows: Rows) -> Array:
     pieces.call(kernel, spread_out, len(spread_out), sums)
     total: Array = sums.numbers.sum(axis=2).sum(axis=0).reshape(n, places).sum(axis=1)
     if width * places < d:
-        rest = _room(n, lanes)
+        rest = _scratch(n, lanes)
         kernel(addresses, n, width * places, d, rest)
         total += rest.sum(axis=1)
     return total
@@ -117,10 +118,10 @@ def combine(
     matrix: Tensor, rows: Rows, anchors: Sequence[Tensor | None], weights: Array, out: Tensor
 ) -> None:
     addresses, shares = _addresses(matrix, rows), weights[: len(rows)]
-    # The centre comes last among the anchors, and is one more row; the origin adds nothing.
-    centre = anchors[-1].contiguous() if anchors and anchors[-1] is not None else None
-    if centre is not None:
-        addresses, shares = np.append(addresses, centre.data_ptr()), np.append(shares, weights[-1])
+    # The center comes last among the anchors, and is one more row; the origin adds nothing.
+    center = anchors[-1].contiguous() if anchors and anchors[-1] is not None else None
+    if center is not None:
+        addresses, shares = np.append(addresses, center.data_ptr()), np.append(shares, weights[-1])
     counting = shares != 0
     addresses, shares = addresses[counting], shares[counting]
     kernel = kernels.weighted_sum(REAL[matrix.dtype])
@@ -132,27 +133,27 @@ def central_mean(
     matrix: Tensor,
     rows: Rows,
     mixing: Array | None,
-    kept: int,
+    count: int,
     nearest: bool,
     out: Tensor,
     shares: Array | None = None,
 ) -> float:
     n, d, real = len(rows) if mixing is None else len(mixing), matrix.shape[1], REAL[matrix.dtype]
-    everything = kept == n and mixing is None
+    everything = count == n and mixing is None
     if everything and shares is not None:
         shares += d / n
         shares = None
     explained, lanes = shares is not None, machine.HOST.lanes(real)
     straight = n <= MOST_STRAIGHT and n * d >= SMALL and d >= lanes
     if straight:
-        columns = sorting.straight(n, kept, nearest, real, explained)
+        columns = sorting.straight(n, count, nearest, real, explained)
         context = np.empty(0, dtype=np.int64)
     elif everything:
         columns, context = kernels.mean(real), np.array([n])
     else:
         most = MOST_PART if n * d >= SMALL else network.SINGLE
         columns = sorting.tabled(nearest, real, explained)
-        context = _context(machine.HOST, n, kept, nearest, real, most)
+        context = _context(machine.HOST, n, count, nearest, real, most)
     source = _Rows(matrix, rows) if mixing is None else _Mixed(matrix, rows, mixing)
     pieces, numbers = _Pieces(n, d), np.float32 if matrix.dtype == torch.float32 else np.float64
     peaks = pieces.own(lanes, kind=numbers)
@@ -161,11 +162,11 @@ def central_mean(
         return float(peaks.numbers.max())
 
     size = kernels.BLOCK // matrix.itemsize
-    room = pieces.own(n * size, kind=numbers), pieces.own(n), pieces.own(4 * size, kind=numbers)
-    given: tuple[Any, ...] = *source.arguments(pieces), columns, context, *room, peaks, out
+    scratch = pieces.own(n * size, kind=numbers), pieces.own(n), pieces.own(4 * size, kind=numbers)
+    given: tuple[Any, ...] = *source.arguments(pieces), columns, context, *scratch, peaks, out
     if explained:
         within, changes = pieces.each(n, lanes, kind=numbers), pieces.each(n, lanes)
-        given = *given, sorting.supplied(real), kept, within, changes
+        given = *given, sorting.supplied(real), count, within, changes
     blocks = (sorting.copied if mixing is None else sorting.mixed)(real, explained, not straight)
     if straight and mixing is None:  # as they come from the memory, but for the last ones
         whole = d - d % size
@@ -175,15 +176,15 @@ def central_mean(
         pieces.call(blocks, *given)
     if shares is not None:
         counts = within.numbers.sum(axis=(0, 2), dtype=np.float64)
-        shares += (counts + changes.numbers.sum(axis=(0, 2))) / kept
+        shares += (counts + changes.numbers.sum(axis=(0, 2))) / count
     return float(peaks.numbers.max())
 
 
-def newton(gram: Array, n: int, near: float) -> tuple[Array, list[float]]:
-    """What `newton.newton` finds: the weights of n rows; slope, determinant and corners there."""
-    size, room = newtons.size_of(n), _room(newtons.room_of(n))
-    newtons.newton()(np.ascontiguousarray(gram), len(gram), n, size, near, room)
-    return room[newtons.LANES :][:n], room[:3].tolist()
+def newton(gram: Array, n: int, near: float) -> Minimum:
+    """The point at which `newton.newton` ends."""
+    size, scratch = newtons.size_of(n), _scratch(newtons.scratch_size(n))
+    newtons.newton()(np.ascontiguousarray(gram), len(gram), n, size, near, scratch)
+    return Minimum(scratch[newtons.LANES :][:n], *scratch[:3].tolist())
 
 
 def moments(matrix: Tensor, rows: Rows, mean: Tensor, deviation: Tensor) -> None:
@@ -195,13 +196,13 @@ def moments(matrix: Tensor, rows: Rows, mean: Tensor, deviation: Tensor) -> None
 
 
 class _Each(NamedTuple):
-    """Room for what a kernel adds up: a row for each piece, so that sums are the same each time."""
+    """Memory for sums: a row for each piece, so that they are the same for all threads."""
 
     numbers: NDArray[Any]
 
 
 class _Own(NamedTuple):
-    """Room to work in: a row for each thread."""
+    """Scratch memory: a row for each thread."""
 
     numbers: NDArray[Any]
 
@@ -253,7 +254,7 @@ def _take_part(kernel: machine.Kernel, given: Integers, arguments: Sequence[Argu
 def _placed(
     kernel: machine.Kernel, first: int, last: int, arguments: Sequence[Argument]
 ) -> list[machine.Argument]:
-    """All arguments of a kernel; of rooms the first row."""
+    """All arguments of a kernel; of memory by piece or thread, the first row."""
     place = kernel.place
     given = [a.numbers[0] if isinstance(a, _Each | _Own) else a for a in arguments]
     return [*given[:place], first, last, *given[place:]]
@@ -316,16 +317,16 @@ def _addresses(matrix: Tensor, rows: Rows) -> Integers:
     return rows * (matrix.stride(0) * matrix.itemsize) + matrix.data_ptr()
 
 
-def _room(*shape: int, kind: type = np.float64) -> NDArray[Any]:
-    """Zeros for a kernel to work with, from where a line of the cache begins."""
+def _scratch(*shape: int, kind: type = np.float64) -> NDArray[Any]:
+    """Zeros for a kernel to work with, aligned to a line of the cache."""
     size = math.prod(shape) * np.dtype(kind).itemsize
-    room = np.zeros(size + kernels.LINE, dtype=np.uint8)
-    start = -room.__array_interface__["data"][0] % kernels.LINE
-    return room[start : start + size].view(kind).reshape(shape)
+    memory = np.zeros(size + kernels.LINE, dtype=np.uint8)
+    start = -memory.__array_interface__["data"][0] % kernels.LINE
+    return memory[start : start + size].view(kind).reshape(shape)
 
 
 def _apart(count: int, *shape: int, kind: type) -> NDArray[Any]:
-    """So many rooms, far from each other."""
+    """So many arrays of zeros, far from each other."""
     size = math.prod(shape) * np.dtype(kind).itemsize
-    rooms = _room(count, APART + -(-size // kernels.LINE) * kernels.LINE, kind=np.uint8)
-    return rooms[:, :size].view(kind).reshape(count, *shape)
+    memory = _scratch(count, APART + -(-size // kernels.LINE) * kernels.LINE, kind=np.uint8)
+    return memory[:, :size].view(kind).reshape(count, *shape)

@@ -41,7 +41,7 @@ def size_of(n: int) -> int:
     return -(-n // LANES) * LANES
 
 
-def room_of(n: int) -> int:
+def scratch_size(n: int) -> int:
     """How many numbers it works with; the first ones are what it finds."""
     size = size_of(n)
     return size * (2 * size + LANES + PARTS) + LANES
@@ -49,12 +49,12 @@ def room_of(n: int) -> int:
 
 @kernel
 def newton() -> list[Function]:
-    """room[8 + i]: the weights of the minimiser of a sum of distances, or Huber's with near > 0.
+    """scratch[8 + i]: the weights of the minimiser of a sum of distances, or Huber's with near > 0.
 
     gram: inner products about any reference, of which the first n of a row count. size: see
-    `size_of`. room: zeros. room[0]: the square of the gradient that is left; room[1]: the
+    `size_of`. scratch: zeros. scratch[0]: the square of the gradient that is left; scratch[1]: the
     determinant of the Hessian, in units in which it would be the identity if Weiszfeld's step was
-    Newton's; room[2]: how many rows are at a corner.
+    Newton's; scratch[2]: how many rows are at a corner.
     """
     function = Function("newton")
     way = _Way(function)
@@ -89,11 +89,11 @@ class _Way:
         self.n = function.number("n")
         self.size = size = function.number("size")
         self.near = function.number("near", DOUBLE)
-        self.found = room = function.array("room", DOUBLE)
-        parts = [room.at(size * k + LANES) for k in range(PARTS)]
+        self.found = scratch = function.array("scratch", DOUBLE)
+        parts = [scratch.at(size * k + LANES) for k in range(PARTS)]
         self.weights, self.w, self.rows, self.sizes, self.products = parts[:5]
         self.pulls, self.pulled, self.inverses, self.far, self.solution = parts[5:]
-        self.based = room.at(size * PARTS + LANES)  # (size, size)
+        self.based = scratch.at(size * PARTS + LANES)  # (size, size)
         self.system, self.wide = self.based.at(size * size), size + LANES  # (size, wide)
         self.none = function.constant(0, INTEGER)
         self.zeros, self.ones = (function.constant(x, DOUBLE, LANES) for x in (0.0, 1.0))

@@ -12,7 +12,7 @@ from byzantium.core import ByzantiumError, validated
 from byzantium.guarantees.bounds import Bound, bound, drawn, mixed
 from byzantium.guarantees.measure import c_of, lower_bound
 from byzantium.rules import Aggregator, Bucketing, GeometricMedian, Krum, Median, Mixing, Stage
-from byzantium.rules.pipeline import check_sizes
+from byzantium.rules.admission import check_sizes
 
 logger = logging.getLogger("byzantium")
 
@@ -162,7 +162,7 @@ def guarantee(rule: Aggregator, n: int, f: int) -> Guarantee:
     reaching, bad = n, f
     for stage in stages[:-1]:
         assert isinstance(stage, Mixing)
-        reaching, bad = stage.rows(reaching), stage.spoiled(bad)
+        reaching, bad = stage.rows(reaching), stage.bad_outputs(bad)
     try:
         found, gap = _followed(stages, n, f), ""
     except _Gap as error:
@@ -194,7 +194,7 @@ def _followed(stages: Sequence[Stage], n: int, f: int) -> Bound:
         built = _followed(stages, n, stage.bad)
         return _joined(drawn(n - f, [1] * (n - stage.bad), built.kappa), built, stage)
     if isinstance(stage, Mixing):
-        rest = _followed(behind, stage.rows(n), stage.spoiled(f))
+        rest = _followed(behind, stage.rows(n), stage.bad_outputs(f))
         return _joined(mixed(stage, n, f, rest.kappa), rest, stage)
     assert isinstance(stage, Aggregator)
     if f and f >= stage.delta_max * n:

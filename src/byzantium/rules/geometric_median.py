@@ -13,8 +13,9 @@ import math
 
 import numpy as np
 
+from byzantium._kernels.backend import cpu_backend
 from byzantium.vectors.geometry import FAR, Geometry
-from byzantium.vectors.points import Array, fastest, medians, squared_distances
+from byzantium.vectors.points import Array, medians, squared_distances
 
 # Newton's method takes about ten steps; this bound is never reached, but limits the work for sure.
 MOST_STEPS = 200
@@ -72,15 +73,16 @@ class SumOfDistances:
         The sum is convex: where its gradient vanishes and it is curved in all directions, there is
         the minimiser, and no other.
         """
-        found, (slope, determinant, corners) = fastest().newton(
-            self.geometry.gram, self.n, self.smoothing
-        )
-        if not (slope < FLAT**2 and determinant > CURVED and corners == 0):
+        minimum = cpu_backend().newton(self.geometry.gram, self.n, self.smoothing)
+        if minimum is None:
             return None
-        if not np.isfinite(found).all():  # a step went so far that no row pulls any more
+        flat, curved = minimum.slope < FLAT**2, minimum.determinant > CURVED
+        if not (flat and curved and minimum.corners == 0):
+            return None
+        if not np.isfinite(minimum.weights).all():  # a step so long that no row pulls any more
             return None
         weights = np.zeros(self.geometry.points)
-        weights[: self.n] = found
+        weights[: self.n] = minimum.weights
         return weights
 
     def _searched(self) -> Array:

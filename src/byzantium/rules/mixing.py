@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from byzantium.core import Bounds, ByzantiumError, Count, Positive
-from byzantium.rules.pipeline import Mixing, withstand
+from byzantium.rules.pipeline import Mixing, tolerates
 from byzantium.rules.stage import Stage
 from byzantium.vectors.geometry import Geometry
 from byzantium.vectors.points import EQUAL, Array
@@ -105,22 +105,20 @@ class Bucketing(Mixing):
         if self.s == "auto" and self.f is None:
             raise ByzantiumError(f"{self!r} needs f, the number of vectors that may be bad")
 
-    def settled(self, n: int, behind: Sequence[Stage]) -> Stage:
+    def resolved(self, n: int, following: Sequence[Stage]) -> Stage:
         if self.s != "auto":
             return self
-        if not behind or isinstance(behind[-1], Mixing):
+        if not following or isinstance(following[-1], Mixing):
             raise ByzantiumError(f"{self!r} chooses s for the rule that follows, but none does")
         # The larger s, the fewer groups; if a rule cannot do with these, it cannot with fewer.
-        s = bisect(range(1, n + 1), False, key=lambda s: not self._withstood(-(-n // s), behind))
+        f = self.f or 0
+        s = bisect(range(1, n + 1), False, key=lambda s: not tolerates(following, -(-n // s), f))
         if not s:
-            rule = " >> ".join(map(repr, behind))
+            rule = " >> ".join(map(repr, following))
             raise ByzantiumError(
                 f"{self!r} finds no s with which {rule} tolerates f = {self.f} bad vectors of {n}"
             )
         return replace(self, s=s, balanced=True)
-
-    def _withstood(self, groups: int, behind: Sequence[Stage]) -> bool:
-        return withstand(behind, groups, self.f or 0)
 
     @property
     def size(self) -> int:
@@ -129,7 +127,7 @@ class Bucketing(Mixing):
             raise ByzantiumError(f"{self!r} has no s until a pipeline with a rule is called")
         return self.s
 
-    def least(self) -> tuple[int, str]:
+    def min_vectors(self) -> tuple[int, str]:
         return self.size, "s"
 
     def rows(self, n: int) -> int:
@@ -170,10 +168,10 @@ class Resampling(Mixing):
 
     s: Positive
 
-    def least(self) -> tuple[int, str]:
+    def min_vectors(self) -> tuple[int, str]:
         return self.s, "s"
 
-    def spoiled(self, f: int) -> int:
+    def bad_outputs(self, f: int) -> int:
         return self.s * f
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:

@@ -62,6 +62,6 @@ def rejections(reasons: Mapping[int, str], source: Source, most: int = 10) -> st
     for reason in dict.fromkeys(reasons.values()):
         workers = sorted(worker for worker, other in reasons.items() if other == reason)
         more = f" and {len(workers) - most} more" if len(workers) > most else ""
-        listed = ", ".join(map(source.called, workers[:most])) + more
+        listed = ", ".join(map(source.row_name, workers[:most])) + more
         sentences.append(f"worker{'s' * (len(workers) > 1)} {listed} ({reason})")
     return ", ".join(sentences)

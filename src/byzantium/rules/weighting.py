@@ -13,6 +13,7 @@ from torch import Tensor
 from byzantium.core import Bounds, ByzantiumError, Count, Measure, Positive
 from byzantium.rules.geometric_median import SumOfDistances
 from byzantium.rules.kinds import Weighting, central_mean
+from byzantium.rules.pipeline import Attempt
 from byzantium.rules.subset import smallest_diameter
 from byzantium.vectors.geometry import Geometry
 from byzantium.vectors.points import EQUAL, Array
@@ -36,7 +37,7 @@ class Mean(Weighting):
     def weights(self, geometry: Geometry) -> Array:
         return geometry.uniform_over(np.arange(geometry.n))
 
-    def one_pass(self, source: Source, explain: bool) -> tuple[Tensor | None, Array | None, float]:
+    def try_before_admission(self, source: Source, explain: bool) -> Attempt:
         return central_mean(source, source.n, explain)
 
 
@@ -68,7 +69,7 @@ class Krum(Weighting):
     m: Positive = 1
     power: Annotated[float, Bounds(above=0, most=LARGEST_POWER)] = 2
 
-    def least(self) -> tuple[int, str]:
+    def min_vectors(self) -> tuple[int, str]:
         return 2 * self.f + 3, "2f + 3"
 
     def check(self, n: int) -> None:
@@ -163,7 +164,7 @@ class CenteredClipping(Weighting):
 
     def weights(self, geometry: Geometry) -> Array:
         n = geometry.n
-        weights = geometry.at(geometry.centre)
+        weights = geometry.at(geometry.center)
         for _ in range(self.steps):
             distances = geometry.distances_to(weights)
             move = np.zeros(geometry.points)
@@ -176,23 +177,23 @@ class CenteredClipping(Weighting):
 
     @property
     def needs_origin(self) -> bool:
-        return self.centre is None
+        return self.center is None
 
     @property
-    def centre(self) -> Tensor | None:
-        return self.__dict__.get("_centre")
+    def center(self) -> Tensor | None:
+        return self.__dict__.get("_center")
 
     def remember(self, aggregate: Tensor) -> None:
-        object.__setattr__(self, "_centre", aggregate.clone())
+        object.__setattr__(self, "_center", aggregate.clone())
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {} if self.centre is None else {"centre": self.centre.clone()}
+        return {} if self.center is None else {"center": self.center.clone()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        if unknown := sorted(set(state) - {"centre"}):
-            raise ByzantiumError(f"{self!r} has only the state 'centre', got {', '.join(unknown)}")
-        centre = state.get("centre")
-        object.__setattr__(self, "_centre", None if centre is None else centre.detach().clone())
+        if unknown := sorted(set(state) - {"center", "centre"}):
+            raise ByzantiumError(f"{self!r} has only the state 'center', got {', '.join(unknown)}")
+        center = state.get("center", state.get("centre"))  # its name up to 0.2
+        object.__setattr__(self, "_center", None if center is None else center.detach().clone())
 
 
 @dataclass(frozen=True, repr=False)
@@ -239,8 +240,8 @@ class AgnosticClipping(Weighting):
         radius = self.b * (n - f) / (2 * math.sqrt(f * (n - 2 * f))) * math.sqrt(spreads[middle])
         return SumOfDistances(geometry, radius).minimise()
 
-    def one_pass(self, source: Source, explain: bool) -> tuple[Tensor | None, Array | None, float]:
-        return (None, None, math.inf) if self.f else central_mean(source, source.n, explain)
+    def try_before_admission(self, source: Source, explain: bool) -> Attempt:
+        return Attempt() if self.f else central_mean(source, source.n, explain)
 
 
 @dataclass(frozen=True, repr=False)

@@ -15,6 +15,7 @@ mixed rows are computed and become the points: they are measured and combined by
 from __future__ import annotations
 
 import logging
+import warnings
 from typing import Self
 
 import numpy as np
@@ -63,8 +64,8 @@ class Geometry:
     are lengths as they are.
 
     >>> from byzantium.vectors import Matrix
-    >>> from byzantium.vectors.points import GivenPoints
-    >>> geometry = Geometry.of(GivenPoints(Matrix(torch.tensor([[0.0, 0.0], [3.0, 4.0]]))))
+    >>> from byzantium.vectors.points import SourcePoints
+    >>> geometry = Geometry.of(SourcePoints(Matrix(torch.tensor([[0.0, 0.0], [3.0, 4.0]]))))
     >>> geometry.n, geometry.squared_distances.tolist()
     (2, [[0.0, 25.0], [25.0, 0.0]])
     >>> geometry.distances_to(geometry.uniform_over(np.arange(2)))
@@ -116,11 +117,16 @@ class Geometry:
         return self._index("origin", "for a step that uses it, needs_origin must be True")
 
     @property
-    def centre(self) -> int:
-        """The index of the centre that a rule holds; of the origin while it holds none."""
-        if "centre" not in self.basis.anchors:
+    def center(self) -> int:
+        """The index of the center that a rule holds; of the origin while it holds none."""
+        if "center" not in self.basis.anchors:
             return self.origin
-        return self._index("centre", "a rule that uses a centre must hold one")
+        return self._index("center", "a rule that uses a center must hold one")
+
+    @property
+    def centre(self) -> int:  # its name up to 0.2, which rules of users may use
+        warnings.warn("Geometry.centre is now Geometry.center", DeprecationWarning, stacklevel=2)
+        return self.center
 
     def _index(self, anchor: str, remedy: str) -> int:
         names = list(self.basis.anchors)
@@ -158,7 +164,7 @@ class Geometry:
         # the bit, so that equal distances are equal.
         factor, which = distinct(self.factor)
         # Machines round a product of matrices differently, and what follows depends on it.
-        gram = self.basis.source.agreed(factor @ self.basis.gram @ factor.T)
+        gram = self.basis.source.team.broadcast(factor @ self.basis.gram @ factor.T)
         gram = (gram + gram.T) / 2
         sizes = abs(factor) @ np.sqrt(self.basis.gram.diagonal())
         if len(factor) < len(which):

@@ -1,7 +1,7 @@
 """Vectors that are read in blocks of columns, and the passes over them.
 
 Inner products are taken about a *reference*, one of the rows, so that a large common part costs no
-digits. Beside the n rows may stand *anchors*: the origin, and the centre of centred clipping. Rows
+digits. Beside the n rows may stand *anchors*: the origin, and the center of centered clipping. Rows
 so small that squares would underflow are read in another unit; see `scale`.
 """
 
@@ -10,17 +10,15 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byzantium._kernels import torch_passes as plain
+from byzantium._kernels.backend import backend
 from byzantium._kernels.torch_passes import column_blocks, mixed_blocks
-from byzantium.core import fork_safe
 from byzantium.vectors.scale import SMALL_SQUARE, Scale
 from byzantium.vectors.source import Matrix, Rows, Source
 
@@ -82,7 +80,7 @@ def medians(distances: Array) -> Array:
 class Points(ABC):
     """n vectors of dimension d and the anchors beside them, read in blocks of columns.
 
-    - `anchors`: vectors (d,) by name, "origin" before "centre"; that of the origin is None.
+    - `anchors`: vectors (d,) by name, "origin" before "center"; that of the origin is None.
     - `norms`: the norms of the rows, where they are known.
     - `unit`: a power of two, the length that counts as 1 in `pieces` and `gram`. It is known once
       inner products are measured, and 1 until then; see `scale`.
@@ -94,7 +92,7 @@ class Points(ABC):
     dtype: torch.dtype  # what the passes compute in and combine to
     anchors: Mapping[str, Tensor | None]
     norms: Array | None
-    _hasty: Array | None = None
+    _speculative: Array | None = None
     _gram: Array | None = None
 
     @property
@@ -127,7 +125,7 @@ class Points(ABC):
 
     def combine(self, weights: Array) -> Tensor:
         """The weighted sum of rows and anchors, (d,)."""
-        total = self.source.room(self.dtype)
+        total = self.source.empty_aggregate(self.dtype)
         for columns, matrix, rows in self.pieces():
             anchors = self._beside(self.anchors, matrix, columns)
             backend(matrix).combine(matrix, rows, anchors, weights, total[columns])
@@ -149,11 +147,11 @@ class Points(ABC):
 
     def _measured(self) -> Array:
         gram, clear = self._referenced()
-        if not clear and self._settled(gram):
+        if not clear and self._rescaled(gram):
             gram, _ = self._referenced()
         return gram
 
-    def _settled(self, gram: Array) -> bool:
+    def _rescaled(self, gram: Array) -> bool:
         """Choose unit and reference anew, if these inner products call for it; whether they did."""
         return False
 
@@ -163,26 +161,27 @@ class Points(ABC):
         They may differ by so little that the squares underflow, or that it is lost in the distance
         of a reference that is far from all of them.
         """
-        if self._hasty is not None:
-            gram = self.source.agreed(self._hasty)
-            better, clear = self._better_reference(gram, hasty=True)
+        if self._speculative is not None:
+            gram = self.source.team.broadcast(self._speculative)
+            better, clear = self._better_reference(gram, speculative=True)
             if better is None:
                 return gram, clear
         reference: int | None = self.first_reference
         for _ in range(MOST_REFERENCES):
             assert reference is not None
-            gram = self.source.total(self.gram_about(reference, self.anchors))
+            gram = self.source.team.sum_to_all(self.gram_about(reference, self.anchors))
             reference, clear = self._better_reference(gram)
             if reference is None:
                 break
         return gram, clear
 
-    def _better_reference(self, gram: Array, hasty: bool = False) -> tuple[int | None, bool]:
-        """A reference that would save digits; None where the one at hand is good enough.
+    def _better_reference(self, gram: Array, speculative: bool = False) -> tuple[int | None, bool]:
+        """A reference that would save digits; None where the present one is good enough.
 
         And whether it is clear that half of the rows differ.
 
-        hasty: the one at hand may be anywhere; seen from far enough, all other rows are equal.
+        - `speculative`: whether the present one may be anywhere; seen from far enough, all other
+          rows are equal.
         """
         n, distances, sizes = self.n, squared_distances(gram), np.sqrt(gram.diagonal())
         reach = medians(distances[:n, :n])
@@ -193,7 +192,7 @@ class Points(ABC):
         errors = rounding(sizes)
         gains = 16 * rounding(np.sqrt(distances[best])) < errors
         lost = gains & (errors > REFERENCE_TRUSTED * np.maximum(distances, smallest))
-        if lost.any() and not hasty:
+        if lost.any() and not speculative:
             # Rows that are equal to the bit have equal products, and no digits to lose.
             which = distinct(gram)[1]
             lost &= which[:, None] != which
@@ -224,18 +223,18 @@ class Points(ABC):
         return found
 
 
-class GivenPoints(Points):
+class SourcePoints(Points):
     """Rows of a source as points.
 
     - `source`: the vectors.
     - `rows`: the indices of those that take part, in order; by default all.
     - `norms`: their norms, if they are known.
-    - `anchors`: points beside the rows, by name: "origin" (None) and "centre" (a vector).
+    - `anchors`: points beside the rows, by name: "origin" (None) and "center" (a vector).
     - `honest`: returns how many of the rows are honest at least; by default, the smallest majority.
       It is called only where rows cannot be told apart otherwise.
 
     >>> from byzantium.vectors import Matrix
-    >>> points = GivenPoints(Matrix(torch.tensor([[1.0, 0.0], [0.0, 2.0]])))
+    >>> points = SourcePoints(Matrix(torch.tensor([[1.0, 0.0], [0.0, 2.0]])))
     >>> points.combine(np.array([0.5, 0.5]))
     tensor([0.5000, 1.0000])
     """
@@ -252,7 +251,7 @@ class GivenPoints(Points):
         self.rows = np.arange(source.n) if rows is None else rows
         self.norms = norms
         self.anchors = anchors
-        self.n, self.dtype = len(self.rows), source.working
+        self.n, self.dtype = len(self.rows), source.compute_dtype
         self._honest = honest
         self._central: int | None = None
         self._scale: Scale | None = None
@@ -270,16 +269,16 @@ class GivenPoints(Points):
         norms = row_norms(self.source, self.rows) if self.norms is None else self.norms
         return int(norms.argsort(kind="stable")[(self.n - 1) // 2])
 
-    def longest(self) -> float:
+    def norm_bound(self) -> float:
         """A number that no norm exceeds, from inner products that are needed anyway.
 
         They are taken about the first row, whatever it is. If that turns out to be a bad reference,
         they are taken again; mostly it is not, and one reading is saved.
         """
         anchors = {**self.anchors, "origin": None}  # last, if it is no anchor anyway
-        gram = self.source.collected(self.gram_about(0, anchors))
+        gram = self.source.team.sum_to_leader(self.gram_about(0, anchors))
         n, points = self.n, self.n + len(self.anchors)
-        self._hasty = gram[:points, :points]
+        self._speculative = gram[:points, :points]
         sizes: Array = np.sqrt(gram.diagonal())
         return float(sizes[:n].max() + sizes[n + list(anchors).index("origin")])
 
@@ -310,7 +309,7 @@ class GivenPoints(Points):
             for columns, block in mixed_blocks(matrix, rows, None):
                 yield slice(outer.start + columns.start, outer.start + columns.stop), block
 
-    def _settled(self, gram: Array) -> bool:
+    def _rescaled(self, gram: Array) -> bool:
         """By the coordinate-wise median: a row near it, and a radius around it; see `scale`."""
         n = self.n
         reach = medians(squared_distances(gram)[:n, :n])
@@ -318,12 +317,12 @@ class GivenPoints(Points):
         lost = blurred(math.sqrt(gram[best, best]), reach[best])
         if not lost and self.dtype != torch.float64:
             return False  # the squares of all other dtypes are far from underflow
-        sizes = self.source.total(self._sizes())
+        sizes = self.source.team.sum_to_all(self._sizes())
         self._scale = Scale.of(sizes, n, self.honest)
         if self._scale is None and not lost:
             return False
         self.unit = 1.0 if self._scale is None else self._scale.unit
-        self._central, self._hasty = int(sizes[:n].argmin()), None
+        self._central, self._speculative = int(sizes[:n].argmin()), None
         return True
 
     def _sizes(self) -> Array:
@@ -342,9 +341,9 @@ class GivenPoints(Points):
             total += torch.cat(sums).cpu().numpy()
         return total
 
-    def given(self, weights: Array) -> Array:
-        """The weights (..., points) of the rows as they were given, from those of the points."""
-        return weights if self._scale is None else self._scale.given(weights)
+    def source_weights(self, weights: Array) -> Array:
+        """The weights (..., points) of the rows of the source, from those of the points."""
+        return weights if self._scale is None else self._scale.source_weights(weights)
 
 
 class MixedPoints(Points):
@@ -378,20 +377,6 @@ class MixedPoints(Points):
                 yield whole, block, rows, None if common is None else common[columns]
 
 
-def backend(matrix: Tensor) -> ModuleType:
-    """The module with the passes over a matrix: the fastest one on the CPU, else `plain`."""
-    return fastest() if matrix.device.type == "cpu" else plain
-
-
-@cache  # while the interpreter exits, nothing can be imported any more
-@fork_safe
-def fastest() -> ModuleType:
-    """Where the passes for the CPU are to be found."""
-    from byzantium._kernels.backend import passes  # imports llvmlite: only when it is needed
-
-    return passes
-
-
 def row_norms(source: Source, rows: Rows | None = None) -> Array:
     """The norms of some rows of a source, by default of all; not finite where a row is not.
 
@@ -405,7 +390,7 @@ def row_norms(source: Source, rows: Rows | None = None) -> Array:
     total = np.zeros(len(rows))
     for _, matrix, which in source.pieces(rows):
         total += backend(matrix).squared_norms(matrix, which)
-    norms: Array = np.sqrt(source.total(total))
+    norms: Array = np.sqrt(source.team.sum_to_all(total))
     return norms
 
 
@@ -417,8 +402,8 @@ def moments(updates: Tensor) -> tuple[Tensor, Tensor]:
     """
     source = Matrix(updates)
     mean, deviation = (
-        torch.empty(source.d, dtype=source.working, device=source.device) for _ in range(2)
+        torch.empty(source.d, dtype=source.compute_dtype, device=source.device) for _ in range(2)
     )
-    for columns, matrix, rows in GivenPoints(source).pieces():
+    for columns, matrix, rows in SourcePoints(source).pieces():
         backend(matrix).moments(matrix, rows, mean[columns], deviation[columns])
     return mean, deviation

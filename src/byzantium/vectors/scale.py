@@ -83,10 +83,10 @@ class Scale:
         """The length that counts as 1."""
         return 2.0**-self.exponent
 
-    def given(self, weights: Array) -> Array:
-        """The weights of the rows as they were given, from those of the rows as they are measured.
+    def source_weights(self, weights: Array) -> Array:
+        """The weights of the rows of the source, from those of the rows as they are measured.
 
-        weights: (..., points), the rows before the anchors.
+        - `weights`: (..., points), the rows before the anchors.
         """
         n, weights = len(self.factors), weights.copy()
         moved = (weights[..., :n] * (1 - self.factors)).sum(axis=-1)

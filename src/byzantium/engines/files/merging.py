@@ -84,10 +84,10 @@ def merge(
     found = digests(readable if source.base is None else {-1: source.base, **readable})
     contributors = [
         {
-            "name": source.called(i),
+            "name": source.row_name(i),
             "weight": weight if math.isfinite(weight) else None,
             "rejected": report.reasons.get(i),
-            "equal_to": [source.called(k) for k in alike.get(i, ()) if k != i],
+            "equal_to": [source.row_name(k) for k in alike.get(i, ()) if k != i],
             "sha256": found.get(i, {}),
         }
         for i, weight in enumerate(report.weights.tolist())

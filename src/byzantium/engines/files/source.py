@@ -151,7 +151,7 @@ class Files(Source):
                 checkpoint = self._tried(row, self._read)
                 if checkpoint and checkpoint.signature == signature:  # not changed meanwhile
                     return row, checkpoint
-        told = ", ".join(f"{self.called(i)} {why}" for i, why in self.unreadable.items())
+        told = ", ".join(f"{self.row_name(i)} {why}" for i, why in self.unreadable.items())
         raise ByzantiumError(f"no checkpoint can be read: {told}")
 
     def _fitting(self, row: int) -> Checkpoint | None:
@@ -227,14 +227,14 @@ class Files(Source):
         """Some columns of the base."""
         if self.base is None:
             return None
-        values = torch.empty(columns.stop - columns.start, dtype=self.working).numpy()
+        values = torch.empty(columns.stop - columns.start, dtype=self.compute_dtype).numpy()
         self._copy(-1, columns, values)
         if not np.isfinite(values).all():
             raise ByzantiumError("the base holds numbers that are not finite")
         return values
 
     def block(self, columns: slice, rows: Rows) -> Tensor:
-        block = torch.empty(len(rows), columns.stop - columns.start, dtype=self.working)
+        block = torch.empty(len(rows), columns.stop - columns.start, dtype=self.compute_dtype)
         values, based = block.numpy(), self.based(columns)
 
         def fill(k: int, _: int) -> None:
