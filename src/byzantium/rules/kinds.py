@@ -1,4 +1,4 @@
-"""The kinds of rule: by weights, by coordinate, or any function of the matrix."""
+"""The three types of rule: by weights, by coordinate, or any function of the matrix."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from byzantium.vectors.source import Source
 class Weighting(BaseRule):
     r"""A rule whose result is a weighted sum of the vectors, :math:`\sum_i w_i x_i`.
 
-    The weights follow from distances and inner products alone, so that n x n numbers are enough to
-    find them. To write one, derive from this class and define `weights`.
+    The weights follow from n x n numbers alone: distances and inner products. To write one, derive
+    from this class and define `weights`.
 
     >>> class Nearest(Weighting):
     ...     "The vector nearest to the mean."
@@ -63,10 +63,10 @@ class Weighting(BaseRule):
 
 
 class MatrixRule(BaseRule):
-    """A rule that is any function of the matrix of vectors; how much each worker counts is unknown.
+    """A rule that is any function of the matrix of vectors; the weights of workers are unknown.
 
-    To write one, derive from this class and define `aggregate`. It works after mixings, too: then
-    the mixed vectors are built for it, which other pipelines avoid.
+    To write one, derive from this class and define `aggregate`. After mixings, the mixed vectors
+    are computed for it, which other pipelines avoid.
 
     >>> class Largest(MatrixRule):
     ...     def aggregate(self, updates: Tensor) -> Tensor:
@@ -111,15 +111,15 @@ def central_mean(source: Source, count: int, explain: bool, nearest: bool = Fals
         )
         # No number of the block is larger than its peak, so no row of it is longer than this.
         square += peak * peak * matrix.shape[1]
-    weights = None if share is None else _of_all(share, source)
+    weights = None if share is None else _total_share(share, source)
     if source.norms is not None:
         return Attempt(out, weights, float(source.norms.max()))
     return Attempt(out, weights, math.sqrt(source.team.sum_to_all(np.array([square]))[0]))
 
 
-def _of_all(share: Array, source: Source) -> Array:
-    """The share of all averaged values that each row supplied, from the columns held here."""
-    if not source.dimension:  # there is no coordinate: all rows count the same
+def _total_share(share: Array, source: Source) -> Array:
+    """The share of all averaged values that each row supplied, from the columns that are here."""
+    if not source.dimension:  # without coordinates, all rows count the same
         return np.full(len(share), 1 / len(share))
     share = source.team.sum_to_all(share)
     return share / share.sum()
@@ -174,4 +174,4 @@ class CoordinateWise(BaseRule):
         if share is None:
             return aggregate, None
         anchors = np.zeros(geometry.points - geometry.n)  # they supply nothing
-        return aggregate, np.append(_of_all(share, points.source), anchors)
+        return aggregate, np.append(_total_share(share, points.source), anchors)
