@@ -149,7 +149,7 @@ SENTENCES = {
     "generator": "an int on rank 4",
     "out": "out unknown on ranks 0, 1, 2, 3 and (39,) of torch.float32 on rank 4",
     "mode": "replicated False on ranks 0, 1, 2, 3 and True on rank 4",
-    "state": "state none on ranks 0, 1, 2, 3 and centre (40,)",
+    "state": "state none on ranks 0, 1, 2, 3 and center (40,)",
     "all whole numbers": "one dense vector (d,) of floats, got (40,) of torch.int64",
     "no rule": "rule must be an Aggregator, got a builtin_function_or_method",
     "too few": "Krum(f=5) needs at least 2f + 3 = 13 vectors, got 5",

@@ -258,7 +258,7 @@ def test_only_stages_compose(mix: members.Mix) -> None:
 def test_a_centre_of_another_dimension_is_refused() -> None:
     rule = bz.CenteredClipping(radius=1.0)
     rule(torch.ones(3, 4))
-    with pytest.raises(ValueError, match=r"centre of dimension 4, got vectors of dimension 5"):
+    with pytest.raises(ValueError, match=r"center of dimension 4, got vectors of dimension 5"):
         rule(torch.ones(3, 5))
     rule.reset()
     rule(torch.ones(3, 5))

@@ -201,7 +201,7 @@ def test_a_rule_may_be_a_function_of_the_number_sampled_and_keeps_its_state() ->
         after, _ = one_round(strategy, nodes(n), model, number)
         assert after is not None
         assert strategy.rule is not None
-        centre = strategy.rule.state_dict()["centre"]
+        centre = strategy.rule.state_dict()["center"]
         assert centre.shape == (6,)
     assert seen == [5, 5, 7]
     assert strategy.rule == bz.CenteredClipping(radius=7.0)
@@ -272,9 +272,9 @@ def test_a_kept_model_leaves_the_state_of_the_rule_alone() -> None:
     strategy = RobustStrategy("CenteredClipping(radius=1)", f=1)
     assert kept(strategy, nodes(5)) == ""
     assert strategy.rule is not None
-    before = strategy.rule.state_dict()["centre"]
+    before = strategy.rule.state_dict()["center"]
     assert kept(strategy, nodes(4, bad("NaN"), bad("inf")), 2) == "too-many-rejected"
-    assert strategy.rule.state_dict()["centre"].equal(before)
+    assert strategy.rule.state_dict()["center"].equal(before)
 
 
 def test_too_few_nodes_end_in_an_error_and_not_in_an_endless_wait() -> None:

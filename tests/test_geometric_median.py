@@ -16,7 +16,7 @@ from byzantium._kernels import compiler as machine
 from byzantium._kernels.compiler import Processor
 from byzantium.rules.geometric_median import SumOfDistances
 from byzantium.vectors.geometry import Geometry
-from byzantium.vectors.points import GivenPoints
+from byzantium.vectors.points import SourcePoints
 from byzantium.vectors.source import Matrix
 
 Array = NDArray[np.float64]
@@ -48,7 +48,7 @@ ORDINARY: dict[str, Callable[[int], Tensor]] = {
 
 
 def sum_of_distances(X: Tensor, smoothing: float = 0.0) -> SumOfDistances:
-    return SumOfDistances(Geometry.of(GivenPoints(Matrix(X))), smoothing)
+    return SumOfDistances(Geometry.of(SourcePoints(Matrix(X))), smoothing)
 
 
 def gradient(X: Tensor, weights: Array, smoothing: float) -> Array:
@@ -63,7 +63,7 @@ def gradient(X: Tensor, weights: Array, smoothing: float) -> Array:
 def test_both_ways_lead_to_where_the_gradient_vanishes(kind: str, smoothing: float, n: int) -> None:
     X = ORDINARY[kind](n)
     objective = sum_of_distances(X, smoothing)
-    found, searched = objective._directly(), objective._searched()
+    found, searched = objective._newton(), objective._search()
     if found is not None:
         assert np.linalg.norm(gradient(X, found, smoothing)) < 1e-8
         assert found.min() >= 0
@@ -77,7 +77,7 @@ def test_both_ways_lead_to_where_the_gradient_vanishes(kind: str, smoothing: flo
 def test_ordinary_sums_need_no_search() -> None:
     for n in SIZES:
         for kind in ("many dimensions", "a common part", "far rows", "very far rows"):
-            assert sum_of_distances(ORDINARY[kind](n))._directly() is not None, (kind, n)
+            assert sum_of_distances(ORDINARY[kind](n))._newton() is not None, (kind, n)
 
 
 @pytest.mark.parametrize("d", [1, 2, 5])
@@ -87,7 +87,7 @@ def test_smoothed_sums_are_least_where_their_gradient_vanishes(n: int, d: int) -
     for seed in range(5):
         X = inputs.gaussian(n, d, seed=seed)
         objective = sum_of_distances(X, 1.0)
-        for weights in (objective.minimise(), objective._searched()):
+        for weights in (objective.minimize(), objective._search()):
             assert np.linalg.norm(gradient(X, weights, 1.0)) < 1e-9 * n
 
 
@@ -106,8 +106,8 @@ EXTRAORDINARY = {
 def test_newtons_steps_are_not_trusted_at_corners_and_on_lines(kind: str) -> None:
     X = EXTRAORDINARY[kind].double()
     objective = sum_of_distances(X)
-    assert objective._directly() is None
-    weights = objective.minimise()
+    assert objective._newton() is None
+    weights = objective.minimize()
     assert weights.sum() == pytest.approx(1)
     lengths = torch.cdist(torch.from_numpy(weights)[None] @ X, X).sum()
     assert lengths <= torch.cdist(X, X).sum(dim=1).min() * (1 + 1e-12)
@@ -119,10 +119,10 @@ def test_other_processors_take_the_same_steps(name: str, monkeypatch: pytest.Mon
         pytest.skip("it takes a processor that can do what these do, and more")
     matrices = [ORDINARY[kind](13) for kind in ORDINARY]
     objectives = [sum_of_distances(X) for X in matrices]
-    expected = [objective._directly() for objective in objectives]
+    expected = [objective._newton() for objective in objectives]
     monkeypatch.setattr(machine, "HOST", Processor(name, "", 32))
     for objective, weights in zip(objectives, expected, strict=True):
-        found = objective._directly()
+        found = objective._newton()
         assert (found is None) == (weights is None)
         if found is not None and weights is not None:
             assert np.array_equal(found, weights)
@@ -135,6 +135,6 @@ def test_a_step_beyond_all_numbers_has_not_arrived() -> None:
     X[:, 0] = 1e-18 * torch.tensor(small, dtype=X.dtype)
     X[2, 1], X[4, 2] = 2.0**499, 2.0**499
     for exponent in range(-40, 1):
-        weights = sum_of_distances(X * 2.0**exponent, 0.0).minimise()
+        weights = sum_of_distances(X * 2.0**exponent, 0.0).minimize()
         assert abs(weights.sum() - 1) < 1e-12
         assert (weights[[2, 4]] < 1e-100).all()

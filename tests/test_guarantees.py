@@ -101,7 +101,7 @@ def rules(f: int) -> list[bz.Aggregator]:
 @pytest.mark.parametrize("f", [1, 5, 8])
 def test_no_attack_breaks_a_promise(f: int) -> None:
     for rule in rules(f):
-        if rule.stages[-1].least()[0] > N:
+        if rule.stages[-1].min_vectors()[0] > N:
             continue
         promise = guarantee(rule, N, f)
         assert promise.kappa is not None

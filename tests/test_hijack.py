@@ -21,7 +21,7 @@ from torch import Tensor
 
 import byzantium as bz
 from byzantium.vectors.geometry import Geometry
-from byzantium.vectors.points import GivenPoints, MixedPoints
+from byzantium.vectors.points import MixedPoints, SourcePoints
 from byzantium.vectors.source import Matrix
 
 N, F, D = 27, 3, 12
@@ -183,7 +183,7 @@ def compare(mixings: Sequence[bz.Mixing], dtype: torch.dtype, seed: int) -> int:
         chain = chain >> mixing
     compared = 0
     for rule, slow in rules(f, radius=2 * spread).items():
-        if len(Y) < rule.least()[0]:
+        if len(Y) < rule.min_vectors()[0]:
             continue
         if isinstance(rule, bz.MinimumDiameter) and (len(Y) > 14 or f > 4):
             continue  # the slow reference looks at every subset
@@ -323,7 +323,7 @@ def test_nothing_is_copied_where_mixed_rows_are_measured() -> None:
     X[1] = -1e30 * X[0]
     X[0] *= 1e30
     halves = np.kron(np.eye(5), np.full((1, 2), 0.5))
-    geometry = Geometry.of(GivenPoints(Matrix(X))).mixed(halves)
+    geometry = Geometry.of(SourcePoints(Matrix(X))).mixed(halves)
     expected = [X[2 * k : 2 * k + 2].mean(dim=0) for k in range(5)]
     distances = [[float((a - b).square().sum()) for a in expected] for b in expected]
     assert np.allclose(geometry.squared_distances, distances, rtol=1e-12)
@@ -359,7 +359,7 @@ def test_half_precision_does_not_overflow_at_its_limit(dtype: torch.dtype) -> No
         X[:F] = largest * X[:F].sign() / (1 if dtype == torch.float16 else D)
         for mixings in SINGLE:
             for rule in [*rules(bad_rows(mixings), 3.0), bz.GeometricMedian()]:
-                if mixings[0].rows(N) < rule.least()[0]:
+                if mixings[0].rows(N) < rule.min_vectors()[0]:
                     continue
                 result = (mixings[0] >> rule)(X.to(dtype), torch.Generator().manual_seed(seed))
                 assert result.isfinite().all()

@@ -19,6 +19,7 @@ from torch import Tensor
 import byzantium as bz
 from byzantium._kernels import compiled_passes as compiled
 from byzantium._kernels import compiler as machine
+from byzantium._kernels import schedule
 from byzantium._kernels import torch_passes as plain
 from byzantium._kernels.compiler import Processor
 from byzantium._kernels.networks import Network, in_order, middle
@@ -522,7 +523,7 @@ def test_all_columns_are_in_one_piece_or_another(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, d: int, straight: bool
 ) -> None:
     """Whatever their number, and whether the last piece is full, or hardly begun."""
-    monkeypatch.setattr(compiled, "LEAST", 1)
+    monkeypatch.setattr(schedule, "LEAST", 1)
     monkeypatch.setattr(compiled, "SMALL", 1 if straight else math.inf)
     X, rows = inputs.gaussian(9, d).to(dtype), np.arange(9)
     mixing = np.eye(9)[:7] / 2 + np.eye(9)[2:] / 2

@@ -115,7 +115,7 @@ def test_rejection_is_logged_once_a_call(caplog: pytest.LogCaptureFixture) -> No
 def test_a_failed_call_leaves_the_state_alone() -> None:
     rule = bz.CenteredClipping(radius=1.0)
     rule(inputs.gaussian(5))
-    before = rule.state_dict()["centre"]
+    before = rule.state_dict()["center"]
     with pytest.raises(ValueError, match="not finite"):
         rule(torch.full((5, 7), torch.nan).double())
-    assert torch.equal(rule.state_dict()["centre"], before)
+    assert torch.equal(rule.state_dict()["center"], before)

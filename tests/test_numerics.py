@@ -15,7 +15,7 @@ import byzantium as bz
 from byzantium._kernels import torch_passes as plain
 from byzantium.vectors import points as points_module
 from byzantium.vectors.geometry import Geometry
-from byzantium.vectors.points import GivenPoints, Points
+from byzantium.vectors.points import Points, SourcePoints
 from byzantium.vectors.source import Matrix
 
 
@@ -24,7 +24,7 @@ def seeded() -> torch.Generator:
 
 
 def gram_distances(X: Tensor) -> Tensor:
-    points = GivenPoints(Matrix(X))
+    points = SourcePoints(Matrix(X))
     return torch.from_numpy(Geometry.of(points).squared_distances)
 
 

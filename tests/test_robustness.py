@@ -35,7 +35,7 @@ def error(member: members.Rule, size: float) -> float:
     centre = honest.mean(dim=0)
     spread = float((honest - centre).norm(dim=1).square().mean().sqrt())
     if isinstance(rule.stages[-1], bz.CenteredClipping):  # a sensible centre, as after some rounds
-        rule.load_state_dict({"centre": centre + 0.5})
+        rule.load_state_dict({"center": centre + 0.5})
     return float((rule(X, torch.Generator().manual_seed(7)) - centre).norm()) / spread
 
 

@@ -20,6 +20,7 @@ from byzantium.rules.kinds import CoordinateWise
 from byzantium.vectors import points
 from byzantium.vectors import source as sources
 from byzantium.vectors.source import Matrix, Source, Vectors, as_source
+from byzantium.vectors.team import Team
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
@@ -110,6 +111,16 @@ def test_several_blocks_are_one_vector(width: int, monkeypatch: pytest.MonkeyPat
         assert torch.allclose(joined(ours), theirs, rtol=1e-12, atol=1e-12)
 
 
+class Counting(Team):
+    """A team of one that counts what it would broadcast."""
+
+    decisions = 0
+
+    def broadcast(self, numbers: sources.Array) -> sources.Array:
+        self.decisions += 1
+        return numbers
+
+
 class Shards(Source):
     """A matrix cut into columns, as on several machines, but one after the other in one process.
 
@@ -122,7 +133,7 @@ class Shards(Source):
         ]
         self.n, self.d = X.shape
         self.dtype, self.device, self.unreadable = X.dtype, X.device, {}
-        self.decisions = 0
+        self.team: Counting = Counting()
 
     def block(self, columns: slice, rows: sources.Rows) -> Tensor:
         raise AssertionError("pieces are all there is")
@@ -134,10 +145,6 @@ class Shards(Source):
                 yield slice(start + columns.start, start + columns.stop), matrix, which
             start += part.d
 
-    def agreed(self, decision: sources.Array) -> sources.Array:
-        self.decisions += 1
-        return decision
-
     def result(self, vector: Tensor, rows: sources.Rows) -> Tensor:
         return vector.to(self.dtype)
 
@@ -148,7 +155,7 @@ def test_columns_on_several_machines_are_one_vector(member: members.Rule) -> Non
     source = Shards(X, [1, 1, 40])
     agree(member, member.fresh()(source, seeded()), member.fresh()(X, seeded()))
     mixings = sum(isinstance(stage, bz.Mixing) for stage in member.rule.stages)
-    assert source.decisions >= mixings
+    assert source.team.decisions >= mixings
 
 
 # -- what goes in comes out ---------------------------------------------------------------------

@@ -52,7 +52,7 @@ def test_what_is_handed_out_is_not_the_state() -> None:
     rule = bz.CenteredClipping(radius=1.0)
     X = inputs.gaussian(7)
     rule(X).zero_()
-    rule.state_dict()["centre"].zero_()
+    rule.state_dict()["center"].zero_()
     twin = copy.deepcopy(rule)
     twin(X)
     expected = bz.CenteredClipping(radius=1.0)
@@ -61,12 +61,18 @@ def test_what_is_handed_out_is_not_the_state() -> None:
 
 
 def test_foreign_state_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"Krum\(f=1\) has no state, got centre"):
-        bz.Krum(f=1).load_state_dict({"centre": torch.ones(3)})
-    with pytest.raises(ValueError, match="has only the state 'centre', got momentum"):
+    with pytest.raises(ValueError, match=r"Krum\(f=1\) has no state, got center"):
+        bz.Krum(f=1).load_state_dict({"center": torch.ones(3)})
+    with pytest.raises(ValueError, match="has only the state 'center', got momentum"):
         bz.CenteredClipping(radius=1.0).load_state_dict({"momentum": torch.ones(3)})
 
 
 def test_parameters_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         bz.Krum(f=1).f = 2  # type: ignore[misc]
+
+
+def test_a_state_of_0_2_is_read() -> None:
+    rule = bz.CenteredClipping(radius=1.0)
+    rule.load_state_dict({"centre": torch.ones(3)})
+    assert rule.state_dict()["center"].tolist() == [1, 1, 1]

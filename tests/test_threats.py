@@ -240,7 +240,7 @@ def test_probing_never_advances_the_server_and_never_sees_its_permutation() -> N
     honest, _ = scene()
     server = bz.Bucketing(s=2) >> bz.CenteredClipping(radius=5.0)
     server(torch.cat([honest, honest[:Q]]), seeded())
-    state, generator = server.state_dict()["centre"], seeded()
+    state, generator = server.state_dict()["center"], seeded()
     before = generator.get_state()
     calls = []
 
@@ -250,7 +250,7 @@ def test_probing_never_advances_the_server_and_never_sees_its_permutation() -> N
             return super()._run(*arguments, **options)  # type: ignore[arg-type]
 
     bz.Tuned(bz.ALittleIsEnough())(honest, q=Q, rule=server, generator=seeded())
-    assert torch.equal(server.state_dict()["centre"], state)
+    assert torch.equal(server.state_dict()["center"], state)
     assert torch.equal(generator.get_state(), before)
     bz.Tuned(bz.InnerProduct())(honest, q=Q, rule=Spy(), generator=seeded())
     assert 1 <= len(calls) <= 26

@@ -19,7 +19,7 @@ from byzantium._kernels import torch_passes as plain
 from byzantium.guarantees import guarantee
 from byzantium.vectors import points as points_module
 from byzantium.vectors.geometry import Geometry
-from byzantium.vectors.points import GivenPoints
+from byzantium.vectors.points import SourcePoints
 from byzantium.vectors.source import Matrix
 
 EQUIVARIANT = [member for member in EVERYTHING if "scale" not in member.fails]
@@ -283,7 +283,7 @@ def test_the_smallest_numbers_of_other_dtypes_need_no_other_unit(dtype: torch.dt
     counts[0] *= 100
     X = (counts * smallest).to(dtype)
     assert torch.equal(X.double(), counts * smallest)
-    points = GivenPoints(Matrix(X))
+    points = SourcePoints(Matrix(X))
     distances = torch.from_numpy(Geometry.of(points).squared_distances) / smallest**2
     truth = torch.stack([(counts - row).square().sum(dim=1) for row in counts])
     assert points.unit == 1

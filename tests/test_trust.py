@@ -55,7 +55,7 @@ def test_rejections_and_absences_are_counted_with_their_reasons() -> None:
     told = trust.sentences()
     assert len(told) == 2
     assert "not finite" in told[0]
-    assert "broken or hostile" in told[0]
+    assert "broken or Byzantine" in told[0]
 
 
 def test_a_mean_weight_has_a_spread() -> None:

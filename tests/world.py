@@ -142,7 +142,7 @@ def awkward(rank: int, n: int) -> Seen:
     seen["mode"] = reduced(vector, krum, replicated=last)
     clipping = bz.CenteredClipping(radius=1.0)
     if last:
-        clipping.load_state_dict({"centre": torch.zeros(40)})
+        clipping.load_state_dict({"center": torch.zeros(40)})
     seen["state"] = reduced(vector, clipping)
     seen["all whole numbers"] = reduced(vector.long(), krum)
     seen["no rule"] = reduced(vector, torch.median)
@@ -178,7 +178,7 @@ def awkward(rank: int, n: int) -> Seen:
     # A state that goes on, and columns in many chunks.
     clipping = bz.CenteredClipping(radius=1.0)
     seen["clipping"] = [robust_all_reduce(vector * k, clipping) for k in (1, 2, 3)]
-    seen["centre"] = clipping.state_dict()["centre"]
+    seen["centre"] = clipping.state_dict()["center"]
     shard.CHUNK = 17
     seen["chunks"] = robust_all_reduce(vector, bz.GeometricMedian())
     seen["chunks median"] = robust_all_reduce(vector, bz.Median())
@@ -238,15 +238,15 @@ def decided(rank: int, n: int) -> Seen:
 
 
 heard: list[ranks.Numbers] = []
-from_first = ranks.Ranks.from_first
+broadcast = ranks.Ranks.broadcast
 
 
 def counted(self: ranks.Ranks, numbers: ranks.Numbers) -> ranks.Numbers:
     heard.append(numbers)
-    return from_first(self, numbers)
+    return broadcast(self, numbers)
 
 
-ranks.Ranks.from_first = counted  # type: ignore[method-assign]
+ranks.Ranks.broadcast = counted  # type: ignore[method-assign]
 
 
 class Pairs(bz.Mixing):

@@ -1,22 +1,82 @@
-"""The passes over vectors on the CPU: `compiled`; where llvmlite cannot be used, `plain`.
+"""The backend of a matrix: the module whose passes over vectors run on its device.
 
-A module is imported once, so that what is to be said of this is said once in a process.
+On the CPU these are the compiled passes; plain torch serves all other devices, and the CPU where
+llvmlite cannot be used.
 """
 
 from __future__ import annotations
 
-import logging
-from types import ModuleType
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple, Protocol
 
-from byzantium._kernels import torch_passes as plain
+from torch import Tensor
 
-passes: ModuleType
-try:
-    from byzantium._kernels import compiled_passes as compiled
+from byzantium._kernels import torch_passes
+from byzantium._kernels.torch_passes import Array, Rows
+from byzantium.core import fork_safe
 
-    passes = compiled
-except Exception as error:  # not installed, broken, or of a version that we do not know
-    logging.getLogger("byzantium").warning(
-        "llvmlite cannot be used (%s): rules run in plain torch, right but slower", error
-    )
-    passes = plain
+
+class Minimum(NamedTuple):
+    """The result of Newton's method for a sum of distances.
+
+    - `weights`: (n,), those of the point at which it ended.
+    - `slope`: the square of the gradient there.
+    - `determinant`: that of the Hessian, divided by that of Weiszfeld's approximation of it.
+    - `corners`: how many rows are so near that the sum is not smooth there.
+    """
+
+    weights: Array
+    slope: float
+    determinant: float
+    corners: float
+
+
+class Passes(Protocol):
+    """The passes over vectors that every backend defines; `torch_passes` documents each of them."""
+
+    def mixed(self, matrix: Tensor, rows: Rows, mixing: Array) -> Tensor: ...
+
+    def squared_norms(self, matrix: Tensor, rows: Rows) -> Array: ...
+
+    def gram(
+        self, matrix: Tensor, rows: Rows, anchors: Sequence[Tensor | None], reference: int
+    ) -> Array: ...
+
+    def combine(
+        self,
+        matrix: Tensor,
+        rows: Rows,
+        anchors: Sequence[Tensor | None],
+        weights: Array,
+        out: Tensor,
+    ) -> None: ...
+
+    def central_mean(
+        self,
+        matrix: Tensor,
+        rows: Rows,
+        mixing: Array | None,
+        count: int,
+        nearest: bool,
+        out: Tensor,
+        shares: Array | None = None,
+    ) -> float: ...
+
+    def moments(self, matrix: Tensor, rows: Rows, mean: Tensor, deviation: Tensor) -> None: ...
+
+    def newton(self, gram: Array, n: int, near: float) -> Minimum | None: ...
+
+
+def backend(matrix: Tensor) -> Passes:
+    """The passes over a matrix, by its device."""
+    return cpu_backend() if matrix.device.type == "cpu" else torch_passes
+
+
+@cache  # while the interpreter exits, nothing can be imported any more
+@fork_safe
+def cpu_backend() -> Passes:
+    """The passes for the CPU."""
+    from byzantium._kernels.cpu_passes import passes  # imports llvmlite: only when it is needed
+
+    return passes

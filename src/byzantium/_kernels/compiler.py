@@ -1,7 +1,7 @@
-"""Functions of `emit` as machine code for the processor at hand. Importing this imports llvmlite.
+"""The compiler of functions of `ir` to machine code for this processor. It imports llvmlite.
 
-Compiling takes some hundredths of a second, so nothing is kept on disk. What comes of it is a plain
-function of C: while it runs, so may other threads, and a forked child has it, too.
+Compiling takes some hundredths of a second, so nothing is stored on disk. The result is a plain
+function of C: other threads may run meanwhile, and a forked child has it, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Processor(NamedTuple):
 
 def _host() -> Processor:
     features = llvm.get_host_cpu_features()
-    # Where registers have 16 bytes, vectors of 32 are two of them, and no harm is done.
+    # Where registers have 16 bytes, vectors of 32 are two of them, which costs nothing.
     return Processor(
         llvm.get_host_cpu_name(), features.flatten(), 64 if features.get("avx512f") else 32
     )
@@ -43,24 +43,26 @@ HOST = _host()
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
 
-# The lock behind which llvmlite serves one thread at a time, ours and others. Forks wait for it:
-# their children would find it taken for ever.
+# The lock of llvmlite, which only one thread at a time may use. Forks wait for it: their children
+# would find it locked for ever.
 _compiling = llvm.ffi.lib._lock._lock
 held_during_forks(_compiling)
 
 
 class Kernel:
-    """A compiled function of numbers, arrays and other kernels; `address` is where it is.
+    """A compiled function of numbers, arrays and other kernels.
 
-    Arrays are given by the addresses of what they hold, which must lie without gaps.
+    Arrays are passed by their addresses, and must be contiguous.
 
-    - `kinds`: of what it takes.
-    - `place`: where `first` and `last` are among that, the columns to work on; else its end.
-    - `in_pieces`: where the same is, for pieces of the columns; see `_in_pieces`.
+    - `parameters`: the names of its parameters, and the type of each.
+    - `address`: its address.
+    - `in_pieces`: the address of the function that calls it for pieces of the columns; see
+      `_in_pieces`.
     """
 
-    def __init__(self, given: Mapping[str, str], address: int, in_pieces: int = 0) -> None:
-        self.kinds, self.place = tuple(given.values()), _place_of_columns(given)
+    def __init__(self, parameters: Mapping[str, str], address: int, in_pieces: int = 0) -> None:
+        # The place of `first` and `last`, the columns to work on, among the parameters; or the end.
+        self.kinds, self.place = tuple(parameters.values()), _place_of_columns(parameters)
         self.address, self.in_pieces = address, in_pieces
         self._call = ctypes.CFUNCTYPE(None, *(C_TYPES[kind] for kind in self.kinds))(address)
         self._work = ctypes.CFUNCTYPE(None, C_TYPES[ADDRESS])(in_pieces)
@@ -68,16 +70,16 @@ class Kernel:
     def __call__(self, *arguments: Argument) -> None:
         self._call(*map(number, arguments))
 
-    def work(self, given: NDArray[np.int64]) -> None:
-        """Take part in what is done in pieces."""
-        self._work(number(given))
+    def work(self, packed: NDArray[np.int64]) -> None:
+        """Take pieces of a call; see `_in_pieces`."""
+        self._work(number(packed))
 
 
 Argument: TypeAlias = float | NDArray[Any] | Tensor | Kernel
 
 
 def number(argument: Argument) -> float:
-    """What a kernel is really given."""
+    """An argument as a number: of arrays, tensors and kernels, the address."""
     if isinstance(argument, int):
         return argument
     if isinstance(argument, np.ndarray):
@@ -89,27 +91,27 @@ def number(argument: Argument) -> float:
     return argument.address if isinstance(argument, Kernel) else argument
 
 
-def _place_of_columns(given: Mapping[str, str]) -> int:
-    return [*given, "first"].index("first")
+def _place_of_columns(parameters: Mapping[str, str]) -> int:
+    return [*parameters, "first"].index("first")
 
 
 def _in_pieces(kernel: Function, place: int) -> Function:
-    """Call a kernel for pieces of the columns, until none is left that nobody has begun.
+    """Call a kernel for pieces of the columns, until all pieces are begun; by several threads.
 
-    Several threads may do so at once. given: how many pieces and how many threads have begun; how
-    many pieces there are, of how many columns each, before which column; and for each argument but
-    `first` and `last` its bits, and what is added to them for each piece, and for each thread.
+    - `packed`: how many pieces and how many threads have begun; how many pieces there are, of how
+      many columns each, before which column; and for each argument except `first` and `last` its
+      bits, and their increments from piece to piece and from thread to thread.
     """
-    function, kinds = Function("in_pieces"), list(kernel.given.values())
-    given = function.array("given", INTEGER)
-    thread = given.taken(1)
-    count, step, end = (given.load(k) for k in range(2, 5))
+    function, kinds = Function("in_pieces"), list(kernel.parameters.values())
+    packed = function.array("packed", INTEGER)
+    thread = packed.increment(1)
+    count, step, end = (packed.load(k) for k in range(2, 5))
     with function.loop(0, count):
-        piece = given.taken(0)
+        piece = packed.increment(0)
         with function.when(piece < count):
             arguments = []
             for j, kind in enumerate(kinds[:place] + kinds[place + 2 :]):
-                bits, for_piece, for_thread = (given.load(5 + 3 * j + k) for k in range(3))
+                bits, for_piece, for_thread = (packed.load(5 + 3 * j + k) for k in range(3))
                 arguments.append((bits + for_piece * piece + for_thread * thread).read_as(kind))
             first = piece * step
             arguments[place:place] = first, minimum(first + step, end)
@@ -118,7 +120,7 @@ def _in_pieces(kernel: Function, place: int) -> Function:
 
 
 def kernel(write: Callable[..., list[Function]]) -> Callable[..., Kernel]:
-    """Decorates what writes functions. The last of them is the kernel, compiled on first use."""
+    """Decorate a function that writes functions; the last is the kernel, compiled on first use."""
 
     @cache
     def compiled(processor: Processor, *arguments: Any) -> Kernel:
@@ -133,8 +135,8 @@ def kernel(write: Callable[..., list[Function]]) -> Callable[..., Kernel]:
 
 
 def _compiled(functions: Sequence[Function], processor: Processor) -> Kernel:
-    given, names = functions[-1].given, [functions[-1].name]
-    if (place := _place_of_columns(given)) < len(given):
+    parameters, names = functions[-1].parameters, [functions[-1].name]
+    if (place := _place_of_columns(parameters)) < len(parameters):
         functions = [*functions, _in_pieces(functions[-1], place)]
         names.append(functions[-1].name)
     declarations = dict.fromkeys(line for function in functions for line in function.declarations)
@@ -142,7 +144,7 @@ def _compiled(functions: Sequence[Function], processor: Processor) -> Kernel:
     target = llvm.Target.from_default_triple().create_target_machine(
         cpu=processor.name, features=processor.features, opt=2
     )
-    # Variables become registers; all else is written as it should be.
+    # Variables become registers; no other optimization is needed.
     passes = llvm.create_new_function_pass_manager()
     passes.add_sroa_pass()
     builder = llvm.create_pass_builder(target, llvm.create_pipeline_tuning_options())
@@ -153,4 +155,4 @@ def _compiled(functions: Sequence[Function], processor: Processor) -> Kernel:
     engine.finalize_object()
     addresses = [engine.get_function_address(name) for name in names]
     engine.detach()  # never freed: a thread may still be in there while the interpreter goes down
-    return Kernel(given, *addresses)
+    return Kernel(parameters, *addresses)

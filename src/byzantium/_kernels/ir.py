@@ -1,4 +1,4 @@
-"""A small language for loops over columns, which `machine` has compiled.
+"""A small language for loops over columns, which `compiler` compiles.
 
 Python runs once, to write a function down; the function then runs over millions of columns. So a
 Python `for` writes its body many times over, one after the other, and `with function.loop(...)`
@@ -6,18 +6,18 @@ writes it once, to be run many times.
 
 *Registers.* A processor computes with what it holds in registers: 16 or 32 of them, each a *vector*
 of 16 to 64 bytes, whose *lanes* are computed at once, for the price of one. A `Value` is such a
-vector, or a single number; its lanes are neighbouring columns. Values are never changed; x + y is
-a new one. Vectors wider than a register take several, and values that find no register wait in
-memory: both happen by themselves.
+vector, or a single number; its lanes are neighboring columns. Values are never changed; x + y is
+a new one. The compiler divides vectors that are wider than a register, and stores
+values for which there is no register in memory.
 
-*Memory.* An `Array` is the address of numbers of one kind; they are loaded into lanes and stored
-from lanes. Loads take as long as the way to the memory is, so it pays to work on blocks of columns
-that stay in the nearest cache, and to `prefetch` what will be needed.
+*Memory.* An `Array` is the address of numbers of one type; they are loaded into lanes and stored
+from lanes. Loads from distant memory are slow, so kernels work on blocks of columns that stay in
+the nearest cache, and `prefetch` what they need next.
 
 *Tails.* The number of columns is seldom a multiple of the lanes. The last vector is loaded and
 stored with a bound, `before`: lanes that lie beyond it are loaded as zeros, and are not stored.
 
-What is written is LLVM's intermediate representation: https://llvm.org/docs/LangRef.html.
+The result is LLVM's intermediate representation: https://llvm.org/docs/LangRef.html.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _type(kind: str, lanes: int) -> str:
 
 
 class Value:
-    """Numbers of one kind, one in each lane, in the function that computes them."""
+    """Numbers of one type, one in each lane, in the function that computes them."""
 
     def __init__(self, function: Function, kind: str, lanes: int, text: str) -> None:
         self.function, self.kind, self.lanes, self.text = function, kind, lanes, text
@@ -88,7 +88,7 @@ class Value:
         return self._computed(f"{step} {self} to {_type(kind, self.lanes)}", kind)
 
     def read_as(self, kind: str) -> Value:
-        """The bits of a whole number, as an address or as DOUBLE."""
+        """The bits of an integer, as an address or as DOUBLE."""
         if kind == self.kind:
             return self
         return self._computed(
@@ -105,7 +105,7 @@ class Value:
         return self._computed(f"shufflevector {first}, {nothing}, {every}", lanes=lanes)
 
     def sum(self) -> Value:
-        """Of all lanes, in an order that depends on nothing but their number."""
+        """The sum of all lanes, in an order that depends only on their number."""
         if self.lanes == 1:
             return self
         zero = self.function.constant(-0.0, self.kind)
@@ -117,13 +117,13 @@ Operand: TypeAlias = Value | int | float
 
 
 def _suffix(value: Value) -> str:
-    """How LLVM's operations end their names."""
+    """The end of the names of LLVM's operations on values of this type."""
     kind = {FLOAT: "f32", DOUBLE: "f64"}.get(value.kind, value.kind)
     return kind if value.lanes == 1 else f"v{value.lanes}{kind}"
 
 
 def select(truth: Value, one: Value, other: Value) -> Value:
-    """One where it is true, the other elsewhere."""
+    """The first value where the condition is true, the second elsewhere."""
     return one.function.value(one.kind, one.lanes, f"select {truth}, {one}, {other}")
 
 
@@ -132,7 +132,7 @@ def minimum(a: Value, b: Value) -> Value:
 
 
 def maximum(a: Value, b: Value) -> Value:
-    """What `minimum` leaves, also where neither is less: zeros of two signs, or NaN."""
+    """The operand that `minimum` does not return, also for zeros of two signs, and for NaN."""
     return select(a < b, b, a)
 
 
@@ -142,7 +142,7 @@ def fma(a: Value, b: Value, c: Value) -> Value:
 
 
 def magnitude(a: Value) -> Value:
-    """The bits of a without the sign: whole numbers that grow with its size; NaN's are largest."""
+    """The bits of a without the sign: integers that grow with its size, and are largest for NaN."""
     kind = BITS[a.kind]
     bits = a.function.value(kind, a.lanes, f"bitcast {a} to {_type(kind, a.lanes)}")
     mask = a.function.constant(2 ** (8 * SIZE[kind] - 1) - 1, kind, a.lanes)
@@ -150,7 +150,7 @@ def magnitude(a: Value) -> Value:
 
 
 def larger(a: Value, b: Value) -> Value:
-    """Of whole numbers without a sign."""
+    """The larger of unsigned integers."""
     return a.function.operation(f"llvm.umax.{_suffix(a)}", a, a, b)
 
 
@@ -159,7 +159,7 @@ def sqrt(a: Value) -> Value:
 
 
 class Array:
-    """Numbers of one kind in memory, from an address on."""
+    """Numbers of one type in memory, from an address on."""
 
     def __init__(self, address: Value, kind: str) -> None:
         self.address, self.kind = address, kind
@@ -183,7 +183,7 @@ class Array:
         return function.operation(name, zero, place, self._alignment, mask, zero)
 
     def store(self, index: Operand, value: Value, before: Operand | None = None) -> None:
-        """Put the lanes there; of the last ones those that lie before the bound."""
+        """Store the lanes from `index` on; only those that lie before the bound."""
         function, place = self.function, self.at(index).address
         if before is None:
             function.write(f"store {value}, {place}, align {SIZE[self.kind]}")
@@ -192,13 +192,13 @@ class Array:
             name = f"llvm.masked.store.{_suffix(value)}.p0"
             function.perform(name, value, place, self._alignment, mask)
 
-    def taken(self, index: Operand) -> Value:
-        """The whole number that is there, which then grows by one: no two threads take the same."""
+    def increment(self, index: Operand) -> Value:
+        """The integer at the index, which then grows by one: no two threads get the same."""
         place = self.at(index).address
         return self.function.value(self.kind, 1, f"atomicrmw add {place}, {self.kind} 1 monotonic")
 
     def prefetch(self, index: Operand) -> None:
-        """Have what is there brought into the cache. It need not lie within the array."""
+        """Bring what is there into the cache. It need not lie within the array."""
         details = [Value(self.function, "i32", 1, text) for text in ("0", "3", "1")]
         self.function.perform("llvm.prefetch.p0", self.at(index).address, *details)
 
@@ -225,42 +225,45 @@ class Variable:
 
 
 class Function:
-    """A function that is being written. What it is given is named first, in order.
+    """A function that is being written. Its parameters are declared first, in order.
 
-    No two of the arrays it is given may overlap, if anything is stored in them.
+    No two of its arrays may overlap, if anything is stored in them.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.declarations: dict[str, None] = {}
-        self._given: list[Value] = []
+        self._parameters: list[Value] = []
         self._variables: list[str] = []
         self._lines: list[str] = []
         self._numbers = count()
 
     @property
-    def given(self) -> dict[str, str]:
-        """The names of what it is given, and their kinds."""
-        return {value.text.removeprefix("%"): value.kind for value in self._given}
+    def parameters(self) -> dict[str, str]:
+        """The names of its parameters, and the type of each."""
+        return {value.text.removeprefix("%"): value.kind for value in self._parameters}
 
     def __str__(self) -> str:
-        given = (f"ptr noalias {v.text}" if v.kind == ADDRESS else str(v) for v in self._given)
-        start = f"define void @{self.name}({', '.join(given)}) {{"
+        parameters = [
+            f"ptr noalias {value.text}" if value.kind == ADDRESS else str(value)
+            for value in self._parameters
+        ]
+        start = f"define void @{self.name}({', '.join(parameters)}) {{"
         return "\n".join([start, *self._variables, *self._lines, "  ret void", "}"])
 
-    # -- what kernels say --
+    # -- for kernels --
 
     def number(self, name: str, kind: str = INTEGER) -> Value:
-        """A number that it is given."""
-        self._given.append(Value(self, kind, 1, f"%{name}"))
-        return self._given[-1]
+        """A parameter that is a number."""
+        self._parameters.append(Value(self, kind, 1, f"%{name}"))
+        return self._parameters[-1]
 
     def array(self, name: str, kind: str) -> Array:
-        """An array that it is given."""
+        """A parameter that is an array."""
         return Array(self.number(name, ADDRESS), kind)
 
     def constant(self, number: Operand, kind: str, lanes: int = 1) -> Value:
-        """A number that is known now, in every lane; a value is left as it is."""
+        """A constant in every lane; a value is returned unchanged."""
         if isinstance(number, Value):
             return number
         real = kind in (FLOAT, DOUBLE)
@@ -276,9 +279,9 @@ class Function:
 
     @contextmanager
     def loop(self, first: Operand, last: Operand | Variable, step: Operand = 1) -> Iterator[Value]:
-        """What is written inside runs for first, first + step, ... as long as that is < last.
+        """The body runs for first, first + step, ... as long as that is < last.
 
-        Where this is a variable, it may change meanwhile.
+        If `last` is a variable, it may change meanwhile.
         """
 
         def before_last(index: Value) -> Value:
@@ -297,7 +300,7 @@ class Function:
 
     @contextmanager
     def when(self, truth: Value) -> Iterator[None]:
-        """What is written inside runs where it is true."""
+        """The body runs if the condition is true."""
         number = next(self._numbers)
         self.write(f"br {truth}, label %body{number}, label %end{number}")
         self._lines.append(f"body{number}:")
@@ -320,12 +323,12 @@ class Function:
             yield c, last
 
     def call(self, other: Function | Value, *arguments: Value | Array) -> None:
-        """Another function, or the one at an address, which is a number."""
+        """Call another function, or the one at an address, which is a number."""
         name = other.read_as(ADDRESS).text if isinstance(other, Value) else f"@{other.name}"
-        given = (str(a.address if isinstance(a, Array) else a) for a in arguments)
-        self.write(f"call void {name}({', '.join(given)})")
+        texts = (str(a.address if isinstance(a, Array) else a) for a in arguments)
+        self.write(f"call void {name}({', '.join(texts)})")
 
-    # -- what is beneath --
+    # -- for values and arrays --
 
     def write(self, line: str) -> None:
         self._lines.append(f"  {line}")

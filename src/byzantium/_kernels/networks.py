@@ -1,4 +1,4 @@
-"""Sorting networks: fixed lists of comparators that bring out the wanted order statistics.
+"""Sorting networks: fixed lists of comparators that compute order statistics.
 
 A comparator replaces the values on two wires by their minimum and their maximum, whatever they are,
 so it works on many columns at once. Networks are built from halves, and each half is written down
@@ -13,10 +13,12 @@ from typing import NamedTuple
 
 
 class Part(NamedTuple):
-    """Comparators among some wires, which are named by their places among these.
+    """Comparators among some wires.
 
-    The minimum goes to the first wire of a pair, the maximum to the second. wanted: of which wires
-    the values matter afterwards.
+    - `wires`: the wires.
+    - `pairs`: the comparators, as indices into `wires`: the minimum goes to the first wire of a
+      pair, the maximum to the second.
+    - `wanted`: for each wire, whether its value matters afterwards.
     """
 
     wires: tuple[int, ...]
@@ -25,13 +27,13 @@ class Part(NamedTuple):
 
 
 class Network(NamedTuple):
-    """Row i is on wire i at first; in the end the wanted values are on the wires named."""
+    """A network: row i is on wire i at first, and in the end the results are on `wires`."""
 
     parts: tuple[Part, ...]
     wires: tuple[int, ...]
 
 
-# Parts have at most so many wires; those of two are single comparators.
+# The number of wires of a single comparator.
 SINGLE = 2
 
 
@@ -71,13 +73,13 @@ def _pruned(
     wires alone, or among only summed ones, change nothing.
     """
     state = dict.fromkeys(summed, "summed") | dict.fromkeys(needed, "needed")
-    kept = []
+    remaining = []
     for part in reversed(parts):
-        found = [state.get(wire) for wire in part.wires]
-        if found[0] == "needed" or len(set(found)) > 1:
-            kept.append(part._replace(wanted=tuple(one is not None for one in found)))
+        states = [state.get(wire) for wire in part.wires]
+        if states[0] == "needed" or len(set(states)) > 1:
+            remaining.append(part._replace(wanted=tuple(one is not None for one in states)))
             state |= dict.fromkeys(part.wires, "needed")
-    return tuple(reversed(kept))
+    return tuple(reversed(remaining))
 
 
 def _comparator(a: int, b: int) -> Part:
@@ -85,7 +87,7 @@ def _comparator(a: int, b: int) -> Part:
 
 
 def _sorted(wires: Sequence[int], most: int) -> tuple[list[Part], list[int]]:
-    """What to compare, and the wires in the order that the values then have."""
+    """The parts of a sorting network, and the wires in the order of their values."""
     n, half = len(wires), len(wires) // 2
     if n < 2:
         return [], list(wires)

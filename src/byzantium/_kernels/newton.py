@@ -1,8 +1,9 @@
 """Newton's method for the geometric median as machine code: some microseconds for n x n numbers.
 
-It is for the ordinary case, in which the minimiser is none of the vectors and the sum of distances
-is curved in all directions around it. It does not handle corners and flat places but reports
-whether there were any; `geometric_median` has a search that works everywhere.
+It is for the ordinary case, in which the minimizer is none of the vectors and the sum of distances
+is curved in all directions around it. It does not handle corners and flat regions but reports
+whether there were any; `geometric_median` has a search that works everywhere, and the derivation of
+the step.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from byzantium._kernels.ir import (
     sqrt,
 )
 
-# Numbers at once; the same on all processors, so that sums are the same, too.
+# Numbers of a vector; the same on all processors, so that sums are the same, too.
 LANES = 8
-# Four to six lead there.
+# Four to six iterations are enough.
 MOST_STEPS = 10
-# The square of a gradient, for each row and each other row, that is nothing but rounding.
+# The square of a gradient that is a rounding error, for each pair of rows.
 ROUNDED = 1e-28
-# A row as near as this share of the sizes of which its distance is the difference is at a corner:
-# of distances above it, rounding leaves eleven digits.
+# A row is at a corner if its distance is less than this share of the sizes whose difference it is:
+# larger distances keep eleven digits.
 CORNER = 1e-2
 PARTS = 10
 
@@ -41,46 +42,49 @@ def size_of(n: int) -> int:
     return -(-n // LANES) * LANES
 
 
-def room_of(n: int) -> int:
-    """How many numbers it works with; the first ones are what it finds."""
+def scratch_size(n: int) -> int:
+    """The length of the scratch memory, whose first numbers are the results."""
     size = size_of(n)
     return size * (2 * size + LANES + PARTS) + LANES
 
 
 @kernel
 def newton() -> list[Function]:
-    """room[8 + i]: the weights of the minimiser of a sum of distances, or Huber's with near > 0.
+    """Minimize a sum of distances, or of Huber's functions with the threshold near > 0.
 
-    gram: inner products about any reference, of which the first n of a row count. size: see
-    `size_of`. room: zeros. room[0]: the square of the gradient that is left; room[1]: the
-    determinant of the Hessian, in units in which it would be the identity if Weiszfeld's step was
-    Newton's; room[2]: how many rows are at a corner.
+    - `gram`: inner products about any reference, of which the first n of a row count.
+    - `size`: see `size_of`.
+    - `scratch`: zeros. Results: scratch[8 + i] is the weight of row i; scratch[0] the square of the
+      gradient that is left; scratch[1] the determinant det(H / S), with the Hessian H and
+      S = sum_i 1 / e_i, which is 1 where Newton's step is Weiszfeld's; scratch[2] how many rows are
+      at a corner.
     """
     function = Function("newton")
-    way = _Way(function)
-    way.choose_base()
-    way.first_step()
+    descent = _Descent(function)
+    descent.choose_base()
+    descent.first_step()
     steps = function.variable(function.constant(MOST_STEPS, INTEGER))
     least = function.variable(function.constant(math.inf, DOUBLE))
-    rounded = (way.n * way.n).to(DOUBLE) * ROUNDED
+    rounded = (descent.n * descent.n).to(DOUBLE) * ROUNDED
     with function.loop(0, steps):
-        slope, corners = way.look()
+        slope, corners = descent.measure()
         with function.when(slope < least.value):
-            way.keep()
-            way.found.store(0, slope)
-            way.found.store(2, corners)
+            descent.save_weights()
+            descent.results.store(0, slope)
+            descent.results.store(2, corners)
         least.value = minimum(slope, least.value)
-        lost = select(slope < math.inf, steps.value, way.none)  # at a corner nothing is defined
-        steps.value = select(least.value < rounded, way.none, lost)
-        with function.when(way.none < steps.value):
-            way.found.store(1, way.step())
+        # At a corner nothing is defined.
+        remaining = select(slope < math.inf, steps.value, descent.none)
+        steps.value = select(least.value < rounded, descent.none, remaining)
+        with function.when(descent.none < steps.value):
+            descent.results.store(1, descent.step())
     return [function]
 
 
-class _Way:
-    """A point on its way, w @ x, and what is known there; see `geometric_median._Search`.
+class _Descent:
+    """The current point, z = w @ x, and its distances; see `geometric_median._Search`.
 
-    Everything is relative to the row `base`, so that its own weight never matters.
+    Everything is relative to the row `base`, so that the weight of the base never matters.
     """
 
     def __init__(self, function: Function) -> None:
@@ -89,11 +93,11 @@ class _Way:
         self.n = function.number("n")
         self.size = size = function.number("size")
         self.near = function.number("near", DOUBLE)
-        self.found = room = function.array("room", DOUBLE)
-        parts = [room.at(size * k + LANES) for k in range(PARTS)]
+        self.results = scratch = function.array("scratch", DOUBLE)
+        parts = [scratch.at(size * k + LANES) for k in range(PARTS)]
         self.weights, self.w, self.rows, self.sizes, self.products = parts[:5]
         self.pulls, self.pulled, self.inverses, self.far, self.solution = parts[5:]
-        self.based = room.at(size * PARTS + LANES)  # (size, size)
+        self.based = scratch.at(size * PARTS + LANES)  # (size, size)
         self.system, self.wide = self.based.at(size * size), size + LANES  # (size, wide)
         self.none = function.constant(0, INTEGER)
         self.zeros, self.ones = (function.constant(x, DOUBLE, LANES) for x in (0.0, 1.0))
@@ -114,7 +118,8 @@ class _Way:
                 sum_.value = fma(vector.load(j).on(LANES), row, sum_.value)
             out.store(c, sum_.value)
 
-    def given(self, i: Value, c: Value) -> Value:
+    def product(self, i: Value, c: Value) -> Value:
+        """Inner products of row i with the rows from c on, about the reference of `gram`."""
         return self.gram.load(i * self.stride + c, LANES, i * self.stride + self.n)
 
     def choose_base(self) -> None:
@@ -128,7 +133,7 @@ class _Way:
         with function.loop(0, self.n) as i:
 
             def distance(c: Value, i: Value = i) -> Value:
-                squares = sizes.load(i).on(LANES) + sizes.load(c, LANES) - self.given(i, c) * 2.0
+                squares = sizes.load(i).on(LANES) + sizes.load(c, LANES) - self.product(i, c) * 2.0
                 return rows.load(c, LANES) * sqrt(maximum(self.zeros, squares))
 
             sum_ = self.total(distance)
@@ -138,14 +143,14 @@ class _Way:
         with function.loop(0, self.n) as i:
             own = self.gram.load(i * self.stride + b) - self.gram.load(b * (self.stride + 1))
             with function.loop(0, self.size, LANES) as c:
-                product = self.given(i, c) - self.given(b, c) - own.on(LANES)
+                product = self.product(i, c) - self.product(b, c) - own.on(LANES)
                 self.based.store(i * self.size + c, product * rows.load(c, LANES))
         zero = function.constant(0.0, DOUBLE)
         with function.loop(0, self.n) as i:
             sizes.store(i, sqrt(maximum(zero, self.based.load(i * (self.size + 1)))))
 
     def first_step(self) -> None:
-        """Vardi and Zhang's, from the base."""
+        """The step of Vardi and Zhang, from the base."""
         function, pulls, rows = self.function, self.pulls, self.rows
 
         def elsewhere(c: Value) -> Value:
@@ -162,8 +167,8 @@ class _Way:
         with function.loop(0, self.size, LANES) as c:
             self.w.store(c, pulls.load(c, LANES) * leave.on(LANES))
 
-    def look(self) -> tuple[Value, Value]:
-        """Find out all that there is to know here; the square of the gradient, and the corners."""
+    def measure(self) -> tuple[Value, Value]:
+        """Distances and pulls at the current point; the square of the gradient, and the corners."""
         function, w, products, pulls = self.function, self.w, self.products, self.pulls
         self.multiply(w, products)
         self.square = self.total(lambda c: w.load(c, LANES) * products.load(c, LANES))
@@ -173,12 +178,12 @@ class _Way:
             size = self.sizes.load(c, LANES)
             squares = fma(size, size, self.square.on(LANES)) - products.load(c, LANES) * 2.0
             distance = sqrt(maximum(self.zeros, squares))
-            held = maximum(near, distance)
-            inverse = self.ones / held
+            e = maximum(near, distance)
+            inverse = self.ones / e
             self.inverses.store(c, inverse)
             self.far.store(c, select(near < distance, inverse, self.zeros))
             pulls.store(c, self.rows.load(c, LANES) * inverse)
-            corner = held < (size + around.on(LANES)) * CORNER
+            corner = e < (size + around.on(LANES)) * CORNER
             corners.value = corners.value + select(corner, self.ones, self.zeros)
         self.multiply(pulls, self.pulled)
         self.pull = self.total(lambda c: pulls.load(c, LANES))
@@ -190,13 +195,18 @@ class _Way:
 
         return _abs(self.total(square_of_force)), corners.value.sum()
 
-    def keep(self) -> None:
-        """The point at hand, as a convex combination."""
+    def save_weights(self) -> None:
+        """Save the current point, as a convex combination."""
         with self.function.loop(0, self.size, LANES) as c:
             self.weights.store(c, self.pulls.load(c, LANES) / self.pull.on(LANES))
 
     def step(self) -> Value:
-        """Newton's; the determinant of its system."""
+        """Take Newton's step; the determinant of its system.
+
+        In the notation of `geometric_median._Search._newton`, the rows of the system for y are
+        multiplied by D^-1: (I - D^-1 K / S) y = D^-1 U_a^T U c / S, with K = U_a^T U_a. By
+        Sylvester's identity, its determinant is det(I - U_a D^-1 U_a^T / S) = det(H / S).
+        """
         function, products, pulls, w = self.function, self.products, self.pulls, self.w
         cross = self.total(lambda c: pulls.load(c, LANES) * products.load(c, LANES))
         with function.loop(0, self.n) as i:
@@ -219,9 +229,9 @@ class _Way:
         return determinant
 
     def solve(self) -> Value:
-        """Gauss's elimination; the determinant.
+        """Gaussian elimination; the determinant.
 
-        All pivots are positive where the Hessian is: there is no need to look for larger ones.
+        Where the Hessian is positive definite, all pivots are positive: pivoting is not needed.
         """
         function, system, wide, solution = self.function, self.system, self.wide, self.solution
         determinant = function.variable(function.constant(1.0, DOUBLE))
@@ -243,8 +253,8 @@ class _Way:
             def product(c: Value, row: Array = row) -> Value:
                 return row.load(c, LANES) * solution.load(c, LANES)
 
-            known = self.total(product)
-            solution.store(k, (row.load(self.size) - known) / row.load(k))
+            sum_ = self.total(product)
+            solution.store(k, (row.load(self.size) - sum_) / row.load(k))
         return determinant.value
 
 

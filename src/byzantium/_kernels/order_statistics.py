@@ -1,13 +1,12 @@
 """Kernels for order statistics: all rows of some columns are sorted at once, by a network.
 
-Both kinds of kernel are called alike: columns(context, rows, first, last, peak, out) fills out[c]
-for first <= c < last, whole vectors, with the mean of the central values of the rows (see
-`order.central`). peak, as many whole numbers as lanes, is raised to the largest `magnitude` of all.
+Both types of kernel have the same arguments: columns(context, rows, first, last, peak, out) fills
+out[c] for first <= c < last, whole vectors, with the mean of the central values of the rows (see
+`selection.central`). peak, as many integers as lanes, is raised to the largest `magnitude` of all.
 
-To find out whose values these are, kernels with `bounds` are given a block of columns, fill out
-from its beginning, and store three more numbers for each column, one block further each: the lowest
-and the highest of the central values, and the rank of the lowest. `supplied` then looks at all
-values again.
+To count whose values these are, kernels with `bounds` read a block of columns, fill out from its
+beginning, and store three more numbers for each column, one block further each: the lowest and the
+highest of the central values, and the rank of the lowest. `supplied` then reads all values again.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from byzantium._kernels.sums import BLOCK, Mixing, Total, prefetch
 
 
 class _Columns:
-    """What a kernel is given."""
+    """The arguments of a kernel."""
 
     def __init__(self, function: Function, real: str) -> None:
         self.context = function.array("context", INTEGER)
@@ -49,23 +48,23 @@ class _Columns:
         self.out = function.array("out", real)
 
 
-def network(n: int, kept: int, nearest: bool, most: int = SINGLE) -> Network:
-    """What must be compared for the `kept` central values among n."""
+def network(n: int, count: int, nearest: bool, most: int = SINGLE) -> Network:
+    """The network that selects the `count` central values among n."""
     if not nearest:
-        low = (n - kept) // 2
-        return middle(n, low, low + kept, most)
-    # Those that stay in the window wherever it slides are only summed, unless they are the median.
-    always = set(range(n - kept, kept)) - {(n - 1) // 2, n // 2}
+        low = (n - count) // 2
+        return middle(n, low, low + count, most)
+    # Values that are in the window wherever it slides are only summed, unless they are the median.
+    always = set(range(n - count, count)) - {(n - 1) // 2, n // 2}
     return in_order(n, tuple(sorted(always)), most)
 
 
 @kernel
-def straight(n: int, kept: int, nearest: bool, real: str, bounds: bool) -> list[Function]:
+def straight(n: int, count: int, nearest: bool, real: str, bounds: bool) -> list[Function]:
     """One vector of columns at a time, comparator by comparator, without a loop or a table.
 
     Where `last` does not end a vector, the last vector begins before the one before it has ended.
     """
-    comparators, wires = network(n, kept, nearest)
+    comparators, wires = network(n, count, nearest)
     function, lanes = Function("straight"), machine.HOST.lanes(real)
     given = _Columns(function, real)
     peak = function.variable(given.peak.load(0, lanes))
@@ -74,7 +73,7 @@ def straight(n: int, kept: int, nearest: bool, real: str, bounds: bool) -> list[
         values: dict[int, Value] = {}
 
         def value(wire: int) -> Value:
-            """What is on a wire; at first, and not before it is needed, a row."""
+            """The value on a wire: at first a row, which is loaded when it is needed."""
             if wire not in values:
                 row = Array(given.rows.load(wire), real)
                 x = values[wire] = row.load(c, lanes)
@@ -89,11 +88,11 @@ def straight(n: int, kept: int, nearest: bool, real: str, bounds: bool) -> list[
             if high:
                 values[b] = maximum(x, y)
         for wire in range(n):
-            value(wire)  # its magnitude is wanted, if nothing else
+            value(wire)  # for its magnitude
         central = [values[wire] for wire in wires]
-        rank = function.constant(float((n - kept) // 2), real, lanes)
+        rank = function.constant(float((n - count) // 2), real, lanes)
         if nearest:
-            central, rank = _nearest(central, kept)
+            central, rank = _nearest(central, count)
         mean = _mean(function, central, real)
         if bounds:
             found = mean, reduce(minimum, central), reduce(maximum, central), rank
@@ -114,19 +113,19 @@ def _mean(function: Function, values: Sequence[Value], real: str) -> Value:
     return total.over(function.constant(float(len(values)), DOUBLE, values[0].lanes)).to(real)
 
 
-def _nearest(values: Sequence[Value], kept: int) -> tuple[list[Value], Value]:
-    """Of sorted values, the `kept` nearest the median, and the rank of the lowest.
+def _nearest(values: Sequence[Value], count: int) -> tuple[list[Value], Value]:
+    """Of sorted values, the `count` nearest the median, and the rank of the lowest.
 
-    A window of so many slides up past value j if value j + kept is nearer: then one takes the
-    place of the other.
+    A window of that size slides up past value j if value j + count is nearer: then the latter
+    replaces the former.
     """
     n = len(values)
     median = _median(values[(n - 1) // 2], values[n // 2])
-    window, rank = list(values[:kept]), _constant(0.0, values[0])
-    for j in range(n - kept):
-        enters = values[j + kept]
+    window, rank = list(values[:count]), _constant(0.0, values[0])
+    for j in range(n - count):
+        enters = values[j + count]
         slides = _slides(enters, values[j], median)
-        window[j % kept] = select(slides, enters, window[j % kept])
+        window[j % count] = select(slides, enters, window[j % count])
         rank = _plus_one(rank, slides)
     return window, rank
 
@@ -136,7 +135,7 @@ def _constant(number: float, like: Value) -> Value:
 
 
 def _plus_one(count: Value, truth: Value) -> Value:
-    """One more where it is true."""
+    """The count plus one where a condition is true."""
     return select(truth, count + 1.0, count)
 
 
@@ -153,7 +152,7 @@ def _slides(enters: Value, leaves: Value, median: Value) -> Value:
 
 @kernel
 def part(pairs: tuple[tuple[int, int], ...], real: str) -> list[Function]:
-    """Sort a block of columns by a `network.Part`, the rows being where they are."""
+    """Sort a block of columns in place by a `networks.Part`."""
     function, lanes = Function("part"), machine.HOST.lanes(real)
     rows, wires = function.array("rows", ADDRESS), function.array("wires", INTEGER)
     start = function.number("start")
@@ -177,13 +176,13 @@ def part(pairs: tuple[tuple[int, int], ...], real: str) -> list[Function]:
 
 @kernel
 def tabled(nearest: bool, real: str, bounds: bool) -> list[Function]:
-    """The network comes as a table, and sorts the rows where they are: they are to be copies.
+    """Sort the rows, which must be copies, in place by a network that is stored in a table.
 
-    context: see `table`.
+    - `context`: see `table`.
     """
     function = Function("tabled")
     given = _Columns(function, real)
-    n, kept, steps = (given.context.load(k) for k in range(3))
+    n, count, steps = (given.context.load(k) for k in range(3))
     wires = given.context.at(3)
     lanes, strip = machine.HOST.lanes(real), BLOCK // SIZE[real]
 
@@ -197,7 +196,7 @@ def tabled(nearest: bool, real: str, bounds: bool) -> list[Function]:
                 x = row(i).load(start + c, lanes)
                 peak.value = larger(peak.value, magnitude(x))
 
-        place = function.variable(n if nearest else kept)
+        place = function.variable(n if nearest else count)
         with function.loop(0, steps):
             step = wires.at(place.value)
             parts, code, comparators, length = (step.load(k) for k in range(4))
@@ -217,15 +216,15 @@ def tabled(nearest: bool, real: str, bounds: bool) -> list[Function]:
 
         total = Total(function, real, strip)
         median = _median(value((n - 1) / 2), value(n / 2)) if nearest else None
-        lowest = function.constant(0, INTEGER) if nearest else (n - kept) / 2
+        lowest = function.constant(0, INTEGER) if nearest else (n - count) / 2
         rank = function.variable(lowest.to(real).on(strip))
         low = function.variable(function.constant(math.inf, real, strip))
         high = function.variable(-low.value)
-        with function.loop(0, kept) as r:
+        with function.loop(0, count) as r:
             inside = function.variable(value(r))
             if median is not None:
-                with function.loop(r, n - kept, kept) as j:
-                    enters = value(j + kept)
+                with function.loop(r, n - count, count) as j:
+                    enters = value(j + count)
                     slides = _slides(enters, value(j), median)
                     inside.value = select(slides, enters, inside.value)
                     if bounds:
@@ -234,7 +233,7 @@ def tabled(nearest: bool, real: str, bounds: bool) -> list[Function]:
             if bounds:
                 low.value = minimum(low.value, inside.value)
                 high.value = maximum(high.value, inside.value)
-        given.out.store(start, total.over(kept.to(DOUBLE).on(strip)).to(real))
+        given.out.store(start, total.over(count.to(DOUBLE).on(strip)).to(real))
         if bounds:
             for further, bound in enumerate((low, high, rank), 1):
                 given.out.store(start + further * strip, bound.value)
@@ -242,14 +241,14 @@ def tabled(nearest: bool, real: str, bounds: bool) -> list[Function]:
     return [function]
 
 
-def table(n: int, kept: int, nearest: bool, real: str, most: int) -> list[int]:
+def table(n: int, count: int, nearest: bool, real: str, most: int) -> list[int]:
     """The context of `tabled`, for a network with parts of at most so many wires.
 
-    n, kept, the number of steps; the wires that count; then the steps. A step is one part, or some
+    n, count, the number of steps; the wires that count; then the steps. A step is one part, or some
     single comparators: the number of parts (one or none), the address of the code of that part, the
     number of comparators, the length of all this, and the wires.
     """
-    parts, wires = network(n, kept, nearest, most)
+    parts, wires = network(n, count, nearest, most)
     steps = []
     for single, group in groupby(parts, key=lambda part: len(part.wires) == SINGLE):
         if single:
@@ -260,34 +259,34 @@ def table(n: int, kept: int, nearest: bool, real: str, most: int) -> list[int]:
                 [1, part(one.pairs, real).address, 0, 4 + len(one.wires), *one.wires]
                 for one in group
             ]
-    return [n, kept, len(steps), *wires, *chain(*steps)]
+    return [n, count, len(steps), *wires, *chain(*steps)]
 
 
-# -- whose values they are ---------------------------------------------------------------------
+# -- rows that supplied the central values -----------------------------------------------------
 
 
 @kernel
 def supplied(real: str) -> list[Function]:
     """Count, in a block of columns from `start` on, how many of the central values are row i's.
 
-    within[i, :] is raised where the value of row i lies within the bounds. Where these are more
-    than are central, some that are equal to a bound are not, and all that are equal share: what
-    that changes is added to changes[i, :]. Only the first `width` columns of the block count.
+    within[i, :] is raised where the value of row i lies within the bounds. Where more values lie
+    within the bounds than are central, values that equal a bound share equally: the difference is
+    added to changes[i, :]. Only the first `width` columns of the block count.
 
-    found: the means, and the bounds.
+    - `results`: the means, and the bounds.
     """
     function, lanes, size = Function("supplied"), machine.HOST.lanes(real), BLOCK // SIZE[real]
     rows, n = function.array("rows", ADDRESS), function.number("n")
-    kept, start = function.number("kept"), function.number("start")
+    count, start = function.number("count"), function.number("start")
     width = function.number("width")
-    found, within = function.array("found", real), function.array("within", real)
+    results, within = function.array("results", real), function.array("within", real)
     changes = function.array("changes", DOUBLE)
 
     def value(i: Value, c: Value) -> Value:
         return Array(rows.load(i), real).load(start + c, lanes)
 
     with function.loop(0, size, lanes) as c:
-        low, high, rank = (found.load(c + k * size, lanes) for k in (1, 2, 3))
+        low, high, rank = (results.load(c + k * size, lanes) for k in (1, 2, 3))
         none = _constant(0.0, low)
         counted = function.lanes_before(c, width, lanes)
         one = select(counted, _constant(1.0, low), none)
@@ -297,17 +296,17 @@ def supplied(real: str) -> list[Function]:
             here = select(x < low, none, select(high < x, none, one))
             inside.value = inside.value + here
             within.store(i * lanes, within.load(i * lanes, lanes) + here)
-        window = kept.to(real).on(lanes)
+        window = count.to(real).on(lanes)
         with function.when(function.constant(0.5, real) < (inside.value - window * one).sum()):
-            counts = [function.variable(none) for _ in range(4)]
+            tallies = [function.variable(none) for _ in range(4)]
             with function.loop(0, n) as i:
                 x = value(i, c)
                 truths = x < low, low < x, x < high, high < x
-                for count, truth in zip(counts, truths, strict=True):
-                    count.value = _plus_one(count.value, truth)
-            below, above_low, below_high, above = (count.value for count in counts)
+                for tally, truth in zip(tallies, truths, strict=True):
+                    tally.value = _plus_one(tally.value, truth)
+            below, above_low, below_high, above = (tally.value for tally in tallies)
             number = n.to(real).on(lanes)
-            # So many of the central values are equal to the lowest, to the highest of them.
+            # How many of the central values equal the lowest of them, and the highest.
             lowest = select(low < high, number - above_low - rank, window)
             highest = rank + window - below_high
             change_low = _change(lowest, number - below - above_low, counted)
@@ -322,7 +321,7 @@ def supplied(real: str) -> list[Function]:
 
 
 def _change(central: Value, equal: Value, counted: Value) -> Value:
-    """What sharing changes for each of some equal values, all of which were counted."""
+    """The change for each of some equal values, all of which were counted, if they share."""
     change = central.to(DOUBLE) / equal.to(DOUBLE) - 1.0
     return select(counted, change, _constant(0.0, change))
 
@@ -331,23 +330,26 @@ def _change(central: Value, equal: Value, counted: Value) -> Value:
 
 
 class _Blocks:
-    """What a function is given to sort the columns of rows that are made a block at a time.
+    """The arguments of a function that sorts the columns of rows block by block.
 
-    columns: the kernel that sorts, and its context. All else but `peak` and `out` is room to work
-    in. To find out whose values are central, it is also given `supplied`, and what that needs.
-    again: whether the kernel leaves the block changed, so that it must be made again for that.
+    `columns` is the kernel that sorts; everything except it, its context, `peak` and `out` is
+    scratch memory. To count whose values are central, there are also `supplied` and its arguments.
+
+    - `explained`: whether to count whose values are central.
+    - `destructive`: whether the kernel sorts in place, so that blocks are made again to be counted.
     """
 
-    def __init__(self, function: Function, real: str, explained: bool, again: bool) -> None:
+    def __init__(self, function: Function, real: str, explained: bool, destructive: bool) -> None:
         self.function, self.real = function, real
         self.first, self.last = function.number("first"), function.number("last")
         self.columns = function.number("columns")
         self.context = function.array("context", INTEGER)
         self.block, self.places = function.array("block", real), function.array("places", ADDRESS)
         self.result, self.peak = function.array("result", real), function.array("peak", BITS[real])
-        self.out, self.explained, self.again = function.array("out", real), explained, again
+        self.out = function.array("out", real)
+        self.explained, self.destructive = explained, destructive
         if explained:
-            self.supplied, self.kept = function.number("supplied"), function.number("kept")
+            self.supplied, self.count = function.number("supplied"), function.number("count")
             self.within = function.array("within", real)
             self.changes = function.array("changes", DOUBLE)
 
@@ -365,21 +367,21 @@ class _Blocks:
             for c in range(0, size, lanes):
                 self.out.store(start + c, self.result.load(c, lanes), bound)
             if self.explained:
-                if self.again:
+                if self.destructive:
                     make(start, bound)
-                self.count(self.places, n, zero, width if bound is None else bound - start)
+                self.count_supplied(self.places, n, zero, width if bound is None else bound - start)
 
-    def count(self, rows: Array, n: Value, start: Value, width: Value) -> None:
-        given = rows, n, self.kept, start, width, self.result, self.within, self.changes
+    def count_supplied(self, rows: Array, n: Value, start: Value, width: Value) -> None:
+        given = rows, n, self.count, start, width, self.result, self.within, self.changes
         self.function.call(self.supplied, *given)
 
 
 @kernel
-def copied(real: str, explained: bool, again: bool) -> list[Function]:
+def copied(real: str, explained: bool, destructive: bool) -> list[Function]:
     """Copy the rows, and sort them."""
     function, lanes, size = Function("copied"), machine.HOST.lanes(real), BLOCK // SIZE[real]
     rows, n = function.array("rows", ADDRESS), function.number("n")
-    blocks = _Blocks(function, real, explained, again)
+    blocks = _Blocks(function, real, explained, destructive)
 
     def copy(start: Value, bound: Value | None) -> None:
         with function.loop(0, n) as i:
@@ -394,25 +396,25 @@ def copied(real: str, explained: bool, again: bool) -> list[Function]:
 
 @kernel
 def direct(real: str) -> list[Function]:
-    """Sort whole blocks as they come from the memory, and find out whose values are central."""
+    """Sort whole blocks without a copy, and count whose values are central."""
     function, lanes, size = Function("direct"), machine.HOST.lanes(real), BLOCK // SIZE[real]
     rows, n = function.array("rows", ADDRESS), function.number("n")
-    blocks = _Blocks(function, real, explained=True, again=False)
+    blocks = _Blocks(function, real, explained=True, destructive=False)
     width = function.constant(size, INTEGER)
     with function.loop(blocks.first, blocks.last, size) as start:
         given = blocks.context, rows, start, start + size, blocks.peak, blocks.result
         function.call(blocks.columns, *given)
         for c in range(0, size, lanes):
             blocks.out.store(start + c, blocks.result.load(c, lanes))
-        blocks.count(rows, n, start, width)
+        blocks.count_supplied(rows, n, start, width)
     return [function]
 
 
 @kernel
-def mixed(real: str, explained: bool, again: bool) -> list[Function]:
-    """Mix the rows, and sort what comes of it; see `Mixing`."""
+def mixed(real: str, explained: bool, destructive: bool) -> list[Function]:
+    """Mix the rows, and sort the mixed rows; see `Mixing`."""
     function, size = Function("mixed"), BLOCK // SIZE[real]
-    mixing, blocks = Mixing(function, real), _Blocks(function, real, explained, again)
+    mixing, blocks = Mixing(function, real), _Blocks(function, real, explained, destructive)
 
     def store(i: Value, c: int, x: Value) -> None:
         blocks.block.store(i * size + c, x.to(real))

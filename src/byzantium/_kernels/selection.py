@@ -10,36 +10,36 @@ from torch import Tensor
 PIECE = 1 << 15
 
 
-def central(values: Tensor, kept: int, *, nearest: bool) -> Tensor:
-    """Mark the `kept` central values of each sorted column: truth values, (n, d) or (n, 1).
+def central(values: Tensor, count: int, *, nearest: bool) -> Tensor:
+    """Mark the `count` central values of each sorted column: truth values, (n, d) or (n, 1).
 
-    Central are the middle ones, or with `nearest` those nearest the median. These are neighbours in
+    Central are the middle ones, or with `nearest` those nearest the median. These are neighbors in
     order, too: slide a window up from the lowest value, as long as the value that would enter is
-    nearer than the one that would leave. Of two equally near values the lower is kept.
+    nearer than the one that would leave. Of two equally near values the lower counts.
     """
     n = len(values)
     position = torch.arange(n, device=values.device)[:, None]
     if nearest:
         median = (values[(n - 1) // 2] + values[n // 2]) / 2
-        low = (values[kept:] - median < median - values[: n - kept]).int().sum(dim=0)
+        low = (values[count:] - median < median - values[: n - count]).int().sum(dim=0)
     else:
-        low = torch.tensor((n - kept) // 2)
-    return (low <= position) & (position < low + kept)
+        low = torch.tensor((n - count) // 2)
+    return (low <= position) & (position < low + count)
 
 
-def shares(matrix: Tensor, kept: int, *, nearest: bool) -> Tensor:
+def shares(matrix: Tensor, count: int, *, nearest: bool) -> Tensor:
     """(n,): how many columns each row supplied, in parts; rows with equal values share equally."""
     width = max(1, PIECE // max(1, len(matrix)))
     total = torch.zeros(len(matrix), dtype=torch.float64)
     for start in range(0, matrix.shape[1], width):
-        total += _shares(matrix[:, start : start + width], kept, nearest=nearest)
+        total += _shares(matrix[:, start : start + width], count, nearest=nearest)
     return total
 
 
-def _shares(matrix: Tensor, kept: int, *, nearest: bool) -> Tensor:
+def _shares(matrix: Tensor, count: int, *, nearest: bool) -> Tensor:
     values, order = matrix.sort(dim=0, stable=True)
     n, d = values.shape
-    weight = central(values, kept, nearest=nearest).expand(n, d).double() / kept
+    weight = central(values, count, nearest=nearest).expand(n, d).double() / count
     # Positions start[k] <= k < end[k] hold equal values; their weights are pooled.
     position = torch.arange(n, device=matrix.device)[:, None].expand(n, d)
     rises = torch.ones_like(values, dtype=torch.bool)

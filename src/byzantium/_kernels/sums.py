@@ -28,13 +28,13 @@ from byzantium._kernels.ir import (
     sqrt,
 )
 
-# Bytes that come from memory together. Of all rows so much is read at a time: memory answers many
-# rows faster than more of one.
+# Bytes of a line of the cache. One line of each row is read at a time: memory is faster for many
+# rows than for more of one.
 LINE = 64
-# How many bytes ahead they are asked for.
+# How many bytes ahead lines are prefetched.
 AHEAD = 256
-# Bytes of a row that are mixed or sorted at a time, where they are copied first: so little of all
-# rows stays near.
+# Bytes of a row that are mixed or sorted at a time, where they are copied first: so little that all
+# rows stay in the nearest cache.
 BLOCK = 256
 
 
@@ -42,8 +42,8 @@ class Total:
     """A running sum in twice the precision of what is summed.
 
     That is float64 for float32; and for float64 an unevaluated sum of two, where `low` collects
-    what is rounded off `high` (Ogita, Rump, Oishi: Accurate Sum and Dot Product, 2005). So a mean
-    is rounded but once, and that of equal numbers not at all.
+    the rounding errors of `high` (Ogita, Rump, Oishi: Accurate Sum and Dot Product, 2005). So a
+    mean is rounded only once, and that of equal numbers not at all.
     """
 
     def __init__(self, function: Function, real: str, lanes: int) -> None:
@@ -76,13 +76,13 @@ class Total:
         return quotient + rest / number
 
     def over_one_plus(self, excess: Value) -> Value:
-        """The quotient by 1 + excess, in float64, where the excess is nothing but rounding."""
+        """The quotient by 1 + excess, in float64, where the excess is a rounding error."""
         high = self.high.value
         return high if self.low is None else high + fma(-excess, high, self.low.value)
 
 
 def prefetch(row: Array, index: Value, columns: int) -> None:
-    """Ask for as many columns as are being read, ahead of them."""
+    """Prefetch as many columns as are being read, ahead of them."""
     for c in range(AHEAD, AHEAD + columns * SIZE[row.kind], LINE):
         row.prefetch(index + c // SIZE[row.kind])
 
@@ -133,7 +133,7 @@ def moments(real: str) -> list[Function]:
 
 @kernel
 def mean(real: str) -> list[Function]:
-    """out[c] = the mean of column c, called as in `sorting`; context: the number of rows."""
+    """out[c] = the mean of column c; arguments as in `order_statistics`, context: how many rows."""
     function = Function("mean")
     context, rows = function.array("context", INTEGER), function.array("rows", ADDRESS)
     first, last = function.number("first"), function.number("last")
@@ -161,7 +161,7 @@ def mean(real: str) -> list[Function]:
 
 @kernel
 def weighted_sum(real: str) -> list[Function]:
-    """out[c] = sum_i shares[i] row_i[c], over 1 + excess, which is what the shares sum to."""
+    """out[c] = sum_i shares[i] row_i[c], over 1 + excess, the sum of the shares."""
     function = Function("weighted_sum")
     rows, n = function.array("rows", ADDRESS), function.number("n")
     shares, excess = function.array("shares", DOUBLE), function.number("excess", DOUBLE)
@@ -179,10 +179,10 @@ def weighted_sum(real: str) -> list[Function]:
 
 
 class Mixing:
-    """What a function is given to make P X, block by block.
+    """The arguments of a function that computes P X, block by block.
 
     P comes as lists: row i of P X is the sum of shares[k] times row sources[k] of X, for
-    starts[i] <= k < starts[i + 1], over 1 + excess[i], which is what these shares sum to.
+    starts[i] <= k < starts[i + 1], over 1 + excess[i], the sum of these shares.
     """
 
     def __init__(self, function: Function, real: str) -> None:
@@ -192,14 +192,14 @@ class Mixing:
         self.sources = function.array("sources", INTEGER)
         self.shares = function.array("shares", DOUBLE)
         self.excess = function.array("excess", DOUBLE)
-        self.wide = function.array("wide", DOUBLE)  # (n, columns of a block), to work in
+        self.wide = function.array("wide", DOUBLE)  # (n, columns of a block), scratch memory
 
     def block(
         self, start: Value, bound: Value | None, store: Callable[[Value, int, Value], None]
     ) -> None:
-        """Make a block of P X, from column `start` on; what is not before the bound is zero.
+        """Compute a block of P X, from column `start` on; columns beyond the bound are zero.
 
-        store(i, c, x) is to keep the lanes x of row i, columns start + c and following, in float64.
+        store(i, c, x) stores the lanes x of row i, columns start + c and following, in float64.
         """
         function, size = self.function, BLOCK // SIZE[self.real]
         lanes = machine.HOST.lanes(self.real)
@@ -208,7 +208,7 @@ class Mixing:
             for c in range(0, size, lanes):
                 self.wide.store(j * size + c, row.load(start + c, lanes, bound).to(DOUBLE))
             prefetch(row, start, size)
-        # Eight registers of sums, or four of two numbers each: one alone would wait for itself.
+        # Eight registers of sums, or four of two numbers each: one sum alone would wait for itself.
         lanes = min(size, (8 if self.real == FLOAT else 4) * machine.HOST.lanes(DOUBLE))
         with function.loop(0, self.m) as i:
             excess = self.excess.load(i).on(lanes)
@@ -242,9 +242,9 @@ def mix(real: str) -> list[Function]:
 
 
 def tile_of(n: int) -> int:
-    """Of how many rows the products with as many others are computed at once.
+    """The number of rows whose products with as many others are computed at once.
 
-    Each number loaded is used so many times; but n is rounded up to a multiple of it.
+    Each number is loaded once for that many products; but n is rounded up to a multiple of it.
     """
     if machine.HOST.vector < 64:  # 16 registers: nine sums, three factors, and one more
         return 3
@@ -272,7 +272,7 @@ def gram(real: str, tile: int) -> list[Function]:
     """Add <row_i - r, row_j - r>, j <= i, to products[i * stride + j]; r is the row `base`.
 
     Rows advance with the columns, or not (the origin). Equal rows give equal sums, to the bit.
-    block: (stride, size) to work in, zero from row n on. The stride is a multiple of the tile.
+    block: (stride, size), scratch memory, zero from row n on. The stride is a multiple of the tile.
     """
     inner = _tile(tile)
     function = Function("gram")
@@ -302,9 +302,7 @@ def gram(real: str, tile: int) -> list[Function]:
 
 @kernel
 def gram_of_few(real: str, n: int) -> list[Function]:
-    """Set products[i * n + j], j <= i, to what `gram` adds; for rows so few that all stays in
-    registers.
-    """
+    """Set products[i * n + j], j <= i, to the sums of `gram`, for so few rows that registers do."""
     function = Function("gram_of_few")
     rows = function.array("rows", ADDRESS)
     advances = function.array("advances", INTEGER)
@@ -315,13 +313,13 @@ def gram_of_few(real: str, n: int) -> list[Function]:
     zero = function.constant(0.0, DOUBLE, lanes)
     sums = {(i, j): function.variable(zero) for i in range(n) for j in range(i + 1)}
     for start, bound in function.columns(first, last, columns):
-        given = [Array(rows.load(i), real).at((advances.load(i) - 1) * start) for i in range(n)]
+        vectors = [Array(rows.load(i), real).at((advances.load(i) - 1) * start) for i in range(n)]
         for c in range(0, columns, lanes):
             r = base.load(start + c, lanes, bound).to(DOUBLE)
-            away = [row.load(start + c, lanes, bound).to(DOUBLE) - r for row in given]
+            away = [row.load(start + c, lanes, bound).to(DOUBLE) - r for row in vectors]
             for (i, j), sum_ in sums.items():
                 sum_.value = fma(away[i], away[j], sum_.value)
-        for row in given:
+        for row in vectors:
             prefetch(row, start, columns)
     for (i, j), sum_ in sums.items():
         products.store(n * i + j, sum_.value.sum())

@@ -1,4 +1,4 @@
-"""Spreading work over threads that help the calling thread; it also gets by without them.
+"""Parallel calls: threads help the calling thread, which also works alone.
 
 In the main thread the helpers are torch's own threads, if its OpenMP can be called. After each
 operation of torch these wait in a busy loop for some milliseconds, and threads of our own would
@@ -41,13 +41,13 @@ def parallel_map(
 ) -> list[Result]:
     """Call function(first, last) for each piece, on this thread and up to `threads` - 1 helpers.
 
-    - `function`: what to call; it should release the GIL, or threads gain nothing.
+    - `function`: the function; it should release the GIL, or threads gain nothing.
     - `pieces`: a pair (first, last) for each call.
     - `threads`: how many threads work at once, this one included.
 
     Returns the results in the order of the pieces; if a call raises, its error is raised here. It
-    never waits for a piece that nobody has begun. Without helpers (the system has no threads left,
-    or the interpreter is about to exit) this thread does everything.
+    never waits for a piece that no thread has begun. Without helpers (the system has no threads
+    left, or the interpreter is about to exit) this thread does everything.
 
     >>> parallel_map(lambda first, last: sum(range(first, last)), [(0, 10), (10, 20)], threads=2)
     [45, 145]
@@ -60,27 +60,27 @@ def parallel_map(
         _Piece(place, partial(function, *piece), finished) for place, piece in enumerate(pieces)
     )
     try:
-        if openmp := _of_torch():
+        if openmp := _torch_openmp():
             openmp.together(_TAKES_PART, id(todo), threads, partial(_work, todo))
         else:
             _helpers(os.getpid()).call(threads - 1, todo)
             _work(todo)
         done = sorted(finished.get() for _ in pieces)  # by their places
     finally:
-        todo.clear()  # helpers that come late find nothing, and hold on to nothing
+        todo.clear()  # helpers that come late find nothing, and hold no references
     for piece in done:
         if piece.error is not None:
             raise piece.error
     return [piece.result for piece in done]
 
 
-def parallel_call(code: int, given: int, here: Callable[[], None], threads: int) -> None:
+def parallel_call(code: int, argument: int, here: Callable[[], None], threads: int) -> None:
     """Call machine code on this thread and on up to `threads` - 1 helpers at once.
 
-    - `code`: the address of a function of C. Whoever calls it first does all the work, and those
-      who call it meanwhile do some of it.
-    - `given`: the one address that it takes.
-    - `here`: the same call, from Python. It must hold on to all that the function works with.
+    - `code`: the address of a function of C. Threads that call it at the same time share the work;
+      one alone does all of it.
+    - `argument`: the address that is its only argument.
+    - `here`: the same call, from Python. It must hold references to all that the function uses.
     - `threads`: how many threads work at once, this one included.
 
     >>> seen = []
@@ -90,8 +90,8 @@ def parallel_call(code: int, given: int, here: Callable[[], None], threads: int)
     >>> seen
     [7, 7]
     """
-    if threads > 1 and (openmp := _of_torch()):
-        openmp.together(code, given, threads, here)
+    if threads > 1 and (openmp := _torch_openmp()):
+        openmp.together(code, argument, threads, here)
     else:
         parallel_map(lambda *_: here(), [(0, 0)] * threads, threads)
 
@@ -115,10 +115,10 @@ def _work(todo: deque[_Piece]) -> None:
 
 # -- the threads of torch -----------------------------------------------------------------------
 
-# What OpenMP calls in each of its threads, with what it was given.
+# The function that OpenMP calls in each of its threads, with its argument.
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.py_object)(_work)
 _TAKES_PART = ctypes.cast(_CALLBACK, ctypes.c_void_p).value or 0
-# What Linux says of a process that was forked and has begun no program since.
+# The flag of Linux for a process that was forked and has started no program since.
 FORKED = 0x40  # PF_FORKNOEXEC
 
 
@@ -129,13 +129,13 @@ class _OpenMP(NamedTuple):
     end: Any
     inside: Any
 
-    def together(self, code: int, given: int, threads: int, here: Callable[[], None]) -> None:
-        """Call a function of C on torch's threads, and another one here, which does the same.
+    def together(self, code: int, argument: int, threads: int, here: Callable[[], None]) -> None:
+        """Call a function of C on torch's threads, and the same function here from Python.
 
         Python handles signals after `start`, and never before it.
         """
         try:
-            self.start(code, given, threads)
+            self.start(code, argument, threads)
             here()
         finally:
             self.end()
@@ -150,7 +150,7 @@ def _openmp(process: int) -> _OpenMP | None:
     """
     try:
         library, state = ctypes.CDLL(None), Path("/proc/self/stat").read_text(encoding="utf-8")
-        found = _OpenMP(
+        openmp = _OpenMP(
             library.GOMP_parallel_start, library.GOMP_parallel_end, library.omp_in_parallel
         )
     except (AttributeError, OSError, TypeError):
@@ -158,12 +158,12 @@ def _openmp(process: int) -> _OpenMP | None:
     if int(state.rpartition(")")[2].split()[6]) & FORKED:
         return None
     threading.Thread(target=int).start()
-    found.start.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint]
-    found.start.restype = found.end.restype = None
-    return found
+    openmp.start.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint]
+    openmp.start.restype = openmp.end.restype = None
+    return openmp
 
 
-def _of_torch() -> _OpenMP | None:
+def _torch_openmp() -> _OpenMP | None:
     """OpenMP, where its threads may be used now; None otherwise.
 
     That is, not in other threads than the main one, for each of which OpenMP would start a team of

@@ -1,11 +1,10 @@
-"""The passes over the vectors in plain torch, for any device; `compiled` has them for the CPU.
+"""The passes over vectors in plain torch, for any device; `compiled_passes` are for the CPU.
 
 Each takes a matrix of float32 or float64, and which of its rows to use.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -74,7 +73,7 @@ def gram(matrix: Tensor, rows: Rows, anchors: Sequence[Tensor | None], reference
         block = torch.vstack([block, *beside]) - block[reference]
         total += block @ block.T
     # Some libraries' products are not symmetric to the bit, and two rows that are each other's
-    # nearest would be told apart by that.
+    # nearest would differ by that.
     lower = total.tril()
     return (lower + lower.tril(-1).T).cpu().numpy()
 
@@ -95,30 +94,29 @@ def central_mean(
     matrix: Tensor,
     rows: Rows,
     mixing: Array | None,
-    kept: int,
+    count: int,
     nearest: bool,
     out: Tensor,
     shares: Array | None = None,
 ) -> float:
-    """Fill `out` with the mean of the `kept` central values of each column of P X.
+    """Fill `out` with the mean of the `count` central values of each column of P X.
 
-    See `order.central`. Returns the largest magnitude in P X, which comes for free; NaN if there is
-    a NaN. Where `shares` is given, the `order.shares` of each row of P X are added to it.
+    See `selection.central`. Returns the largest magnitude in P X, which costs nothing; NaN if there
+    is a NaN. The `selection.shares` of each row of P X are added to `shares`, unless it is None.
     """
     peaks = [0.0]
     for columns, block in mixed_blocks(matrix, rows, mixing):
         values = block.sort(dim=0).values
-        inside = central(values, kept, nearest=nearest)
-        out[columns] = torch.where(inside, values.double(), 0).sum(dim=0).div(kept)
+        inside = central(values, count, nearest=nearest)
+        out[columns] = torch.where(inside, values.double(), 0).sum(dim=0).div(count)
         peaks.append(float(block.abs().max()))
         if shares is not None:
-            shares += shares_of(block, kept, nearest=nearest).numpy()
+            shares += shares_of(block, count, nearest=nearest).numpy()
     return float(np.max(peaks))
 
 
-def newton(gram: Array, n: int, near: float) -> tuple[Array, list[float]]:
-    """No weights, and a gradient that says so: `geometric_median` has a search without kernels."""
-    return np.zeros(n), [math.inf, 0.0, 0.0]
+def newton(gram: Array, n: int, near: float) -> None:
+    """None: there is no such kernel in plain torch, and `geometric_median` searches without it."""
 
 
 def moments(matrix: Tensor, rows: Rows, mean: Tensor, deviation: Tensor) -> None:

@@ -193,7 +193,7 @@ class Stateful:
     >>> rule = CenteredClipping(radius=1.0)
     >>> _ = rule(torch.tensor([[1.0], [1.0], [100.0]]))
     >>> rule, rule.state_dict()
-    (CenteredClipping(radius=1), {'centre': tensor([1.])})
+    (CenteredClipping(radius=1), {'center': tensor([1.])})
     >>> rule.reset()
     >>> rule.state_dict()
     {}

@@ -19,7 +19,7 @@ from byzantium.guarantees.guarantee import guarantee
 from byzantium.guarantees.measure import c_of, lower_bound
 from byzantium.guarantees.search import Arrangement, Array, Candidate, Trial, hill_climb
 from byzantium.rules import Aggregator
-from byzantium.rules.pipeline import check_sizes
+from byzantium.rules.admission import check_sizes
 
 logger = logging.getLogger("byzantium")
 

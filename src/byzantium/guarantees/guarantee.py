@@ -12,7 +12,7 @@ from byzantium.core import ByzantiumError, validated
 from byzantium.guarantees.bounds import Bound, bound, mixed, random_groups
 from byzantium.guarantees.measure import c_of, lower_bound
 from byzantium.rules import Aggregator, Bucketing, GeometricMedian, Krum, Median, Mixing, Stage
-from byzantium.rules.pipeline import check_sizes
+from byzantium.rules.admission import check_sizes
 
 logger = logging.getLogger("byzantium")
 
@@ -162,7 +162,7 @@ def guarantee(rule: Aggregator, n: int, f: int) -> Guarantee:
     reaching, bad = n, f
     for stage in stages[:-1]:
         assert isinstance(stage, Mixing)
-        reaching, bad = stage.rows(reaching), stage.spoiled(bad)
+        reaching, bad = stage.rows(reaching), stage.bad_outputs(bad)
     try:
         result, gap = _bound_of(stages, n, f), ""
     except _Gap as error:
@@ -184,7 +184,7 @@ def _bound_of(stages: Sequence[Stage], n: int, f: int) -> Bound:
         rest = _bound_of(stages, n, stage.bad)
         return _joint_bound(random_groups(n - f, [1] * (n - stage.bad), rest.kappa), rest, stage)
     if isinstance(stage, Mixing):
-        rest = _bound_of(following, stage.rows(n), stage.spoiled(f))
+        rest = _bound_of(following, stage.rows(n), stage.bad_outputs(f))
         return _joint_bound(mixed(stage, n, f, rest.kappa), rest, stage)
     assert isinstance(stage, Aggregator)
     if f and f >= stage.delta_max * n:

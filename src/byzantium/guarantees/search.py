@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from byzantium.core import ByzantiumError
 from byzantium.rules import Aggregator, Mixing, Weighting
-from byzantium.rules.pipeline import check_sizes
+from byzantium.rules.admission import check_sizes
 from byzantium.vectors import Geometry, Matrix
-from byzantium.vectors.points import GivenPoints
+from byzantium.vectors.points import SourcePoints
 
 Array = NDArray[np.float64]
 
@@ -103,7 +103,7 @@ class Trial:
         """The results, (draws, d), without the checks of a call, and with one Gram matrix."""
         *mixings, rule = self._steps
         assert isinstance(rule, Weighting)
-        points, results = GivenPoints(Matrix(torch.from_numpy(rows))), []
+        points, results = SourcePoints(Matrix(torch.from_numpy(rows))), []
         for seed in self._seeds:
             self._generator.manual_seed(seed)
             geometry = Geometry.of(points)

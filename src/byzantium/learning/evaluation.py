@@ -12,7 +12,7 @@ from byzantium.data.dataset import Dataset
 from byzantium.learning.gradients import WorkerGradients
 from byzantium.learning.losses import Loss, cross_entropy
 from byzantium.vectors import Geometry, Matrix
-from byzantium.vectors.points import GivenPoints
+from byzantium.vectors.points import SourcePoints
 
 # Where all samples are looked at, they are looked at in chunks of so many: what the layers of the
 # paper's CNN hand on then stays in the cache.
@@ -79,5 +79,5 @@ def spread(rows: Tensor) -> float:
     2.5
     """
     n = len(rows)
-    geometry = Geometry.of(GivenPoints(Matrix(rows)))
+    geometry = Geometry.of(SourcePoints(Matrix(rows)))
     return float((geometry.distances_to(geometry.uniform_over(np.arange(n))) ** 2).mean())

@@ -98,7 +98,7 @@ class Bulyan(Aggregator):
 
     f: Count
 
-    def least(self) -> tuple[int, str]:
+    def min_vectors(self) -> tuple[int, str]:
         return 4 * self.f + 3, "4f + 3"
 
     @property

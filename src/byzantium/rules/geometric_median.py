@@ -1,10 +1,10 @@
 """The point with the smallest sum of distances to n points, found in n x n numbers.
 
-A point is given by its weights over the points; see `geometry`.
+A point is represented by its weights over the points; see `geometry`.
 
 Nothing here compares sums of distances: if some vectors are 1e15 times farther away than the
-others, rounding makes the sum constant everywhere near its minimiser. Its gradient, a sum of unit
-vectors, is not constant: it says where to go and when one has arrived.
+others, rounding makes the sum constant everywhere near its minimizer. Its gradient, a sum of unit
+vectors, is not constant: it determines the direction and when to stop.
 """
 
 from __future__ import annotations
@@ -13,31 +13,33 @@ import math
 
 import numpy as np
 
+from byzantium._kernels.backend import cpu_backend
 from byzantium.vectors.geometry import FAR, Geometry
-from byzantium.vectors.points import Array, fastest, medians, squared_distances
+from byzantium.vectors.points import Array, medians, squared_distances
 
-# Newton's method takes about ten steps; this bound is never reached, but limits the work for sure.
+# Newton's method takes about ten iterations; this bound is never reached, but limits the work.
 MOST_STEPS = 200
-# A gradient that does not get smaller for so many steps is as small as rounding lets it be.
+# A gradient that does not shrink for so many iterations is as small as rounding allows.
 PATIENCE = 2
-# The gradient at which a row counts as the minimiser: far below what anyone can use.
+# The gradient at which a row counts as the minimizer: far below any useful accuracy.
 FLAT = 1e-9
 # The determinant of the Hessian above which a sum counts as curved; for points on a line it is 0.
 CURVED = 1e-3
 # Smaller distances, relative to the typical one, are replaced by this, so that none is zero.
 NEAR = 1e-10
 # Rows that are closer to each other than this, relative to the typical distance, count as one: the
-# weights of a step along their difference would be nothing but rounding.
+# weights of a step along their difference would be rounding errors.
 CLOSE = 3e-7
 
 
 class SumOfDistances:
     r"""F(z) = sum_i h(||z - x_i||) over the rows of a geometry.
 
-    h is the identity; with smoothing, Huber's function, which is quadratic below it. The minimiser
+    h is the identity; with smoothing, Huber's function, which is quadratic below it. The minimizer
     is the fixed point of Weiszfeld's iteration with w_i ~ 1 / max(smoothing, ||z - x_i||).
 
-    - `smoothing`: in the unit of the geometry.
+    - `geometry`: the rows.
+    - `smoothing`: the threshold of Huber's function, in the unit of the geometry.
     """
 
     def __init__(self, geometry: Geometry, smoothing: float) -> None:
@@ -46,7 +48,11 @@ class SumOfDistances:
         self.smoothing = smoothing
 
     def weiszfeld(self, weights: Array) -> Array:
-        """One step of Weiszfeld's iteration; at a point itself, of Vardi and Zhang's."""
+        """One step of Weiszfeld's iteration; from a row, of Vardi and Zhang's.
+
+        At a row of multiplicity m, their step is (1 - m / |R|) T + m / |R| z, if |R| > m, where R
+        is the sum of the unit vectors to the other rows and T is Weiszfeld's step over these.
+        """
         pull = np.zeros(len(weights))
         with np.errstate(divide="ignore"):
             pull[: self.n] = 1 / self.geometry.measured_to(weights).clip(min=self.smoothing)
@@ -55,41 +61,44 @@ class SumOfDistances:
             return pull / pull.sum()
         pull[here] = 0
         force = pull - pull.sum() * weights
+        # The force R = sum_i pull_i (x_i - z) has weights that sum to zero. Therefore the reference
+        # cancels, and |R|^2 = force^T G force.
         strength = math.sqrt(max(0.0, float(force @ self.geometry.gram @ force)))
-        if strength <= here.sum():  # the others cannot pull it away: this is the minimiser
+        if strength <= here.sum():  # the others cannot pull it away: this is the minimizer
             return weights
         stay = here.sum() / strength
         return (1 - stay) * pull / pull.sum() + stay * weights
 
-    def minimise(self) -> Array:
-        """The weights of the minimiser, a convex combination of the rows."""
-        weights = self._directly()
-        return self._searched() if weights is None else weights
+    def minimize(self) -> Array:
+        """The weights of the minimizer, a convex combination of the rows."""
+        weights = self._newton()
+        return self._search() if weights is None else weights
 
-    def _directly(self) -> Array | None:
-        """By Newton's steps alone; None where these are not to be trusted.
+    def _newton(self) -> Array | None:
+        """By Newton's method alone; None where its result is not reliable.
 
-        The sum is convex: where its gradient vanishes and it is curved in all directions, there is
-        the minimiser, and no other.
+        The sum is convex: a point at which its gradient vanishes and it is curved in all directions
+        is the only minimizer.
         """
-        found, (slope, determinant, corners) = fastest().newton(
-            self.geometry.gram, self.n, self.smoothing
-        )
-        if not (slope < FLAT**2 and determinant > CURVED and corners == 0):
+        minimum = cpu_backend().newton(self.geometry.gram, self.n, self.smoothing)
+        if minimum is None:
             return None
-        if not np.isfinite(found).all():  # a step went so far that no row pulls any more
+        flat, curved = minimum.slope < FLAT**2, minimum.determinant > CURVED
+        if not (flat and curved and minimum.corners == 0):
+            return None
+        if not np.isfinite(minimum.weights).all():  # a step so long that no row pulls any more
             return None
         weights = np.zeros(self.geometry.points)
-        weights[: self.n] = found
+        weights[: self.n] = minimum.weights
         return weights
 
-    def _searched(self) -> Array:
-        """By a search that takes care of corners and of flat places."""
+    def _search(self) -> Array:
+        """By a search that handles corners and flat regions."""
         geometry, n = self.geometry, self.n
         gram, distances = geometry.gram[:n, :n], geometry.squared_distances
         reach = medians(distances)
-        # Rows that can hardly be told apart are one row that counts several times. (Of those far
-        # away from the others, rounding may hide the distances, and they do not matter.)
+        # Rows that are almost equal are one row that counts several times. (Rounding may hide the
+        # distances among rows far away from the others, but these do not matter.)
         near = distances[reach.argmin()] <= FAR * reach.min()
         indistinct = (distances <= CLOSE**2 * reach.min()) & near[:, None] & near
         np.fill_diagonal(indistinct, True)
@@ -97,32 +106,38 @@ class SumOfDistances:
             indistinct.argmax(axis=1), return_inverse=True, return_counts=True
         )
         search = _Search(gram[rows][:, rows], counts.astype(float), reach[rows], self.smoothing)
-        if (row := search.minimising_row()) is not None:
+        if (row := search.minimizing_row()) is not None:
             return geometry.at(int(rows[row]))
         return np.append((search.run() / counts)[group], np.zeros(geometry.anchors))
 
 
 class _Search:
-    """A descent to the minimiser over different rows, of which each counts several times.
+    """A descent to the minimizer over distinct rows, each with a multiplicity.
 
-    The frame of reference moves with it: about the row nearest to the point at hand, even the
+    Inner products are taken about `base`, the row nearest to the current point: then even the
     smallest distance from that row has all of its digits.
+
+    - `gram`: inner products of the rows.
+    - `counts`: how often each row counts.
+    - `reach`: for each row, the squared distance within which half of the others lie.
+    - `smoothing`: the threshold of Huber's function.
     """
 
     def __init__(self, gram: Array, counts: Array, reach: Array, smoothing: float) -> None:
         self.gram, self.counts = gram, counts
         self.smoothing = smoothing
-        # Half of the rows around it: the minimiser cannot be much farther away than these.
+        # Half of the rows are around it: the minimizer cannot be much farther away than these.
         self.start = int(reach.argmin())
         self.near = max(smoothing, NEAR * math.sqrt(reach.min()))
         self.base = 0
         self.based = gram
 
-    def minimising_row(self) -> int | None:
-        """The row that is the minimiser, if one is.
+    def minimizing_row(self) -> int | None:
+        """The row that is the minimizer, if one is.
 
-        By the criterion of Vardi and Zhang, that is one from which the unit vectors to the others
-        add up to no more than how often it counts. Smoothed, the sum has no such corners.
+        The subgradients of F at row k of multiplicity c_k are the unit vectors from the other rows,
+        summed, plus any vector of length at most c_k. Therefore row k is the minimizer if and only
+        if that sum is no longer than c_k (Vardi and Zhang). Smoothed, F has no such corners.
         """
         if self.smoothing:
             return None
@@ -137,9 +152,9 @@ class _Search:
         weights = best = np.eye(len(self.gram))[self.start]
         least, patience = math.inf, PATIENCE
         for _ in range(MOST_STEPS):
-            self._settle(weights)
+            self._rebase(weights)
             force = self._force(weights)
-            # Where it comes out negative, it is rounding, and its size says of how much.
+            # A negative value is a rounding error, whose size is that of all rounding errors here.
             slope = abs(float(force @ self.based @ force))
             if slope < least:
                 best, least = weights, slope
@@ -148,15 +163,18 @@ class _Search:
             if not patience or slope == 0:
                 break
             weights = self._step(weights, force)
-            # What lies on the base counts for nothing in its frame: it is what the others leave.
+            # About the base, the weight of the base does not matter: it is set to make the sum one.
             weights[self.base] = 0
             weights[self.base] = 1 - weights.sum()
-        self._settle(best)
+        self._rebase(best)
         pull = self._pull(best)
         return pull / pull.sum()  # the same point, as a convex combination
 
-    def _settle(self, weights: Array) -> None:
-        """Make the row that is nearest to a point the frame of reference."""
+    def _rebase(self, weights: Array) -> None:
+        """Take inner products about the row that is nearest to a point.
+
+        <x_i - b, x_j - b> = G_ij - G_bj - G_ib + G_bb.
+        """
         self.base = base = int(self._distances(weights).argmin())
         self.based = self.gram - self.gram[base] - self.gram[:, base, None] + self.gram[base, base]
 
@@ -177,14 +195,14 @@ class _Search:
         return pull - pull.sum() * weights
 
     def _step(self, weights: Array, force: Array) -> Array:
-        """Go downhill, by Newton's step or else Weiszfeld's, for as long as it goes downhill."""
+        """The next point: along Newton's direction, or else Weiszfeld's, if that is a descent."""
         for direction in (self._newton(weights), force / self._pull(weights).sum()):
             if direction is not None and (fall := float(force @ self.based @ direction)) > 0:
                 return weights + self._length(weights, direction, fall) * direction
         return weights.copy()
 
     def _length(self, weights: Array, direction: Array, fall: float) -> float:
-        """How far to go, so that little of the fall is left: by bisection, as the sum is convex."""
+        """The length of a step that at least halves the slope: by bisection, as F is convex."""
         falling, rising, length = 0.0, math.inf, 1.0
         along = self.based @ direction
         for _ in range(MOST_STEPS):
@@ -199,12 +217,15 @@ class _Search:
         return falling
 
     def _newton(self, weights: Array) -> Array | None:
-        """Newton's step, by Woodbury's formula; None where it is not defined.
-
-        With u_i = (z - x_i) / e_i, e_i = max(near, ||z - x_i||) and counts c_i, the gradient is U c
-        and the Hessian S I - U_a diag(c_a / e_a) U_a^T, where S = sum_i c_i / e_i and a are the
-        rows farther than that. Without its second term this would be Weiszfeld's step.
-        """
+        """Newton's step, by Woodbury's formula; None where it is not defined."""
+        # Let e_i = max(near, |z - x_i|), u_i = (z - x_i) / e_i, U the matrix of these columns, c
+        # the counts, and `a` the rows farther away than near. The distance to one of these has the
+        # gradient u_i and the Hessian (I - u_i u_i^T) / e_i; Huber's function has the gradient u_i
+        # and the Hessian I / e_i at all other rows. Therefore, with S = sum_i c_i / e_i,
+        #     g = U c,    H = S I - U_a D^-1 U_a^T,    D = diag(e_a / c_a).
+        # By Woodbury's formula, H^-1 = I / S + U_a (D - U_a^T U_a / S)^-1 U_a^T / S^2. Therefore
+        #     -H^-1 g = -(U c + U_a y) / S,    (D - U_a^T U_a / S) y = U_a^T U c / S.
+        # Without y this is Weiszfeld's step.
         pull = self._pull(weights)
         inverse = pull / self.counts
         units = inverse[:, None] * (weights - np.eye(len(weights)))
@@ -219,6 +240,7 @@ class _Search:
             )
         except np.linalg.LinAlgError:
             return None
+        # U (c + y) = sum_i (c_i + y_i) / e_i (z - x_i), as weights over the rows.
         force = inverse * (self.counts + correction)
         step: Array = (force - force.sum() * weights) / total
         return step if np.isfinite(step).all() else None

@@ -1,4 +1,4 @@
-"""The kinds of rule: by weights, by coordinate, or any function of the matrix."""
+"""The three types of rule: by weights, by coordinate, or any function of the matrix."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
+from byzantium._kernels.backend import backend
 from byzantium.core import ByzantiumError, type_name
-from byzantium.rules.pipeline import Rule
+from byzantium.rules.pipeline import Attempt, BaseRule
 from byzantium.vectors.geometry import SUMS_TO_ONE, Geometry
-from byzantium.vectors.points import Array, backend
+from byzantium.vectors.points import Array
 from byzantium.vectors.source import Source
 
 
-class Weighting(Rule):
+class Weighting(BaseRule):
     r"""A rule whose result is a weighted sum of the vectors, :math:`\sum_i w_i x_i`.
 
-    The weights follow from distances and inner products alone, so that n x n numbers are enough to
-    find them. To write one, derive from this class and define `weights`.
+    The weights follow from n x n numbers alone: distances and inner products. To write one, derive
+    from this class and define `weights`.
 
     >>> class Nearest(Weighting):
     ...     "The vector nearest to the mean."
@@ -42,7 +43,7 @@ class Weighting(Rule):
         """The weights: (n,), or (points,) with those of the anchors. They sum to one."""
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
-        weights = geometry.basis.source.decided(lambda: self._checked(geometry))
+        weights = geometry.basis.source.team.decide_on_leader(lambda: self._checked(geometry))
         return geometry.combine(weights), weights
 
     def _checked(self, geometry: Geometry) -> Array:
@@ -61,11 +62,11 @@ class Weighting(Rule):
         return weights
 
 
-class MatrixRule(Rule):
-    """A rule that is any function of the matrix of vectors; how much each worker counts is unknown.
+class MatrixRule(BaseRule):
+    """A rule that is any function of the matrix of vectors; the weights of workers are unknown.
 
-    To write one, derive from this class and define `aggregate`. It works after mixings, too: then
-    the mixed vectors are built for it, which other pipelines avoid.
+    To write one, derive from this class and define `aggregate`. After mixings, the mixed vectors
+    are computed for it, which other pipelines avoid.
 
     >>> class Largest(MatrixRule):
     ...     def aggregate(self, updates: Tensor) -> Tensor:
@@ -97,34 +98,34 @@ class MatrixRule(Rule):
         return aggregate.detach().to(rows), None
 
 
-def central_mean(
-    source: Source, kept: int, explain: bool, nearest: bool = False
-) -> tuple[Tensor | None, Array | None, float]:
-    """What `one_pass` returns for the mean of the `kept` central values of each column."""
+def central_mean(source: Source, count: int, explain: bool, nearest: bool = False) -> Attempt:
+    """The mean of the `count` central values of each column, before admission."""
     rows = source.readable
     if len(rows) < source.n:
-        return None, None, math.inf
-    out = source.room(source.working)
+        return Attempt()
+    out = source.empty_aggregate(source.compute_dtype)
     square, share = 0.0, np.zeros(source.n) if explain else None
     for columns, matrix, which in source.pieces(rows):
-        given = matrix, which, None, kept, nearest, out[columns], share
-        peak = backend(matrix).central_mean(*given)
+        peak = backend(matrix).central_mean(
+            matrix, which, None, count, nearest, out[columns], share
+        )
+        # No number of the block is larger than its peak, so no row of it is longer than this.
         square += peak * peak * matrix.shape[1]
-    weights = None if share is None else _of_all(share, source)
+    weights = None if share is None else _total_share(share, source)
     if source.norms is not None:
-        return out, weights, float(source.norms.max())
-    return out, weights, math.sqrt(source.total(np.array([square]))[0])
+        return Attempt(out, weights, float(source.norms.max()))
+    return Attempt(out, weights, math.sqrt(source.team.sum_to_all(np.array([square]))[0]))
 
 
-def _of_all(share: Array, source: Source) -> Array:
-    """The share of all averaged values that each row supplied, from the columns held here."""
-    if not source.dimension:  # there is no coordinate: all rows count the same
+def _total_share(share: Array, source: Source) -> Array:
+    """The share of all averaged values that each row supplied, from the columns that are here."""
+    if not source.dimension:  # without coordinates, all rows count the same
         return np.full(len(share), 1 / len(share))
-    share = source.total(share)
+    share = source.team.sum_to_all(share)
     return share / share.sum()
 
 
-class CoordinateWise(Rule):
+class CoordinateWise(BaseRule):
     """A rule that averages, in each coordinate separately, the central ones of the n values.
 
     To write one, derive from this class and define `averaged`.
@@ -147,30 +148,30 @@ class CoordinateWise(Rule):
     def averaged(self, n: int) -> int:
         """How many of n values are averaged: 1 to n; unless `nearest`, n minus an even number."""
 
-    def _kept(self, n: int) -> int:
-        kept = self.averaged(n)
-        if not 1 <= kept <= n or ((n - kept) % 2 and not self.nearest):
+    def _count(self, n: int) -> int:
+        count = self.averaged(n)
+        if not 1 <= count <= n or ((n - count) % 2 and not self.nearest):
             even = "" if self.nearest else f", and {n} minus an even number"
             raise ByzantiumError(
-                f"{self!r} needs averaged({n}) to be from 1 to {n}{even}, got {kept}"
+                f"{self!r} needs averaged({n}) to be from 1 to {n}{even}, got {count}"
             )
-        return kept
+        return count
 
-    def one_pass(self, source: Source, explain: bool) -> tuple[Tensor | None, Array | None, float]:
+    def try_before_admission(self, source: Source, explain: bool) -> Attempt:
         self.check(source.n)
-        return central_mean(source, self._kept(source.n), explain, self.nearest)
+        return central_mean(source, self._count(source.n), explain, self.nearest)
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
-        points, kept, mixing = geometry.basis, self._kept(geometry.n), geometry.matrix()
-        aggregate = points.source.room(points.dtype)
+        points, count, mixing = geometry.basis, self._count(geometry.n), geometry.matrix()
+        aggregate = points.source.empty_aggregate(points.dtype)
         share = np.zeros(geometry.n) if explain else None
         for columns, matrix, rows in points.pieces():
             backend(matrix).central_mean(
-                matrix, rows, mixing, kept, self.nearest, aggregate[columns], share
+                matrix, rows, mixing, count, self.nearest, aggregate[columns], share
             )
         if points.unit != 1:
             aggregate.mul_(points.unit)
         if share is None:
             return aggregate, None
         anchors = np.zeros(geometry.points - geometry.n)  # they supply nothing
-        return aggregate, np.append(_of_all(share, points.source), anchors)
+        return aggregate, np.append(_total_share(share, points.source), anchors)

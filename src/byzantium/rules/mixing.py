@@ -1,4 +1,4 @@
-"""The mixings, steps before a rule: matrices P that mix the workers' vectors."""
+"""The mixings: matrices P that mix the workers' vectors before a rule."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import torch
 from numpy.typing import NDArray
 
 from byzantium.core import Bounds, ByzantiumError, Count, Positive
-from byzantium.rules.pipeline import Mixing, withstand
+from byzantium.rules.pipeline import Mixing, tolerates
 from byzantium.rules.stage import Stage
 from byzantium.vectors.geometry import Geometry
 from byzantium.vectors.points import EQUAL, Array
 
 
 class Permutations(torch.Generator):
-    """A generator whose permutations come from elsewhere: random mixings take them from it.
+    """A generator with permutations of its own, which random mixings use.
 
-    Derive from it and define `permutation`; define `get_state` and `set_state`, too, where a
-    simulation that saves itself draws from it.
+    Derive from it and define `permutation`. A simulation that saves checkpoints also needs
+    `get_state` and `set_state`.
 
     >>> class Reversed(Permutations):
     ...     def permutation(self, n):
@@ -44,17 +44,17 @@ class Permutations(torch.Generator):
 
 def _permutation(n: int, generator: torch.Generator | None) -> NDArray[np.int64]:
     if generator is None:
-        # Buckets that an attacker can predict can be gamed: nothing seeded by the program.
+        # An attacker could exploit buckets that it can predict: use the system's entropy.
         generator = torch.Generator().manual_seed(secrets.randbits(63))
     if isinstance(generator, Permutations):
         return generator.permutation(n)
     return torch.randperm(n, generator=generator, device=generator.device).cpu().numpy()
 
 
-def _averages(items: NDArray[np.int64], sizes: NDArray[np.int64], n: int) -> Array:
-    """The matrix that averages the rows named by `sizes[0]` items, by the next `sizes[1]`, ..."""
+def _averages(indices: NDArray[np.int64], sizes: NDArray[np.int64], n: int) -> Array:
+    """The matrix that averages the rows with the first `sizes[0]` indices, the next ones, ..."""
     m = len(sizes)
-    places = np.arange(m).repeat(sizes) * n + items
+    places = np.arange(m).repeat(sizes) * n + indices
     return np.bincount(places, minlength=m * n).reshape(m, n) / sizes[:, None]
 
 
@@ -105,22 +105,20 @@ class Bucketing(Mixing):
         if self.s == "auto" and self.f is None:
             raise ByzantiumError(f"{self!r} needs f, the number of vectors that may be bad")
 
-    def settled(self, n: int, behind: Sequence[Stage]) -> Stage:
+    def resolved(self, n: int, following: Sequence[Stage]) -> Stage:
         if self.s != "auto":
             return self
-        if not behind or isinstance(behind[-1], Mixing):
+        if not following or isinstance(following[-1], Mixing):
             raise ByzantiumError(f"{self!r} chooses s for the rule that follows, but none does")
-        # The larger s, the fewer groups; if a rule cannot do with these, it cannot with fewer.
-        s = bisect(range(1, n + 1), False, key=lambda s: not self._withstood(-(-n // s), behind))
+        # The larger s, the fewer groups: from the first s that fails on, all fail.
+        f = self.f or 0
+        s = bisect(range(1, n + 1), False, key=lambda s: not tolerates(following, -(-n // s), f))
         if not s:
-            rule = " >> ".join(map(repr, behind))
+            rule = " >> ".join(map(repr, following))
             raise ByzantiumError(
                 f"{self!r} finds no s with which {rule} tolerates f = {self.f} bad vectors of {n}"
             )
         return replace(self, s=s, balanced=True)
-
-    def _withstood(self, groups: int, behind: Sequence[Stage]) -> bool:
-        return withstand(behind, groups, self.f or 0)
 
     @property
     def size(self) -> int:
@@ -129,7 +127,7 @@ class Bucketing(Mixing):
             raise ByzantiumError(f"{self!r} has no s until a pipeline with a rule is called")
         return self.s
 
-    def least(self) -> tuple[int, str]:
+    def min_vectors(self) -> tuple[int, str]:
         return self.size, "s"
 
     def rows(self, n: int) -> int:
@@ -157,7 +155,7 @@ class Resampling(Mixing):
 
     Each vector is repeated s times, and the s n copies are dealt at random into n buckets
     :math:`B_i` of s. n vectors come out; up to s f of them contain a bad one, so the rule that
-    follows must be built for s f bad vectors. Bucketing took its place.
+    follows must be built for s f bad vectors. Bucketing replaced it.
 
     - `s`: how many vectors a bucket has, at least 1 and at most n.
 
@@ -170,10 +168,10 @@ class Resampling(Mixing):
 
     s: Positive
 
-    def least(self) -> tuple[int, str]:
+    def min_vectors(self) -> tuple[int, str]:
         return self.s, "s"
 
-    def spoiled(self, f: int) -> int:
+    def bad_outputs(self, f: int) -> int:
         return self.s * f
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
@@ -213,7 +211,7 @@ class NearestNeighborMixing(Mixing):
 
 @dataclass(frozen=True, repr=False)
 class AdaptiveClipping(Mixing):
-    r"""Clips the largest norms to the next largest one; how many follows from f and n (ARC).
+    r"""Clips the largest norms to the next largest one; their number follows from f and n (ARC).
 
     .. math:: y_i = x_i \min(1, C / \|x_i\|)
 
@@ -238,18 +236,18 @@ class AdaptiveClipping(Mixing):
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         n = geometry.n
-        return _clipped(geometry, np.sort(geometry.norms)[n - 1 - 2 * self.f * (n - self.f) // n])
+        return _clipping(geometry, np.sort(geometry.norms)[n - 1 - 2 * self.f * (n - self.f) // n])
 
 
 @dataclass(frozen=True, repr=False)
 class Clipping(Mixing):
-    r"""Clips every norm to a radius that is known in advance.
+    r"""Clips every norm to a fixed radius.
 
     .. math:: y_i = x_i \min(1, \mathrm{radius} / \|x_i\|)
 
-    Where it is not known how long honest vectors are, `AdaptiveClipping` finds a radius.
+    If the norms of honest vectors are not known, `AdaptiveClipping` finds a radius.
 
-    - `radius`: the largest norm that is left, above 0; it may be infinite.
+    - `radius`: the largest norm of the results, above 0; it may be infinite.
 
     >>> Clipping(radius=2)(torch.tensor([[1.0], [3.0], [-30.0]]))
     tensor([[ 1.],
@@ -264,11 +262,14 @@ class Clipping(Mixing):
         return True
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
-        return _clipped(geometry, self.radius)
+        return _clipping(geometry, self.radius)
 
 
-def _clipped(geometry: Geometry, bound: float) -> Array:
-    """The matrix that shortens each vector to a norm, by mixing it with the origin."""
+def _clipping(geometry: Geometry, bound: float) -> Array:
+    """The matrix that clips each vector to a norm, by mixing it with the origin.
+
+    x s = s x + (1 - s) 0, with s = min(1, bound / |x|), has rows that sum to one.
+    """
     n, norms = geometry.n, geometry.norms
     scale = np.divide(bound, norms, out=np.ones(n), where=norms > bound)
     matrix = np.zeros((n, geometry.points))

@@ -25,16 +25,16 @@ def members() -> Registry[type[Stage]]:
 
     exported = (getattr(rules, name) for name in dir(rules))
     classes = [one for one in exported if inspect.isclass(one) and issubclass(one, Stage)]
-    found = {one.__name__: one for one in classes if dataclasses.is_dataclass(one)}
-    return Registry("rule or mixing", found, ALIASES)
+    named = {one.__name__: one for one in classes if dataclasses.is_dataclass(one)}
+    return Registry("rule or mixing", named, ALIASES)
 
 
 def parse(text: str, **known_arguments: object) -> Aggregator | Mixing:
     """Read a rule, a mixing or a pipeline from text; the inverse of `repr`.
 
     - `text`: what `repr` writes, such as "Bucketing(s=2) >> Krum(f=5)". The paper's names CM, RFA
-      and CClip stand for Median, GeometricMedian and CenteredClipping. Nothing is evaluated.
-    - `known_arguments`: values for arguments that a step needs and the text leaves out.
+      and CClip mean Median, GeometricMedian and CenteredClipping. Nothing is evaluated.
+    - `known_arguments`: values for arguments that a stage needs and the text omits.
 
     >>> parse("Bucketing(s=2) >> Krum(f=5)")
     Bucketing(s=2) >> Krum(f=5)

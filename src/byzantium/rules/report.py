@@ -1,4 +1,4 @@
-"""What an aggregation tells people: how much each worker counted, who was rejected, and why."""
+"""The report of an aggregation: how much each worker counted, who was rejected, and why."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from byzantium.vectors.source import Source
 
 @dataclass(frozen=True)
 class Report:
-    """What one aggregation did, and how much each worker counted: what `rule.explain` returns.
+    """The report of one aggregation, which `rule.explain` returns: how much each worker counted.
 
     - `aggregate`: the result, the same as a call of the rule returns.
     - `weights`: (n,), how much each worker counted. For most rules the aggregate is the weighted
       sum of the workers' vectors; for a rule by coordinate the weight of a worker is the share of
       the averaged values that it supplied. Zero for rejected workers; NaN where the rule does not
       know its weights (`MatrixRule`).
-    - `remainder`: the weight of what is no worker, the origin or the centre of a clipping:
+    - `remainder`: the weight of points that are no workers, the origin or the center of a clipping:
       `weights.sum() + remainder` is 1.
     - `rejected`: the workers whose vectors were not finite, absurdly large or unreadable.
     - `mixing`: (m, n), how the m vectors that the rule saw were mixed from those of the n workers.
-    - `reasons`: for each rejected worker, why.
-    - `notes`: sentences about what else the user should know.
+    - `reasons`: for each rejected worker, the reason.
+    - `notes`: further sentences for the user.
 
     >>> from byzantium import Krum
     >>> updates = torch.tensor([[1.0], [1.1], [0.9], [1.0], [torch.nan], [50.0]])
@@ -62,6 +62,6 @@ def rejections(reasons: Mapping[int, str], source: Source, most: int = 10) -> st
     for reason in dict.fromkeys(reasons.values()):
         workers = sorted(worker for worker, other in reasons.items() if other == reason)
         more = f" and {len(workers) - most} more" if len(workers) > most else ""
-        listed = ", ".join(map(source.called, workers[:most])) + more
+        listed = ", ".join(map(source.row_name, workers[:most])) + more
         sentences.append(f"worker{'s' * (len(workers) > 1)} {listed} ({reason})")
     return ", ".join(sentences)

@@ -1,17 +1,45 @@
-"""What rules and mixings have in common: both are steps of a pipeline."""
+"""The base class of rules and mixings: both are stages of a pipeline."""
 
 from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 from byzantium.core import ByzantiumError, Formula
 
+# Methods and properties that subclasses may define, by their names up to 0.2.
+FORMER_HOOKS = {
+    "least": "min_vectors",
+    "settled": "resolved",
+    "spoiled": "bad_outputs",
+    "one_pass": "try_before_admission",
+    "centre": "center",
+}
+
+
+class FormerHook:
+    """A hook under its former name: it works for one release, with a `DeprecationWarning`."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name, self.new = name, FORMER_HOOKS[name]
+
+    def __get__(self, stage: Stage | None, owner: type) -> Any:
+        if stage is None:
+            return self
+        warnings.warn(f"{self.name} is now {self.new}", DeprecationWarning, stacklevel=2)
+        # A class that defines the former name may call super()'s: skip what stands for its own.
+        for cls in type(stage).__mro__:
+            hook = vars(cls).get(self.new)
+            if hook is not None and hook is not vars(cls).get(self.name):
+                return hook.__get__(stage, owner)
+        raise AttributeError(f"{type(stage).__name__!r} has no attribute {self.name!r}")
+
 
 class Stage(Formula):
-    """One step of a pipeline: a mixing or a rule.
+    """One stage of a pipeline: a mixing or a rule.
 
     A *bad* vector is one of a Byzantine worker: it may be anything.
 
@@ -20,24 +48,36 @@ class Stage(Formula):
     (Bucketing(s=2), Krum(f=5))
     """
 
+    least = FormerHook()
+    settled = FormerHook()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for old, new in FORMER_HOOKS.items():
+            hook = vars(cls).get(old)
+            if hook is not None and not isinstance(hook, FormerHook) and new not in vars(cls):
+                message = f"{cls.__name__} defines {old}, which is now {new}"
+                warnings.warn(message, DeprecationWarning, stacklevel=3)
+                setattr(cls, new, hook)
+
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The steps that a pipeline consists of, as the user wrote them."""
+        """The stages of a pipeline, as the user wrote them."""
         return (self,)
 
     @property
     def expansion(self) -> tuple[Stage, ...]:
-        """The steps that this one is short for: `Bulyan`, for instance, is two; most are one."""
+        """The stages that this one is short for: `Bulyan`, for instance, is two; most are one."""
         return (self,)
 
     @property
     def needs_origin(self) -> bool:
-        """Whether this step uses the origin, as clipping does; see `Geometry.origin`."""
+        """Whether this stage uses the origin, as clipping does; see `Geometry.origin`."""
         return False
 
     @property
     def measures(self) -> bool:
-        """Whether this step looks at distances: then one reading measures and checks vectors."""
+        """Whether this stage uses distances: then one reading measures and checks vectors."""
         return False
 
     @property
@@ -45,7 +85,11 @@ class Stage(Formula):
         """How many vectors may be bad: its parameter f; None if it has no such parameter."""
         return getattr(self, "f", None)
 
-    def least(self) -> tuple[int, str]:
+    def rows(self, n: int) -> int:
+        """How many vectors come out when n go in: 1 from a rule."""
+        return 1
+
+    def min_vectors(self) -> tuple[int, str]:
         """The smallest number of vectors it is defined for, and the formula of that number.
 
         By default 2f + 1, so that honest vectors are in the majority; 1 without an f.
@@ -53,36 +97,41 @@ class Stage(Formula):
         return (1, "1") if self.bad is None else (2 * self.bad + 1, "2f + 1")
 
     def check(self, n: int) -> None:
-        """Raise a `ByzantiumError` unless this step is defined for n vectors."""
-        least, formula = self.least()
-        if n < least:
-            bound = formula if formula == str(least) else f"{formula} = {least}"
+        """Raise a `ByzantiumError` unless this stage is defined for n vectors."""
+        fewest, formula = self.min_vectors()
+        if n < fewest:
+            bound = formula if formula == str(fewest) else f"{formula} = {fewest}"
             raise ByzantiumError(f"{self!r} needs at least {bound} vectors, got {n}")
 
-    def settled(self, n: int, behind: Sequence[Stage]) -> Stage:
-        """This step with all parameters known, given n vectors and the steps that come after it.
+    def resolved(self, n: int, following: Sequence[Stage]) -> Stage:
+        """This stage with all parameters known, for n vectors and the stages that follow it.
 
-        Most steps are returned as they are; `Bucketing(s="auto")` gets its s here.
+        Most stages are returned unchanged; `Bucketing(s="auto")` gets its s here.
         """
         return self
 
     def with_fewer_bad(self, rejected: int) -> Self:
-        """This step with f smaller by the number of vectors that were already rejected."""
+        """This stage with f smaller by the number of vectors that were already rejected."""
         if self.bad is None:
             return self
-        step = copy.copy(self)
-        object.__setattr__(step, "f", self.bad - rejected)
-        return step
+        stage = copy.copy(self)
+        object.__setattr__(stage, "f", self.bad - rejected)
+        return stage
 
 
-def honest_of(steps: Sequence[Stage], n: int) -> int:
-    """How many of n vectors must be honest for a pipeline of these steps to promise anything.
+def pipeline_repr(stages: Sequence[Stage]) -> str:
+    """The notation of several stages, joined by `>>`."""
+    return " >> ".join(map(repr, stages))
+
+
+def min_honest(stages: Sequence[Stage], n: int) -> int:
+    """How many of n vectors must be honest for a pipeline of these stages to promise anything.
 
     >>> from byzantium import Bucketing, CenteredClipping, GeometricMedian, Krum
-    >>> steps = [Krum(f=5)], [Bucketing(s=2), GeometricMedian()], [CenteredClipping(radius=1)]
-    >>> [honest_of(some, 25) for some in steps]
+    >>> pipelines = [Krum(f=5)], [Bucketing(s=2), GeometricMedian()], [CenteredClipping(radius=1)]
+    >>> [min_honest(stages, 25) for stages in pipelines]
     [20, 13, 23]
     """
-    largest = getattr(steps[-1], "delta_max", 1 / 2)
-    bounds = [step.bad for step in steps if step.bad is not None]
+    largest = getattr(stages[-1], "delta_max", 1 / 2)
+    bounds = [stage.bad for stage in stages if stage.bad is not None]
     return n - max(0, min([math.ceil(largest * n) - 1, *bounds]))

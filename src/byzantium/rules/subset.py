@@ -16,7 +16,7 @@ from bisect import bisect_left
 import numpy as np
 from numpy.typing import NDArray
 
-# How many rows are looked at before it ends: a count, not a time, so that all machines agree.
+# How many rows are visited before it ends: a count, not a time, so that all machines agree.
 BUDGET = 500_000
 ROUNDING = 1e-9
 
@@ -54,7 +54,7 @@ class _Search:
             if larger > value * (1 + ROUNDING)
         ]
         around = (sorted(range(self.n), key=row.__getitem__)[:size] for row in distances)
-        self.best = min(self._measured(sorted(rows)) for rows in around)
+        self.best = min(self._candidate(sorted(rows)) for rows in around)
 
     def run(self) -> None:
         everyone, f = (1 << self.n) - 1, self.n - self.size
@@ -63,7 +63,7 @@ class _Search:
         k = bisect_left(smaller, True, key=lambda t: self._coverable(t, everyone, f))
         self._collect(self._conflicts(self.diameters[k]), everyone, f)
 
-    def _measured(self, rows: list[int]) -> tuple[float, float, list[int]]:
+    def _candidate(self, rows: list[int]) -> tuple[float, float, list[int]]:
         within = [self.distances[i][j] for i in rows for j in rows if j < i]
         diameter = self.diameters[bisect_left(self.diameters, max(within, default=0.0))]
         return diameter, sum(within), rows
@@ -88,20 +88,20 @@ class _Search:
         return members[degrees.index(most)] if most else 0, most, sum(degrees) // 2
 
     def _coverable(self, diameter: float, rows: int, f: int) -> bool:
-        """Whether removing f of the rows can end all conflicts; if so, what is left is offered."""
+        """Whether removing f of the rows can end all conflicts; if so, the rest is a candidate."""
         rest = self._uncovered(self._conflicts(diameter), rows, f)
         if rest is not None:
             self._offer(_members(rest)[: self.size])
         return rest is not None
 
     def _uncovered(self, conflicts: list[int], rows: int, f: int) -> int | None:
-        """What is left of the rows without conflicts when at most f go; None if that cannot be."""
+        """What remains, without conflicts, when at most f rows are removed; None if nothing can."""
         row, most, total = self._most_conflicting(conflicts, rows)
         if total == 0:
             return rows
         if total > f * most:
             return None
-        # Either the row goes, or all that it is in conflict with.
+        # Remove either the row, or all rows that it is in conflict with.
         rest = self._uncovered(conflicts, rows & ~(1 << row), f - 1)
         if rest is None and most <= f:
             rest = self._uncovered(conflicts, rows & ~conflicts[row], f - most)
@@ -117,26 +117,26 @@ class _Search:
             if most <= f:
                 self._collect(conflicts, rows & ~conflicts[row], f - most)
 
-    def _choose(self, kept: list[int], rest: list[int], total: float) -> None:
-        """Complete `kept` from `rest` to the right size and the smallest sum of distances."""
-        need = self.size - len(kept)
+    def _choose(self, chosen: list[int], rest: list[int], total: float) -> None:
+        """Complete `chosen` from `rest` to the right size and the smallest sum of distances."""
+        need = self.size - len(chosen)
         self._spend(len(rest) ** 2 + 1)
-        greedy = kept + rest[:need]
+        greedy = chosen + rest[:need]
         self._offer(greedy)
-        # Each further row adds its distances to those kept, and half of those to the others.
+        # Each further row adds its distances to those chosen, and half of those to the others.
         additions = []
         for i in rest:
             others = sorted(self.distances[i][j] for j in rest if j != i)[: max(need - 1, 0)]
-            additions.append(sum(self.distances[i][j] for j in kept) + sum(others) / 2)
+            additions.append(sum(self.distances[i][j] for j in chosen) + sum(others) / 2)
         bound = total + sum(sorted(additions)[:need])
         if len(rest) == need or bound >= self.best[1]:
             return
         first, rest = rest[0], rest[1:]
-        self._choose([*kept, first], rest, total + sum(self.distances[first][j] for j in kept))
-        self._choose(kept, rest, total)
+        self._choose([*chosen, first], rest, total + sum(self.distances[first][j] for j in chosen))
+        self._choose(chosen, rest, total)
 
     def _offer(self, rows: list[int]) -> None:
-        self.best = min(self.best, self._measured(rows))
+        self.best = min(self.best, self._candidate(rows))
 
 
 def _members(rows: int) -> list[int]:

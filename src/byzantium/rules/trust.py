@@ -1,4 +1,4 @@
-"""Which workers counted over many rounds, and which did not: weights, rejections and absences."""
+"""Trust in workers over many rounds: weights, rejections and absences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from byzantium.core import ByzantiumError
 from byzantium.rules.report import Report
 
-#: Nobody is called unheard after fewer rounds: who shares a bucket with a liar loses weight too.
+#: No worker is called unheard after fewer rounds: sharing a bucket with an attacker costs weight.
 FEWEST_ROUNDS = 5
 # A worker is unheard if its mean weight is below this part of an equal share ...
 UNHEARD = 0.5
@@ -21,7 +21,7 @@ ERRORS = 3.0
 
 MEANINGS = {
     "rejected": (
-        "What it sent could not be used, and never touched the model. It is broken or hostile; "
+        "What it sent could not be used, and never touched the model. It is broken or Byzantine; "
         "this does not say which."
     ),
     "unheard": (
@@ -32,7 +32,7 @@ MEANINGS = {
 }
 
 
-#: What the weights of workers over rounds say, and what they do not: one paragraph, for reports.
+#: A paragraph for reports: what the weights of workers over many rounds mean.
 CAUTION = (
     "A weight says whom the rule listened to, not who lies. Attackers that copy an honest worker "
     "(mimics) cannot be told from it. Attackers may be those who are heard most: then the rule has "
@@ -41,13 +41,13 @@ CAUTION = (
 
 
 @dataclass
-class Standing:
-    """What is known of one worker.
+class WorkerRecord:
+    """The record of one worker over many rounds.
 
     - `rounds`: in how many rounds its vector was used and had a weight.
     - `total`, `squares`: the sums of its weights and of their squares over these rounds.
     - `heard`: in how many of these rounds its weight was not zero.
-    - `gains`: the sum over these rounds of what the rule gave those it did not leave out.
+    - `gains`: the sum over these rounds of the mean weight of the workers with weight.
     - `rejections`: in how many rounds its vector was rejected; `reason` is that of the last.
     - `absences`: in how many rounds it sent nothing.
     """
@@ -89,12 +89,12 @@ class Standing:
 
 
 class Trust:
-    """Adds up the reports of many rounds, and names workers that were rejected, unheard or absent.
+    """Adds up the reports of many rounds, and lists workers that were rejected, unheard or absent.
 
     A worker is *unheard* if the rule gave it little weight round after round. That does not mean
-    that it lies: see `CAUTION`.
+    that it attacks: see `CAUTION`.
 
-    - `workers`: for each worker a `Standing`: rounds, mean weight, rejections and absences.
+    - `workers`: for each worker its record: rounds, mean weight, rejections and absences.
 
     >>> from byzantium import GeometricMedian
     >>> trust, rule = Trust(), GeometricMedian()
@@ -106,7 +106,7 @@ class Trust:
     """
 
     def __init__(self) -> None:
-        self.workers: dict[Any, Standing] = {}
+        self.workers: dict[Any, WorkerRecord] = {}
 
     def add(
         self,
@@ -116,7 +116,7 @@ class Trust:
     ) -> None:
         """Add one round.
 
-        - `report`: what `rule.explain` returned.
+        - `report`: the report of `rule.explain`.
         - `workers`: the names of the workers, in the order of their vectors; by default 0, 1, ...
         - `absent`: the names of workers who were asked and sent nothing.
         """
@@ -148,22 +148,22 @@ class Trust:
         gain = len(weights) / max(heard, rounds, 1)
         for worker, weight in weights.items():
             share = weight * len(weights)
-            standing = self._of(worker)
+            record = self._of(worker)
             if math.isfinite(share):
-                standing.rounds += 1
-                standing.total += share
-                standing.squares += share**2
-                standing.heard += weight != 0
-                standing.gains += gain
+                record.rounds += 1
+                record.total += share
+                record.squares += share**2
+                record.heard += weight != 0
+                record.gains += gain
         for worker, reason in (rejected or {}).items():
-            standing = self._of(worker)
-            standing.rejections += 1
-            standing.reason = reason
+            record = self._of(worker)
+            record.rejections += 1
+            record.reason = reason
         for worker in absent:
             self._of(worker).absences += 1
 
-    def _of(self, worker: Hashable) -> Standing:
-        return self.workers.setdefault(worker, Standing())
+    def _of(self, worker: Hashable) -> WorkerRecord:
+        return self.workers.setdefault(worker, WorkerRecord())
 
     def state(self) -> str:
         """Everything as JSON text, to be saved; names of workers must be numbers or texts."""
@@ -173,18 +173,18 @@ class Trust:
     def of(cls, state: str) -> Trust:
         """A `Trust` from the text that `state` returned."""
         trust = cls()
-        trust.workers = {worker: Standing(**values) for worker, values in json.loads(state)}
+        trust.workers = {worker: WorkerRecord(**values) for worker, values in json.loads(state)}
         return trust
 
-    def rejected(self) -> dict[Any, Standing]:
+    def rejected(self) -> dict[Any, WorkerRecord]:
         """The workers whose vectors were rejected in at least one round."""
         return {w: s for w, s in self.workers.items() if s.rejections}
 
-    def absent(self) -> dict[Any, Standing]:
+    def absent(self) -> dict[Any, WorkerRecord]:
         """The workers who sent nothing in at least one round."""
         return {w: s for w, s in self.workers.items() if s.absences}
 
-    def unheard(self) -> dict[Any, Standing]:
+    def unheard(self) -> dict[Any, WorkerRecord]:
         """The workers whose mean weight is smaller than chance explains.
 
         That is, at least three standard errors below half of an equal share, after at least five
@@ -204,21 +204,21 @@ class Trust:
 
     def sentences(self) -> list[str]:
         """A sentence or two about each worker that was rejected, unheard or absent."""
-        told = [
+        sentences = [
             f"{worker}: rejected in {_rounds(s.rejections)}, the last time: {s.reason}. "
             + MEANINGS["rejected"]
             for worker, s in self.rejected().items()
         ]
-        told += [
+        sentences += [
             f"{worker}: unheard, with {s.weight:.2f} of an equal share of the weight on average "
             f"over {s.rounds} rounds (standard deviation {s.spread:.2f}). " + MEANINGS["unheard"]
             for worker, s in self.unheard().items()
         ]
-        told += [
+        sentences += [
             f"{worker}: absent in {_rounds(s.absences)}. " + MEANINGS["absent"]
             for worker, s in self.absent().items()
         ]
-        return told
+        return sentences
 
 
 def _rounds(count: int) -> str:

@@ -1,4 +1,4 @@
-"""Rules that need only the n x n inner products of the vectors: they give each worker a weight."""
+"""Rules that compute a weight for each worker from the n x n inner products of the vectors."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from byzantium.core import Bounds, ByzantiumError, Count, Measure, Positive
 from byzantium.rules.geometric_median import SumOfDistances
 from byzantium.rules.kinds import Weighting, central_mean
+from byzantium.rules.pipeline import Attempt
 from byzantium.rules.subset import smallest_diameter
 from byzantium.vectors.geometry import Geometry
 from byzantium.vectors.points import EQUAL, Array
@@ -36,7 +37,7 @@ class Mean(Weighting):
     def weights(self, geometry: Geometry) -> Array:
         return geometry.uniform_over(np.arange(geometry.n))
 
-    def one_pass(self, source: Source, explain: bool) -> tuple[Tensor | None, Array | None, float]:
+    def try_before_admission(self, source: Source, explain: bool) -> Attempt:
         return central_mean(source, source.n, explain)
 
 
@@ -46,7 +47,7 @@ LARGEST_POWER = 1000
 
 @dataclass(frozen=True, repr=False)
 class Krum(Weighting):
-    r"""The mean of the m vectors that are closest to their n - f - 2 nearest neighbours.
+    r"""The mean of the m vectors that are closest to their n - f - 2 nearest neighbors.
 
     .. math:: \mathrm{score}(i) = \sum_{i \to j} \|x_i - x_j\|^{\mathrm{power}}
 
@@ -68,7 +69,7 @@ class Krum(Weighting):
     m: Positive = 1
     power: Annotated[float, Bounds(above=0, most=LARGEST_POWER)] = 2
 
-    def least(self) -> tuple[int, str]:
+    def min_vectors(self) -> tuple[int, str]:
         return 2 * self.f + 3, "2f + 3"
 
     def check(self, n: int) -> None:
@@ -77,8 +78,8 @@ class Krum(Weighting):
             raise ByzantiumError(f"{self!r} needs m <= n - f = {n - self.f}, got m={self.m}")
 
     def weights(self, geometry: Geometry) -> Array:
-        neighbours = geometry.n - self.f - 2
-        nearest = np.sort(geometry.squared_distances, axis=1)[:, 1 : neighbours + 1]
+        neighbors = geometry.n - self.f - 2
+        nearest = np.sort(geometry.squared_distances, axis=1)[:, 1 : neighbors + 1]
         # In units in which the m-th smallest of the rows' largest squares is from 1 to 4, the m-th
         # score is at least 1 and finite: one that underflows is among the m, one that overflows is
         # not. An even power of two changes no bit of the others. Where that square is zero, only
@@ -98,20 +99,20 @@ class GeometricMedian(Weighting):
 
     .. math:: \operatorname*{argmin}_z \sum_i \|z - x_i\|
 
-    By default it is the exact minimiser. With `steps`, so many steps of Weiszfeld's iteration
+    By default it is the exact minimizer. With `steps`, that many iterations of Weiszfeld's method
 
     .. math:: z \leftarrow \sum_i w_i x_i, \quad
         w_i \propto 1 / \max(\mathrm{smoothing}, \|z - x_i\|)
 
-    approximate it. `GeometricMedian(steps=8, smoothing=0.1, start="zero")` is what the published
-    runs of the bucketing paper call RFA. Where z is one of the vectors, the step is that of Vardi
-    and Zhang (PNAS 2000), which stays there exactly if that vector is the minimiser.
+    approximate it. `GeometricMedian(steps=8, smoothing=0.1, start="zero")` is called RFA in
+    the published runs of the bucketing paper. Where z is one of the vectors, the iteration is that
+    of Vardi and Zhang (PNAS 2000), which stays there exactly if that vector is the minimizer.
 
-    - `steps`: how many steps, at least 1; None, the default, means the exact minimiser.
+    - `steps`: how many iterations, at least 1; None, the default, means the exact minimizer.
     - `smoothing`: at least 0. In the weights, distances below it count as if they were equal to
-      it. Without `steps`, a sum of Huber functions with this threshold is minimised instead.
-    - `start`: where the steps begin: at the vector with the smallest sum of distances ("medoid") or
-      at the origin ("zero").
+      it. Without `steps`, a sum of Huber functions with this threshold is minimized instead.
+    - `start`: where the iterations begin: at the vector with the smallest sum of distances
+      ("medoid") or at the origin ("zero").
 
     Pillutla, Kakade, Harchaoui: Robust Aggregation for Federated Learning, 2022.
 
@@ -130,7 +131,7 @@ class GeometricMedian(Weighting):
     def weights(self, geometry: Geometry) -> Array:
         objective = SumOfDistances(geometry, geometry.in_units(self.smoothing))
         if self.steps is None:
-            return objective.minimise()
+            return objective.minimize()
         medoid = int(np.sqrt(geometry.squared_distances).sum(axis=1).argmin())
         weights = geometry.at(geometry.origin if self.start == "zero" else medoid)
         for _ in range(self.steps):
@@ -140,14 +141,14 @@ class GeometricMedian(Weighting):
 
 @dataclass(frozen=True, repr=False)
 class CenteredClipping(Weighting):
-    r"""Moves a centre by the mean of the differences to it, each clipped to a radius (CClip).
+    r"""Moves a center by the mean of the differences to it, each clipped to a radius (CClip).
 
     .. math:: v \leftarrow v + \frac{1}{n} \sum_i (x_i - v) \min(1, \mathrm{radius} / \|x_i - v\|)
 
-    The rule has a state: the result is the centre of the next call. The first centre is zero.
+    The rule has a state: the result is the center of the next call. The first center is zero.
 
     - `radius`: the length to which differences are clipped, above 0; it may be infinite.
-    - `steps`: how many times the centre is moved in each call, at least 1.
+    - `steps`: how many times the center is moved in each call, at least 1.
 
     Karimireddy, He, Jaggi: Learning from History for Byzantine Robust Optimization, ICML 2021.
 
@@ -163,7 +164,7 @@ class CenteredClipping(Weighting):
 
     def weights(self, geometry: Geometry) -> Array:
         n = geometry.n
-        weights = geometry.at(geometry.centre)
+        weights = geometry.at(geometry.center)
         for _ in range(self.steps):
             distances = geometry.distances_to(weights)
             move = np.zeros(geometry.points)
@@ -176,34 +177,34 @@ class CenteredClipping(Weighting):
 
     @property
     def needs_origin(self) -> bool:
-        return self.centre is None
+        return self.center is None
 
     @property
-    def centre(self) -> Tensor | None:
-        return self.__dict__.get("_centre")
+    def center(self) -> Tensor | None:
+        return self.__dict__.get("_center")
 
     def remember(self, aggregate: Tensor) -> None:
-        object.__setattr__(self, "_centre", aggregate.clone())
+        object.__setattr__(self, "_center", aggregate.clone())
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {} if self.centre is None else {"centre": self.centre.clone()}
+        return {} if self.center is None else {"center": self.center.clone()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        if unknown := sorted(set(state) - {"centre"}):
-            raise ByzantiumError(f"{self!r} has only the state 'centre', got {', '.join(unknown)}")
-        centre = state.get("centre")
-        object.__setattr__(self, "_centre", None if centre is None else centre.detach().clone())
+        if unknown := sorted(set(state) - {"center", "centre"}):
+            raise ByzantiumError(f"{self!r} has only the state 'center', got {', '.join(unknown)}")
+        center = state.get("center", state.get("centre"))  # its name up to 0.2
+        object.__setattr__(self, "_center", None if center is None else center.detach().clone())
 
 
 @dataclass(frozen=True, repr=False)
 class AgnosticClipping(Weighting):
-    r"""Centred clipping that finds its radius and its centre from the vectors themselves.
+    r"""Centered clipping that finds its radius and its center from the vectors themselves.
 
     .. math:: \sum_i (x_i - v) \min(1, \tau / \|x_i - v\|) = 0, \quad
         \tau = b \, \frac{n - f}{2 \sqrt{f (n - 2f)}} \, s
 
-    The result v is the point at which centred clipping with radius :math:`\tau` comes to rest (the
-    minimiser of a sum of Huber functions), so that there is no start and there are no steps. s is
+    The result v is the fixed point of centered clipping with radius :math:`\tau` (the minimizer of
+    a sum of Huber functions), so that there is no start and there are no iterations. s is
     an estimate of the spread of the honest vectors: for each vector take the mean of its n - f
     smallest squared distances to all vectors, itself included; the smallest of these means is
     :math:`s^2`. With f = 0 the rule is the mean.
@@ -237,10 +238,10 @@ class AgnosticClipping(Weighting):
         if not spreads[middle] > 0:  # n - f vectors are equal: no radius is too small for them
             return geometry.at(middle)
         radius = self.b * (n - f) / (2 * math.sqrt(f * (n - 2 * f))) * math.sqrt(spreads[middle])
-        return SumOfDistances(geometry, radius).minimise()
+        return SumOfDistances(geometry, radius).minimize()
 
-    def one_pass(self, source: Source, explain: bool) -> tuple[Tensor | None, Array | None, float]:
-        return (None, None, math.inf) if self.f else central_mean(source, source.n, explain)
+    def try_before_admission(self, source: Source, explain: bool) -> Attempt:
+        return Attempt() if self.f else central_mean(source, source.n, explain)
 
 
 @dataclass(frozen=True, repr=False)
@@ -251,8 +252,8 @@ class MinimumDiameter(Weighting):
         S = \operatorname*{argmin}_{|S| = n-f} \max_{i,j \in S} \|x_i - x_j\|
 
     Of several such sets S the one with the smallest sum of squared distances counts, then the
-    first. The problem is NP-hard, so the exact search (branch and bound) ends at a budget. Where
-    that is not enough, the best set found so far counts: its diameter is at most twice the
+    first. The problem is NP-hard, so the exact search (branch and bound) has a budget. If that
+    is not enough, the best set so far counts: its diameter is at most twice the
     smallest, and the report has a note.
 
     - `f`: how many vectors may be bad, at least 0; there must be at least 2f + 1 vectors.
@@ -266,18 +267,18 @@ class MinimumDiameter(Weighting):
     f: Count
 
     def weights(self, geometry: Geometry) -> Array:
-        kept, proven = smallest_diameter(geometry.squared_distances, geometry.n - self.f)
+        subset, proven = smallest_diameter(geometry.squared_distances, geometry.n - self.f)
         if not proven:
             geometry.note(
-                f"{self!r} found no proof within its budget that its {len(kept)} of {geometry.n} "
+                f"{self!r} found no proof within its budget that its {len(subset)} of {geometry.n} "
                 "vectors have the smallest diameter; theirs is at most twice the smallest"
             )
-        return geometry.uniform_over(np.array(kept))
+        return geometry.uniform_over(np.array(subset))
 
 
 @dataclass(frozen=True, repr=False)
 class SpectralFilter(Weighting):
-    r"""Reduces the weights of vectors that stand out in the direction of largest variance (CAF).
+    r"""Reduces the weights of outliers in the direction of largest variance (CAF).
 
     All weights begin at :math:`c_i = 1`. While :math:`\sum_i c_i > n - 2f`,
 
@@ -285,12 +286,12 @@ class SpectralFilter(Weighting):
         t_i = \langle v, x_i - \mu_c \rangle^2
 
     where :math:`\mu_c` is the weighted mean and v the top eigenvector of the weighted covariance.
-    The result is the weighted mean of that step whose covariance has the smallest top eigenvalue.
+    The result is the weighted mean of that iteration whose covariance has the smallest top
+    eigenvalue.
 
-    The maximum is taken over the vectors that still have weight, so each step removes all weight
-    of one vector, and there are at most n steps. (byzfl takes the maximum over all vectors: then
-    one that stands out and has no weight left would keep the others nearly unchanged for many
-    steps.)
+    The maximum is taken over the vectors that still have weight, so each iteration removes all
+    weight of one vector, and there are at most n. (byzfl takes the maximum over all vectors: then
+    an outlier without any weight would leave the others nearly unchanged for many iterations.)
 
     - `f`: how many vectors may be bad, at least 0; there must be at least 2f + 1 vectors.
 
@@ -313,12 +314,12 @@ class SpectralFilter(Weighting):
             # K_ij = <x_i - mu, x_j - mu>. With A the rows sqrt(w_i) (x_i - mu), the covariance is
             # A^T A, and its top eigenvector comes from that of A A^T.
             products = gram @ w
-            centred = gram - products[:, None] - products + w @ products
+            centered = gram - products[:, None] - products + w @ products
             roots = np.sqrt(w)
-            values, vectors = np.linalg.eigh(roots[:, None] * centred * roots)
+            values, vectors = np.linalg.eigh(roots[:, None] * centered * roots)
             if values[-1] < smallest:
                 best, smallest = w, float(values[-1])
-            projections = abs(centred @ (roots * vectors[:, -1])) * (c > 0)
+            projections = abs(centered @ (roots * vectors[:, -1])) * (c > 0)
             if not projections.max() > 0:
                 break
             shares = projections / projections.max()

@@ -51,7 +51,7 @@ class Mimicry(Job):
             raise ByzantiumError(f"a demonstration needs q < n, got q={self.q} of {self.n}")
         if plugins.check_recorded(self, ["rule"]):
             return
-        from byzantium.rules.pipeline import check_sizes
+        from byzantium.rules.admission import check_sizes
 
         rule = self.aggregator()
         check_sizes(rule.stages, self.n)

@@ -172,7 +172,7 @@ class Run(Job):
     def check(self) -> None:
         from byzantium.data import partition, user_files
         from byzantium.learning import settings
-        from byzantium.rules.pipeline import check_sizes
+        from byzantium.rules.admission import check_sizes
         from byzantium.runs import builders, released
 
         if plugins.check_recorded(self, (*plugins.tables(), "optimiser")):

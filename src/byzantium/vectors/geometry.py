@@ -1,20 +1,27 @@
-"""All that a rule may know of n vectors of dimension d, in n x n numbers.
+"""The geometry of n vectors of dimension d, in n x n numbers: what rules compute with.
 
-`Geometry` is what rules see of `Points`: inner products, distances, and how the present points were
-mixed from the original ones. Weights over all points (rows and anchors) sum to one, so every
-formula here is affine, and results do not depend on the point of reference: we choose the one with
-the least rounding.
+`Geometry` is the view that rules have of `Points`: inner products, distances, and how the present
+points were mixed from the original ones. Let r be the reference, p_i the points and
+G_ij = <p_i - r, p_j - r>. Weights w over all points (rows and anchors) sum to one, so the point
+z = sum_i w_i p_i has z - r = sum_i w_i (p_i - r). Therefore
 
-The distances that decide must be those of the vectors that are then combined. Inner products of
-mixed rows follow from those of the original rows, P G P^T, but only up to rounding, and attackers
-can make rounding large: +v and -v in one bucket cancel in the average, but not in P G P^T once v is
-huge. So each distance comes with a bound on its rounding error. Where that bound is too large, the
-mixed rows are computed and become the points: they are measured and combined by the same passes.
+    <p_i - r, z - r> = (G w)_i,    |z - r|^2 = w^T G w,
+    |p_i - z|^2 = G_ii - 2 (G w)_i + w^T G w,
+
+and no distance depends on r: we choose the reference with the smallest rounding errors. The rows of
+a mixing matrix P sum to one, too. Therefore the mixed points have the inner products P G P^T.
+
+That holds only up to rounding, and attackers can make rounding errors large: +v and -v in one
+bucket cancel in the average, but not in P G P^T once v is huge. The distances that decide must be
+those of the vectors that are then combined. So each distance comes with a bound on its rounding
+error. Where that bound is too large, the mixed rows are computed and become the points: they are
+measured and combined by the same passes.
 """
 
 from __future__ import annotations
 
 import logging
+import warnings
 from typing import Self
 
 import numpy as np
@@ -40,11 +47,11 @@ logger = logging.getLogger("byzantium")
 
 # The relative rounding error of a squared distance above which the mixed rows are computed.
 TRUSTED = 1e-6
-# A row this many times farther away (squared) than half of the rows are has no say in any rule.
+# A row this many times farther away (squared) than half of the rows has no influence in any rule.
 FAR = 1e4
 # How far the sum of a row of a mixing matrix may be from one, by rounding.
 SUMS_TO_ONE = 1e-9
-# The rounding error that a given Gram matrix may have, relative to its largest eigenvalue.
+# The rounding error that a Gram matrix of the user may have, relative to its largest eigenvalue.
 GRAM_ROUNDING = 1e-4
 
 
@@ -52,19 +59,19 @@ class Geometry:
     """Distances and inner products of n vectors: what a rule or mixing computes its weights from.
 
     *Points* are the n vectors, called *rows*, and the *anchors* after them: the origin and the
-    centre of a clipping, where a step uses them. A vector of weights has a number for each point.
+    center of a clipping, where a stage uses them. A vector of weights has a number for each point.
 
     - `basis`: the points that are stored, from which the present ones were mixed.
-    - `steps`: the matrices that make the present points from the basis, one after the other.
+    - `steps`: the mixing matrices between the basis and the present points, in order.
     - `mixing`: (points, original points), the product of all mixings so far; its rows sum to one.
     - `notes`: sentences for the report.
 
     Inner products and squared distances are in units of the square of `unit`; distances and norms
-    are lengths as they are.
+    are in the unit of the vectors.
 
     >>> from byzantium.vectors import Matrix
-    >>> from byzantium.vectors.points import GivenPoints
-    >>> geometry = Geometry.of(GivenPoints(Matrix(torch.tensor([[0.0, 0.0], [3.0, 4.0]]))))
+    >>> from byzantium.vectors.points import SourcePoints
+    >>> geometry = Geometry.of(SourcePoints(Matrix(torch.tensor([[0.0, 0.0], [3.0, 4.0]]))))
     >>> geometry.n, geometry.squared_distances.tolist()
     (2, [[0.0, 25.0], [25.0, 0.0]])
     >>> geometry.distances_to(geometry.uniform_over(np.arange(2)))
@@ -87,11 +94,11 @@ class Geometry:
 
     @classmethod
     def of(cls, points: Points) -> Self:
-        """The geometry of points as they are, before any mixing."""
+        """The geometry of points, before any mixing."""
         return cls(points, (), np.eye(points.n + len(points.anchors)))
 
     def note(self, sentence: str, level: int = logging.WARNING) -> None:
-        """Tell the user something: in the log, and in the notes of the report."""
+        """Write a sentence for the user into the log and into the notes of the report."""
         logger.log(level, "%s", sentence)
         self.notes.append(sentence)
 
@@ -112,15 +119,21 @@ class Geometry:
 
     @property
     def origin(self) -> int:
-        """The index of the origin among the points, for steps whose `needs_origin` is True."""
-        return self._index("origin", "for a step that uses it, needs_origin must be True")
+        """The index of the origin among the points, for stages whose `needs_origin` is True."""
+        return self._index("origin", "for a stage that uses it, needs_origin must be True")
+
+    @property
+    def center(self) -> int:
+        """The index of the center that a rule holds; of the origin while it holds none."""
+        if "center" not in self.basis.anchors:
+            return self.origin
+        return self._index("center", "a rule that uses a center must hold one")
 
     @property
     def centre(self) -> int:
-        """The index of the centre that a rule holds; of the origin while it holds none."""
-        if "centre" not in self.basis.anchors:
-            return self.origin
-        return self._index("centre", "a rule that uses a centre must hold one")
+        """The former name of `center`, for one release."""
+        warnings.warn("Geometry.centre is now Geometry.center", DeprecationWarning, stacklevel=2)
+        return self.center
 
     def _index(self, anchor: str, remedy: str) -> int:
         names = list(self.basis.anchors)
@@ -134,11 +147,11 @@ class Geometry:
 
         It is 1 unless the vectors are so small (about 1e-135) that squares would underflow.
         """
-        _ = self.gram  # it is chosen when they are measured
+        _ = self.gram  # the unit is chosen when inner products are measured
         return self.basis.unit
 
     def in_units(self, length: float) -> float:
-        """A given length in units of `unit`; one beyond all numbers becomes the largest of them."""
+        """A length in units of `unit`, but at most the largest number there is."""
         return min(length / self.unit, 2.0**MOST)
 
     @property
@@ -157,9 +170,10 @@ class Geometry:
         # Rows that are mixed in the same way must be equal to the bit, and the matrix symmetric to
         # the bit, so that equal distances are equal.
         factor, which = distinct(self.factor)
-        # Machines round a product of matrices differently, and what follows depends on it.
-        gram = self.basis.source.agreed(factor @ self.basis.gram @ factor.T)
+        # Machines round a product of matrices differently, and decisions depend on it.
+        gram = self.basis.source.team.broadcast(factor @ self.basis.gram @ factor.T)
         gram = (gram + gram.T) / 2
+        # |sum_j P_ij (p_j - r)| <= sum_j |P_ij| |p_j - r|: what rounding errors are relative to.
         sizes = abs(factor) @ np.sqrt(self.basis.gram.diagonal())
         if len(factor) < len(which):
             gram, sizes = gram[which][:, which], sizes[which]
@@ -167,14 +181,14 @@ class Geometry:
         scale = medians(distances[:n, :n]).min()
         if largest_rounding(sizes) > TRUSTED * scale:
             errors = np.where(which[:, None] == which, 0, rounding(sizes))
-            doubt = errors > TRUSTED * np.maximum(distances, scale)
+            doubtful = errors > TRUSTED * np.maximum(distances, scale)
             # Half of the others are surely near this row: a reference that f rows cannot choose.
             reference = int(medians((distances + errors)[:n, :n]).argmin())
             # Distances among rows that are all far away do not matter.
-            far = ~doubt[reference] & (distances[reference] > FAR * scale)
-            doubt &= ~(far[:, None] & far)
-            if doubt.any():
-                # Any attacker can bring this about, in every round, and nobody need do anything.
+            far = ~doubtful[reference] & (distances[reference] > FAR * scale)
+            doubtful &= ~(far[:, None] & far)
+            if doubtful.any():
+                # Any attacker can cause this, in every round, and no user need do anything.
                 self.note(
                     "vectors cancel each other in a mixing, as +v and -v do, so the mixed vectors "
                     "are computed and measured themselves",
@@ -206,20 +220,20 @@ class Geometry:
 
     @property
     def norms(self) -> Array:
-        """(n,): the norms of the rows, for steps whose `needs_origin` is True."""
+        """(n,): the norms of the rows, for stages whose `needs_origin` is True."""
         origin, norms = self.origin, self.basis.norms
         if self.steps or norms is None:
             return self.distances_to(self.at(origin))
-        # Of norms near zero the squares may have underflowed; then there is another unit.
-        known = np.median(norms) >= SMALL or self.unit == 1
-        return norms if known else self.distances_to(self.at(origin))
+        # Squares of norms near zero may have underflowed; then there is another unit.
+        exact = np.median(norms) >= SMALL or self.unit == 1
+        return norms if exact else self.distances_to(self.at(origin))
 
     def distances_to(self, weights: Array) -> Array:
         """(n,): the distance of each row to the point `weights @ points`."""
         return self.measured_to(weights) * self.unit
 
     def measured_to(self, weights: Array) -> Array:
-        """The same in units of `unit`: no distance but zero is too small for its inverse."""
+        """The same in units of `unit`: every distance except zero has a finite inverse."""
         products = self.gram @ weights
         squares = self.gram.diagonal() - 2 * products + weights @ products
         distances: Array = np.sqrt(squares[: self.n].clip(min=0))
@@ -250,10 +264,10 @@ class Geometry:
         return None if np.array_equal(matrix, np.eye(self.basis.n)) else matrix
 
     def rows(self) -> Tensor:
-        """(n, d): the rows themselves. Only rules without weights need to build them."""
+        """(n, d): the rows themselves, which only rules without weights need."""
         rows = torch.empty(self.n, self.basis.d, dtype=self.basis.dtype, device=self.basis.device)
-        for columns, matrix, taken in self.basis.pieces():
-            for inner, block in mixed_blocks(matrix, taken, self.matrix()):
+        for columns, matrix, which in self.basis.pieces():
+            for inner, block in mixed_blocks(matrix, which, self.matrix()):
                 rows[:, columns][:, inner] = block
         return rows if self.basis.unit == 1 else rows.mul_(self.basis.unit)
 
@@ -289,7 +303,10 @@ class Geometry:
 
 
 def vectors_of(gram: Tensor | Array) -> Tensor:
-    """Vectors that have these inner products, as the rows of a matrix (n, n)."""
+    """Vectors that have these inner products, as the rows of a matrix (n, n).
+
+    If G = V diag(l) V^T, then X = V diag(sqrt(l)) has X X^T = G.
+    """
     products = torch.as_tensor(gram).detach().cpu().double().numpy()
     if products.ndim != 2 or products.shape[0] != products.shape[1]:
         raise ByzantiumError(f"a Gram matrix has the shape (n, n), got {products.shape}")

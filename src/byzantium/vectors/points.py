@@ -1,8 +1,8 @@
 """Vectors that are read in blocks of columns, and the passes over them.
 
 Inner products are taken about a *reference*, one of the rows, so that a large common part costs no
-digits. Beside the n rows may stand *anchors*: the origin, and the centre of centred clipping. Rows
-so small that squares would underflow are read in another unit; see `scale`.
+digits. *Anchors* are further points after the n rows: the origin, and the center of centered
+clipping. Rows so small that squares would underflow are read in another unit; see `scale`.
 """
 
 from __future__ import annotations
@@ -10,24 +10,23 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byzantium._kernels import torch_passes as plain
+from byzantium._kernels.backend import backend
 from byzantium._kernels.torch_passes import column_blocks, mixed_blocks
-from byzantium.core import fork_safe
 from byzantium.vectors.scale import SMALL_SQUARE, Scale
 from byzantium.vectors.source import Matrix, Rows, Source
 
 Array = NDArray[np.float64]
 
-# A squared distance of rows whose sizes (distances from the reference) are a and b is wrong by at
-# most about ROUNDING (a + b)^2: a few units in the last place for each of the sums it is made of.
+# A squared distance is G_ii + G_jj - 2 G_ij. If a and b are the sizes of the rows (their distances
+# from the reference), the terms are at most a^2, b^2 and 2ab, and each is wrong by a few units in
+# its last place. Therefore the error is at most about ROUNDING (a + b)^2.
 ROUNDING = 8 * np.finfo(np.float64).eps
 # The relative rounding error of a squared distance above which a better reference is taken.
 REFERENCE_TRUSTED = 1e-10
@@ -38,7 +37,10 @@ MOST_REFERENCES = 3
 
 
 def squared_distances(gram: Array) -> Array:
-    """Squared distances from inner products about any reference: never negative, diagonal zero."""
+    """Squared distances from inner products about any reference: never negative, diagonal zero.
+
+    |p_i - p_j|^2 = |p_i - r|^2 + |p_j - r|^2 - 2 <p_i - r, p_j - r>.
+    """
     squares = gram.diagonal()
     distances = np.maximum(squares[:, None] + squares - 2 * gram, 0)
     np.fill_diagonal(distances, 0)
@@ -53,12 +55,12 @@ def rounding(sizes: Array) -> Array:
 
 
 def largest_rounding(sizes: Array) -> float:
-    """What none of them is wrong by more than."""
+    """An upper bound on every entry of `rounding`."""
     return float(ROUNDING * (2 * sizes.max()) ** 2)
 
 
 def blurred(size: float, square: float) -> bool:
-    """Whether a squared distance between rows of this size may be nothing but rounding."""
+    """Whether a squared distance between rows of this size may be a rounding error."""
     return bool(ROUNDING * (2 * size) ** 2 > REFERENCE_TRUSTED * square)
 
 
@@ -80,10 +82,10 @@ def medians(distances: Array) -> Array:
 
 
 class Points(ABC):
-    """n vectors of dimension d and the anchors beside them, read in blocks of columns.
+    """n vectors of dimension d and the anchors after them, read in blocks of columns.
 
-    - `anchors`: vectors (d,) by name, "origin" before "centre"; that of the origin is None.
-    - `norms`: the norms of the rows, where they are known.
+    - `anchors`: vectors (d,) by name, "origin" before "center"; that of the origin is None.
+    - `norms`: the norms of the rows; None if they are not known.
     - `unit`: a power of two, the length that counts as 1 in `pieces` and `gram`. It is known once
       inner products are measured, and 1 until then; see `scale`.
     """
@@ -91,10 +93,10 @@ class Points(ABC):
     n: int
     source: Source
     unit: float = 1.0
-    dtype: torch.dtype  # what the passes compute in and combine to
+    dtype: torch.dtype  # of computations and of combined vectors
     anchors: Mapping[str, Tensor | None]
     norms: Array | None
-    _hasty: Array | None = None
+    _speculative: Array | None = None
     _gram: Array | None = None
 
     @property
@@ -104,15 +106,17 @@ class Points(ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where the vectors are."""
+        """The device of the vectors."""
         return self.source.device
 
     @abstractmethod
     def read(self, relative: bool) -> Iterator[tuple[slice, Tensor, Rows, Tensor | None]]:
         """All columns in blocks: which columns, a matrix with them, which of its rows to use.
 
-        The numbers are in units of `unit`. relative: whether a vector may have been subtracted from
-        all rows; its columns, not in units, come last.
+        The numbers are in units of `unit`.
+
+        - `relative`: whether a vector may be subtracted from all rows; its columns, not in units,
+          come last.
         """
 
     def pieces(self) -> Iterator[tuple[slice, Tensor, Rows]]:
@@ -127,9 +131,9 @@ class Points(ABC):
 
     def combine(self, weights: Array) -> Tensor:
         """The weighted sum of rows and anchors, (d,)."""
-        total = self.source.room(self.dtype)
+        total = self.source.empty_aggregate(self.dtype)
         for columns, matrix, rows in self.pieces():
-            anchors = self._beside(self.anchors, matrix, columns)
+            anchors = self._anchor_parts(self.anchors, matrix, columns)
             backend(matrix).combine(matrix, rows, anchors, weights, total[columns])
         return total if self.unit == 1 else total.mul_(self.unit)
 
@@ -140,49 +144,50 @@ class Points(ABC):
         Computed in float64, in units of the square of `unit`. Distances between rows that are close
         to each other matter most, and a reference far from them costs digits. The first reference
         may be an attacker; where that costs digits, a row that has half of the others around it
-        takes its place, and f workers cannot choose that one. What was measured in haste counts if
-        it cost no digits.
+        replaces it, and f workers cannot choose that one. Inner products that were measured
+        speculatively (`norm_bound`) count if they cost no digits.
         """
         if self._gram is None:
-            self._gram = self._measured()
+            self._gram = self._measure()
         return self._gram
 
-    def _measured(self) -> Array:
-        gram, clear = self._referenced()
-        if not clear and self._settled(gram):
-            gram, _ = self._referenced()
+    def _measure(self) -> Array:
+        gram, clear = self._measure_about_good_reference()
+        if not clear and self._rescale(gram):
+            gram, _ = self._measure_about_good_reference()
         return gram
 
-    def _settled(self, gram: Array) -> bool:
-        """Choose unit and reference anew, if these inner products call for it; whether they did."""
+    def _rescale(self, gram: Array) -> bool:
+        """Choose unit and reference anew if these inner products require it; whether they did."""
         return False
 
-    def _referenced(self) -> tuple[Array, bool]:
+    def _measure_about_good_reference(self) -> tuple[Array, bool]:
         """Inner products about a good reference; whether it is clear that half of the rows differ.
 
-        They may differ by so little that the squares underflow, or that it is lost in the distance
-        of a reference that is far from all of them.
+        They may differ by so little that the squares underflow, or that the difference is lost in
+        the distance to a reference far from all of them.
         """
-        if self._hasty is not None:
-            gram = self.source.agreed(self._hasty)
-            better, clear = self._better_reference(gram, hasty=True)
+        if self._speculative is not None:
+            gram = self.source.team.broadcast(self._speculative)
+            better, clear = self._better_reference(gram, speculative=True)
             if better is None:
                 return gram, clear
         reference: int | None = self.first_reference
         for _ in range(MOST_REFERENCES):
             assert reference is not None
-            gram = self.source.total(self.gram_about(reference, self.anchors))
+            gram = self.source.team.sum_to_all(self.gram_about(reference, self.anchors))
             reference, clear = self._better_reference(gram)
             if reference is None:
                 break
         return gram, clear
 
-    def _better_reference(self, gram: Array, hasty: bool = False) -> tuple[int | None, bool]:
-        """A reference that would save digits; None where the one at hand is good enough.
+    def _better_reference(self, gram: Array, speculative: bool = False) -> tuple[int | None, bool]:
+        """A reference that would save digits; None where the present one is good enough.
 
         And whether it is clear that half of the rows differ.
 
-        hasty: the one at hand may be anywhere; seen from far enough, all other rows are equal.
+        - `speculative`: whether the present one may be anywhere; seen from far enough, all other
+          rows are equal.
         """
         n, distances, sizes = self.n, squared_distances(gram), np.sqrt(gram.diagonal())
         reach = medians(distances[:n, :n])
@@ -193,7 +198,7 @@ class Points(ABC):
         errors = rounding(sizes)
         gains = 16 * rounding(np.sqrt(distances[best])) < errors
         lost = gains & (errors > REFERENCE_TRUSTED * np.maximum(distances, smallest))
-        if lost.any() and not hasty:
+        if lost.any() and not speculative:
             # Rows that are equal to the bit have equal products, and no digits to lose.
             which = distinct(gram)[1]
             lost &= which[:, None] != which
@@ -201,41 +206,41 @@ class Points(ABC):
         return (best if lost.any() else None), clear
 
     def gram_about(self, reference: int, anchors: Mapping[str, Tensor | None]) -> Array:
-        """Inner products of the rows, and anchors after them, about a row, over columns here."""
+        """Inner products of the rows and anchors about a row, over the columns that are here."""
         total = np.zeros((self.n + len(anchors),) * 2)
         for columns, matrix, rows, subtracted in self.read(relative=True):
-            beside = self._beside(anchors, matrix, columns, subtracted)
-            total += backend(matrix).gram(matrix, rows, beside, reference)
+            anchor_parts = self._anchor_parts(anchors, matrix, columns, subtracted)
+            total += backend(matrix).gram(matrix, rows, anchor_parts, reference)
         return total
 
-    def _beside(
+    def _anchor_parts(
         self,
         anchors: Mapping[str, Tensor | None],
         matrix: Tensor,
         columns: slice,
         subtracted: Tensor | None = None,
     ) -> list[Tensor | None]:
-        """Some columns of anchors, read as the same columns of the rows were."""
-        found = [None if one is None else one.to(matrix)[columns] for one in anchors.values()]
+        """Some columns of anchors, moved and scaled as the same columns of the rows."""
+        parts = [None if one is None else one.to(matrix)[columns] for one in anchors.values()]
         if subtracted is not None:
-            found = [-subtracted if one is None else one - subtracted for one in found]
+            parts = [-subtracted if one is None else one - subtracted for one in parts]
         if self.unit != 1:
-            found = [None if one is None else one / self.unit for one in found]
-        return found
+            parts = [None if one is None else one / self.unit for one in parts]
+        return parts
 
 
-class GivenPoints(Points):
+class SourcePoints(Points):
     """Rows of a source as points.
 
     - `source`: the vectors.
-    - `rows`: the indices of those that take part, in order; by default all.
+    - `rows`: the indices of the rows that take part, in order; by default all.
     - `norms`: their norms, if they are known.
-    - `anchors`: points beside the rows, by name: "origin" (None) and "centre" (a vector).
+    - `anchors`: further points, by name: "origin" (None) and "center" (a vector).
     - `honest`: returns how many of the rows are honest at least; by default, the smallest majority.
-      It is called only where rows cannot be told apart otherwise.
+      It is called only where rows must be rescaled.
 
     >>> from byzantium.vectors import Matrix
-    >>> points = GivenPoints(Matrix(torch.tensor([[1.0, 0.0], [0.0, 2.0]])))
+    >>> points = SourcePoints(Matrix(torch.tensor([[1.0, 0.0], [0.0, 2.0]])))
     >>> points.combine(np.array([0.5, 0.5]))
     tensor([0.5000, 1.0000])
     """
@@ -252,7 +257,7 @@ class GivenPoints(Points):
         self.rows = np.arange(source.n) if rows is None else rows
         self.norms = norms
         self.anchors = anchors
-        self.n, self.dtype = len(self.rows), source.working
+        self.n, self.dtype = len(self.rows), source.compute_dtype
         self._honest = honest
         self._central: int | None = None
         self._scale: Scale | None = None
@@ -270,16 +275,17 @@ class GivenPoints(Points):
         norms = row_norms(self.source, self.rows) if self.norms is None else self.norms
         return int(norms.argsort(kind="stable")[(self.n - 1) // 2])
 
-    def longest(self) -> float:
-        """A number that no norm exceeds, from inner products that are needed anyway.
+    def norm_bound(self) -> float:
+        """An upper bound on the norm of every row, from inner products that are needed anyway.
 
-        They are taken about the first row, whatever it is. If that turns out to be a bad reference,
-        they are taken again; mostly it is not, and one reading is saved.
+        They are taken about row 0, speculatively. If that turns out to be a bad reference, they are
+        taken again; mostly it is not, and one reading is saved. With the origin o among the points,
+        |p_i - o| <= |p_i - r| + |r - o|.
         """
-        anchors = {**self.anchors, "origin": None}  # last, if it is no anchor anyway
-        gram = self.source.collected(self.gram_about(0, anchors))
+        anchors = {**self.anchors, "origin": None}  # last, unless it is an anchor anyway
+        gram = self.source.team.sum_to_leader(self.gram_about(0, anchors))
         n, points = self.n, self.n + len(self.anchors)
-        self._hasty = gram[:points, :points]
+        self._speculative = gram[:points, :points]
         sizes: Array = np.sqrt(gram.diagonal())
         return float(sizes[:n].max() + sizes[n + list(anchors).index("origin")])
 
@@ -290,7 +296,7 @@ class GivenPoints(Points):
             return
         scale, rows, larger = self._scale, np.arange(self.n), 2.0**self._scale.exponent
         factors = torch.from_numpy(scale.factors * larger).to(self.device)[:, None]
-        # A difference that is shortened would be lost in a large common part.
+        # A shortened difference would be lost in a large common part.
         moved = rows if relative else np.flatnonzero(scale.factors < 1)
         which = torch.from_numpy(moved).to(self.device)
         for columns, block in self._blocks():
@@ -305,29 +311,29 @@ class GivenPoints(Points):
         return self.source.pieces(self.rows) if self._scale is None else super().pieces()
 
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """The rows as they were given, copied in small blocks."""
+        """The rows of the source, copied in small blocks."""
         for outer, matrix, rows in self.source.pieces(self.rows):
             for columns, block in mixed_blocks(matrix, rows, None):
                 yield slice(outer.start + columns.start, outer.start + columns.stop), block
 
-    def _settled(self, gram: Array) -> bool:
+    def _rescale(self, gram: Array) -> bool:
         """By the coordinate-wise median: a row near it, and a radius around it; see `scale`."""
         n = self.n
         reach = medians(squared_distances(gram)[:n, :n])
         best = int(reach.argmin())
         lost = blurred(math.sqrt(gram[best, best]), reach[best])
         if not lost and self.dtype != torch.float64:
-            return False  # the squares of all other dtypes are far from underflow
-        sizes = self.source.total(self._sizes())
+            return False  # the squares of all other dtypes do not underflow
+        sizes = self.source.team.sum_to_all(self._sizes())
         self._scale = Scale.of(sizes, n, self.honest)
         if self._scale is None and not lost:
             return False
         self.unit = 1.0 if self._scale is None else self._scale.unit
-        self._central, self._hasty = int(sizes[:n].argmin()), None
+        self._central, self._speculative = int(sizes[:n].argmin()), None
         return True
 
     def _sizes(self) -> Array:
-        """Distances from the coordinate-wise median: of rows, anchors and origin, in columns here.
+        """Distances of rows, anchors and origin from the coordinate-wise median, in columns here.
 
         They are sums of magnitudes, not of squares: none underflows.
         """
@@ -336,22 +342,22 @@ class GivenPoints(Points):
         for columns, block in self._blocks():
             median = torch.empty_like(block[0])
             backend(block).central_mean(block, rows, None, middle, False, median)
-            beside = self._beside(anchors, block, columns)
-            away = [median if anchor is None else anchor - median for anchor in beside]
+            anchor_parts = self._anchor_parts(anchors, block, columns)
+            away = [median if anchor is None else anchor - median for anchor in anchor_parts]
             sums = [block.sub_(median).abs_().sum(dim=1), *(one.abs().sum()[None] for one in away)]
             total += torch.cat(sums).cpu().numpy()
         return total
 
-    def given(self, weights: Array) -> Array:
-        """The weights (..., points) of the rows as they were given, from those of the points."""
-        return weights if self._scale is None else self._scale.given(weights)
+    def source_weights(self, weights: Array) -> Array:
+        """The weights (..., points) of the rows of the source, from those of the points."""
+        return weights if self._scale is None else self._scale.source_weights(weights)
 
 
 class MixedPoints(Points):
     """Mixed rows P X as points, computed in float64, in blocks of columns, each time they are read.
 
     - `basis`: the points X.
-    - `matrix`: (points, points of X), one of the steps of a `Geometry`; anchors stay the same.
+    - `matrix`: (points, points of X), one of the `steps` of a `Geometry`; anchors stay the same.
     - `reference`: the first row about which inner products are taken.
     """
 
@@ -371,25 +377,11 @@ class MixedPoints(Points):
 
     def read(self, relative: bool) -> Iterator[tuple[slice, Tensor, Rows, Tensor | None]]:
         rows = np.arange(self.n)
-        for outer, matrix, given, common in self.basis.read(relative):
+        for outer, matrix, which, common in self.basis.read(relative):
             for columns in column_blocks(self.n, matrix.shape[1], self.dtype):
-                block = backend(matrix).mixed(matrix[:, columns], given, self.matrix)
+                block = backend(matrix).mixed(matrix[:, columns], which, self.matrix)
                 whole = slice(outer.start + columns.start, outer.start + columns.stop)
                 yield whole, block, rows, None if common is None else common[columns]
-
-
-def backend(matrix: Tensor) -> ModuleType:
-    """The module with the passes over a matrix: the fastest one on the CPU, else `plain`."""
-    return fastest() if matrix.device.type == "cpu" else plain
-
-
-@cache  # while the interpreter exits, nothing can be imported any more
-@fork_safe
-def fastest() -> ModuleType:
-    """Where the passes for the CPU are to be found."""
-    from byzantium._kernels.backend import passes  # imports llvmlite: only when it is needed
-
-    return passes
 
 
 def row_norms(source: Source, rows: Rows | None = None) -> Array:
@@ -405,7 +397,7 @@ def row_norms(source: Source, rows: Rows | None = None) -> Array:
     total = np.zeros(len(rows))
     for _, matrix, which in source.pieces(rows):
         total += backend(matrix).squared_norms(matrix, which)
-    norms: Array = np.sqrt(source.total(total))
+    norms: Array = np.sqrt(source.team.sum_to_all(total))
     return norms
 
 
@@ -417,8 +409,8 @@ def moments(updates: Tensor) -> tuple[Tensor, Tensor]:
     """
     source = Matrix(updates)
     mean, deviation = (
-        torch.empty(source.d, dtype=source.working, device=source.device) for _ in range(2)
+        torch.empty(source.d, dtype=source.compute_dtype, device=source.device) for _ in range(2)
     )
-    for columns, matrix, rows in GivenPoints(source).pieces():
+    for columns, matrix, rows in SourcePoints(source).pieces():
         backend(matrix).moments(matrix, rows, mean[columns], deviation[columns])
     return mean, deviation

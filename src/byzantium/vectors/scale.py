@@ -8,14 +8,14 @@ power of two, and no bit of the results changes otherwise.
 The unit follows from a *radius* that f bad vectors cannot choose: the distance from the
 coordinate-wise median within which the smallest majority of the vectors lies. (Where a majority is
 equal, it is that of the n - f nearest; where these are equal, the smallest other distance.) Vectors
-outside may be in the way: 1e150, the largest that is admitted, has no square in units of 1e-170.
-Those more than about 1e295 times the radius away are therefore brought nearer, in the direction of
-one that is inside; but never the n - f nearest. So they are at most f, and what is proved of a rule
-holds wherever f vectors are. If in truth some of them are honest, then so many bad ones are among
-the nearest that nobody can tell, and the result must be close to these in either case.
+outside may prevent that: 1e150, the largest norm admitted, has no square in units of 1e-170. Those
+more than about 1e295 times the radius away are therefore brought nearer, in the direction of one
+that is inside; but never the n - f nearest. So they are at most f, and the bounds of a rule hold
+wherever f vectors are. If some of them are honest after all, then as many bad ones are among the
+nearest, no rule can distinguish them, and the result must be close to the nearest in either case.
 
 Distances that are smaller than the radius by many orders of magnitude may still underflow: honest
-vectors vary at least by a share of the radius, and what is far below their variation never matters.
+vectors vary at least by a share of the radius, and distances far below that never matter.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ NOTHING = -1100
 
 @dataclass(frozen=True)
 class Scale:
-    """How tiny rows are measured: times a power of two, and those far away brought nearer.
+    """The scale of tiny rows: a power of two, and factors that bring rows far away nearer.
 
     - `exponent`: of the power of two that the rows are multiplied by, from 0 to 1000.
     - `reference`: a row that most of the others are around.
     - `factors`: (n,), powers of two up to 1, by which the difference of each row to the reference
-      is shortened; 1 but for rows that are extremely far away.
+      is shortened; 1 except for rows that are extremely far away.
 
     >>> sizes = np.array([3e-170, 1e-170, 2e-170, 1e-164, 1e140, 1e-170])
     >>> scale = Scale.of(sizes, 5, 3)
@@ -59,10 +59,12 @@ class Scale:
 
     @classmethod
     def of(cls, sizes: Array, n: int, honest: int) -> Scale | None:
-        """The scale for n rows, of which at least so many are honest; None if none is needed.
+        """The scale for n rows; None if none is needed.
 
-        sizes: distances from the coordinate-wise median: of the n rows, of the anchors, and at last
-        of the origin, whether or not it is an anchor.
+        - `sizes`: distances from the coordinate-wise median: of the n rows, of the anchors, and at
+          last of the origin, whether or not it is an anchor.
+        - `n`: the number of rows.
+        - `honest`: how many of them are honest at least.
         """
         rows, points = sizes[:n], sizes[:-1]
         near, largest = np.sort(rows)[[n // 2, honest - 1]]
@@ -83,10 +85,10 @@ class Scale:
         """The length that counts as 1."""
         return 2.0**-self.exponent
 
-    def given(self, weights: Array) -> Array:
-        """The weights of the rows as they were given, from those of the rows as they are measured.
+    def source_weights(self, weights: Array) -> Array:
+        """The weights of the rows of the source, from those of the rows as they are measured.
 
-        weights: (..., points), the rows before the anchors.
+        - `weights`: (..., points), the rows before the anchors.
         """
         n, weights = len(self.factors), weights.copy()
         moved = (weights[..., :n] * (1 - self.factors)).sum(axis=-1)

@@ -29,6 +29,7 @@ from byzantium.vectors.arrays import (
     flat,
     middle,
 )
+from byzantium.vectors.team import ALONE, Team
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -46,10 +47,11 @@ class Source(ABC):
     To add a way of storing vectors, derive from this class and define `block` and `result`.
 
     - `n`, `d`: how many vectors there are, and their dimension here.
-    - `dtype`, `device`: those of the vectors; see also `working`.
+    - `dtype`, `device`: those of the vectors; see also `compute_dtype`.
     - `unreadable`: for each row that cannot be read, the reason; such rows count as Byzantine.
     - `norms`: the norms of the rows, where they are known without reading the rows.
-    - `names`: what messages call the rows; by default their indices.
+    - `names`: the names of the rows in messages; by default their indices.
+    - `team`: the machines that hold the vectors together; by default this one alone.
 
     >>> from byzantium.vectors import as_source
     >>> source = as_source([{"w": torch.ones(2, 2), "b": torch.zeros(1)}] * 3)
@@ -64,6 +66,7 @@ class Source(ABC):
     unreadable: Mapping[int, str]
     norms: Array | None = None
     names: Sequence[object] | None = None
+    team: Team = ALONE
 
     @property
     def readable(self) -> Rows:
@@ -72,13 +75,13 @@ class Source(ABC):
         return np.delete(rows, list(self.unreadable)) if self.unreadable else rows
 
     @property
-    def working(self) -> torch.dtype:
+    def compute_dtype(self) -> torch.dtype:
         """The dtype for computing: float64 if the vectors have it, float32 for all others."""
         return torch.float64 if self.dtype == torch.float64 else torch.float32
 
     @abstractmethod
     def block(self, columns: slice, rows: Rows) -> Tensor:
-        """Some columns of some rows, as a matrix of the working dtype."""
+        """Some columns of some rows, as a matrix of `compute_dtype`."""
 
     @abstractmethod
     def result(self, vector: Tensor, rows: Rows) -> Any:
@@ -88,8 +91,8 @@ class Source(ABC):
         """The same as `result`, from a function that returns some columns of the aggregate."""
         return self.result(part(slice(0, self.d)), rows)
 
-    def called(self, row: int) -> str:
-        """What messages call a row."""
+    def row_name(self, row: int) -> str:
+        """The name of a row in messages."""
         return str(row if self.names is None else self.names[row])
 
     def relative_to(self, base: Any) -> Source:
@@ -98,50 +101,17 @@ class Source(ABC):
 
     def pieces(self, rows: Rows) -> Iterator[tuple[slice, Tensor, Rows]]:
         """All columns in blocks: which columns, a matrix with them, which of its rows to use."""
-        for columns in column_blocks(len(rows), self.d, self.working):
+        for columns in column_blocks(len(rows), self.d, self.compute_dtype):
             yield columns, self.block(columns, rows), np.arange(len(rows))
-
-    # Where each of several machines holds only some columns, these are overridden.
 
     @property
     def dimension(self) -> int:
         """The dimension of the whole vectors, also where only some columns are here."""
-        return self.d
+        return self.team.dimension(self.d)
 
-    def room(self, dtype: torch.dtype) -> Tensor:
-        """Memory for those columns of an aggregate that are here, (d,)."""
-        return torch.empty(self.d, dtype=dtype, device=self.device)
-
-    def total(self, sums: Array) -> Array:
-        """Sums over all columns, from sums over the columns that are here."""
-        return self.agreed(self.collected(sums))
-
-    def collected(self, sums: Array) -> Array:
-        """The same, but only the machine that decides need know them."""
-        return sums
-
-    def presumed(self, usable: bool) -> bool:
-        """Whether all vectors are usable; only the machine that decides need know it.
-
-        The others presume it, and begin again if they hear otherwise.
-        """
-        return usable
-
-    def agreed(self, decision: Array) -> Array:
-        """A decision that must be the same on all machines: that of one of them."""
-        return decision
-
-    def decided(self, decide: Callable[[], Array]) -> Array:
-        """The same for a decision, a vector, that only that machine need compute."""
-        return decide()
-
-    def part(self, vector: Tensor) -> Tensor:
-        """Those columns of a whole vector that are here."""
-        return vector
-
-    def whole(self, vector: Tensor) -> Tensor:
-        """The whole vector, from those of its columns that are here."""
-        return vector
+    def empty_aggregate(self, dtype: torch.dtype) -> Tensor:
+        """Memory for the columns of an aggregate that are here, (d,)."""
+        return self.team.empty_part(self.d, dtype, self.device)
 
 
 class Matrix(Source):
@@ -170,11 +140,11 @@ class Matrix(Source):
 
     def block(self, columns: slice, rows: Rows) -> Tensor:
         block = self.updates[:, columns].index_select(0, torch.from_numpy(rows).to(self.device))
-        return block.to(self.working).contiguous()
+        return block.to(self.compute_dtype).contiguous()
 
     def pieces(self, rows: Rows) -> Iterator[tuple[slice, Tensor, Rows]]:
         """The tensor itself as one block, unless it must be converted."""
-        if self.dtype == self.working and self.updates.stride(1) == 1:
+        if self.dtype == self.compute_dtype and self.updates.stride(1) == 1:
             yield slice(0, self.d), self.updates, rows
         else:
             yield from super().pieces(rows)
@@ -225,7 +195,7 @@ class Vectors(Source):
 
     def block(self, columns: slice, rows: Rows) -> Tensor:
         width = columns.stop - columns.start
-        block = torch.empty(len(rows), width, dtype=self.working, device=self.device)
+        block = torch.empty(len(rows), width, dtype=self.compute_dtype, device=self.device)
         entries = [
             entry
             for entry in self.floats

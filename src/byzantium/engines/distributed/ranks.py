@@ -1,4 +1,4 @@
-"""The ranks of a group, and the few ways in which they talk."""
+"""The ranks of a group, and the few types of messages between them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Message = tuple[bool, Tensor, int]
 
 #: How many seconds a rank waits for the others; torch's own default is half an hour.
 TIMEOUT = 60.0
-# What is told of a rank's view, when ranks disagree.
-LONGEST_TOLD = 2000
+# How many bytes of a rank's view are shown when ranks disagree.
+LONGEST_VIEW = 2000
 
 
 class LostRankError(ByzantiumError, RuntimeError):
@@ -31,11 +31,11 @@ class LostRankError(ByzantiumError, RuntimeError):
 
 
 class Ranks:
-    """The n ranks of a group, of which this process is one; a context, which ends what it sent.
+    """The n ranks of a group, of which this process is one; a context that ends all transfers.
 
-    What they tell each other goes to each one directly. (The all-gather of gloo hands long vectors
-    around a ring, and takes two to five times as long; its all-to-all wants them laid out n times
-    over. Its gather and broadcast pass through a thread more, and take half as long again.)
+    Messages go from rank to rank directly. (The all-gather of gloo passes long vectors around a
+    ring, and takes two to five times as long; its all-to-all needs n copies of them. Its gather and
+    broadcast use one more thread, and take half as long again.) Rank 0 is the *leader*.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, device: torch.device, timeout: float):
@@ -52,13 +52,13 @@ class Ranks:
             raise ByzantiumError("this process is not a member of the group that it was given")
         self.device = device
         self.timeout = timeout
-        self._under_way: list[Any] = []  # what was sent, and may not have arrived yet
+        self._unfinished: list[Any] = []  # sends that may not have ended yet
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
-        """All that was sent has arrived, unless a rank is lost."""
+        """Wait until all that was sent has arrived, unless a rank is lost."""
         if kind is not LostRankError:
             self._end([])
 
@@ -67,7 +67,9 @@ class Ranks:
     ) -> Callable[[], None]:
         """Begin to send a tensor to each rank, and to receive one; call the result to end it.
 
-        tag: tells exchanges apart that are under way together.
+        - `arrives`: memory for the tensor from each rank.
+        - `leaves`: the tensor for each rank.
+        - `tag`: a number that distinguishes simultaneous exchanges.
         """
         others = [(self.rank + k) % self.n for k in range(1, self.n)]  # all begin with another one
         sent = [(True, leaves[k], k) for k in others]
@@ -77,72 +79,70 @@ class Ranks:
             arrives[self.rank].copy_(leaves[self.rank])
         return partial(self._end, works)
 
-    def at_first(self, numbers: Numbers) -> Numbers | None:
-        """(n, ...), on the first rank only: what each rank holds, of the same shape; small."""
+    def gather_to_leader(self, numbers: Numbers) -> Numbers | None:
+        """(n, ...): the numbers of each rank, few and of the same shape; None on other ranks."""
         if self.rank:
-            self._sent(numbers, [0])
+            self._send(numbers, [0])
             return None
-        place = np.empty((self.n, *numbers.shape), numbers.dtype)
-        place[0] = numbers
-        found = self._tensor(place)
-        self._end(self._begin([(False, found[k], k) for k in range(1, self.n)]))
-        return found.cpu().numpy()
+        memory = np.empty((self.n, *numbers.shape), numbers.dtype)
+        memory[0] = numbers
+        received = self._tensor(memory)
+        self._end(self._begin([(False, received[k], k) for k in range(1, self.n)]))
+        return received.cpu().numpy()
 
-    def everyone(self, numbers: Numbers) -> Numbers:
-        """(n, ...): what each rank holds, of the same shape; small.
+    def all_gather_small(self, numbers: Numbers) -> Numbers:
+        """(n, ...): the numbers of each rank, few and of the same shape, on all ranks.
 
-        By way of the first rank: where all write to all, each must be woken n times, and with more
+        By way of the leader: where all write to all, each must be woken n times, and with more
         ranks than cores that takes three times as long.
         """
-        found = self.at_first(numbers)
-        given = np.empty((self.n, *numbers.shape), numbers.dtype) if found is None else found
-        return self.from_first(given)
+        gathered = self.gather_to_leader(numbers)
+        if gathered is None:
+            gathered = np.empty((self.n, *numbers.shape), numbers.dtype)
+        return self.broadcast(gathered)
 
-    def from_first(self, numbers: Numbers) -> Numbers:
-        """What the first rank holds, in the place of what the others hold; small."""
+    def broadcast(self, numbers: Numbers) -> Numbers:
+        """The numbers of the leader, few, on all ranks; the others give an array of their shape."""
         if not self.rank:
-            self._sent(numbers, range(1, self.n))
+            self._send(numbers, range(1, self.n))
             return numbers
-        found = self._tensor(numbers)
-        self._end(self._begin([(False, found, 0)]))
-        return found.cpu().numpy()
+        received = self._tensor(numbers)
+        self._end(self._begin([(False, received, 0)]))
+        return received.cpu().numpy()
 
-    def _sent(self, numbers: Numbers, to: Iterable[int]) -> None:
-        """Send them to some ranks, and do not wait: who waits for something next does.
-
-        Until then they must not change.
-        """
+    def _send(self, numbers: Numbers, to: Iterable[int]) -> None:
+        """Send numbers to some ranks. They must not change until the next `_end`, which waits."""
         tensor = self._tensor(numbers)
-        self._under_way += self._begin([(True, tensor, k) for k in to])
+        self._unfinished += self._begin([(True, tensor, k) for k in to])
 
     def _tensor(self, numbers: Numbers) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(numbers)).to(self.device)
 
-    def gathered(self, vector: Tensor) -> Tensor:
-        """(n, d): the same, for vectors that are too large to be laid out n times over."""
-        found = vector.new_empty(self.n, len(vector))
+    def all_gather(self, vector: Tensor) -> Tensor:
+        """(n, d): the vector of each rank, on all ranks; for long vectors."""
+        matrix = vector.new_empty(self.n, len(vector))
         try:
-            work = dist.all_gather(list(found), vector, group=self.group, async_op=True)
+            work = dist.all_gather(list(matrix), vector, group=self.group, async_op=True)
         except RuntimeError as error:
             raise self._lost(error) from error
         self._end([work])
-        return found
+        return matrix
 
     def agree(self, view: Mapping[str, str]) -> None:
-        """Raise the same sentence on all ranks unless all hold the same view of what comes next."""
-        told = "\n".join(f"{key}\t{' '.join(value.split())}" for key, value in view.items())
-        content = told.encode()[:LONGEST_TOLD]
+        """Raise the same error on all ranks unless all have the same view of what comes next."""
+        text = "\n".join(f"{key}\t{' '.join(value.split())}" for key, value in view.items())
+        content = text.encode()[:LONGEST_VIEW]
         mark = int.from_bytes(hashlib.sha256(content).digest()[:8], "big", signed=True)
-        marks, lengths = self.everyone(np.array([mark, len(content)])).T
+        marks, lengths = self.all_gather_small(np.array([mark, len(content)])).T
         if not (marks == mark).all():
             raise ByzantiumError(self._disagreement(content, int(lengths.max())))
 
     def _disagreement(self, content: bytes, longest: int) -> str:
-        mine = np.zeros(min(max(longest, len(content)), LONGEST_TOLD), np.uint8)
+        mine = np.zeros(min(max(longest, len(content)), LONGEST_VIEW), np.uint8)
         mine[: len(content)] = list(content)
         views = [
             dict(line.split("\t") for line in _text(row).splitlines() if line.count("\t") == 1)
-            for row in self.everyone(mine)
+            for row in self.all_gather_small(mine)
         ]
         sentences = []
         for key in dict.fromkeys(key for view in views for key in view):
@@ -150,12 +150,12 @@ class Ranks:
             for rank, view in enumerate(views):
                 ranks.setdefault(view.get(key, "unknown"), []).append(rank)
             if len(ranks) > 1:
-                told = " and ".join(f"{value} on {_listed(who)}" for value, who in ranks.items())
-                sentences.append(f"{key} {told}")
+                values = [f"{value} on {_listed(who)}" for value, who in ranks.items()]
+                sentences.append(f"{key} {' and '.join(values)}")
         return f"the ranks disagree on what to aggregate: {'; '.join(sentences)}"
 
     def _begin(self, messages: Sequence[Message], tag: int = 0) -> list[Any]:
-        """Begin to send and to receive; returns what is then under way, for `_end`."""
+        """Begin to send and to receive; returns the unfinished transfers, for `_end`."""
         group, messages = self.group, [message for message in messages if message[1].numel()]
         try:
             if self.device.type == "cpu":  # without torch's checks, which take as long as a message
@@ -172,22 +172,22 @@ class Ranks:
             raise self._lost(error) from error
 
     def _end(self, works: Sequence[Any]) -> None:
-        """Wait for them, and for all else that is under way."""
+        """Wait for these transfers, and for all other unfinished ones."""
         limit = timedelta(seconds=self.timeout)
         try:
             # The last first: when it has ended, so have the others, and each pause costs time.
             for work in reversed(works):
                 work.wait(limit)
-            while self._under_way:
-                self._under_way.pop().wait(limit)
+            while self._unfinished:
+                self._unfinished.pop().wait(limit)
         except RuntimeError as error:
             raise self._lost(error) from error
 
     def _lost(self, error: RuntimeError) -> LostRankError:
-        why = str(error).strip().partition("\n")[0][:300]
+        reason = str(error).strip().partition("\n")[0][:300]
         return LostRankError(
             f"rank {self.rank} of {self.n} has lost another rank, which died or did not answer "
-            f"within {self.timeout:g} s: {why}"
+            f"within {self.timeout:g} s: {reason}"
         )
 
 

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from byzantium.core import ArgumentTypeError, ByzantiumError, PositiveMeasure, type_name, validated
 from byzantium.engines.distributed.ranks import TIMEOUT, Ranks
-from byzantium.engines.distributed.shard import DoubtedError, Shard
+from byzantium.engines.distributed.shard import Shard
+from byzantium.engines.distributed.team import UnusableVectors
 from byzantium.guarantees import announce
 from byzantium.rules import Aggregator, Report
-from byzantium.rules.pipeline import check_sizes
+from byzantium.rules.admission import check_sizes
 from byzantium.vectors import Matrix, Source
 from byzantium.vectors.points import row_norms
 
@@ -47,10 +48,10 @@ def robust_all_reduce(
 
     - `vector`: what this rank contributes, (d,), dense and of floats; it is not changed unless it
       is also `out`.
-    - `rule`: the rule, with mixings before it if wanted; the same on all ranks.
+    - `rule`: the rule, with or without mixings before it; the same on all ranks.
     - `group`: the process group; by default all processes.
-    - `generator`: where random mixings draw from; that of the first rank counts.
-    - `out`: where to write the result, of the shape and dtype of the vector. With the vector itself
+    - `generator`: the source of randomness of random mixings; that of the first rank counts.
+    - `out`: a tensor for the result, of the shape and dtype of the vector. With the vector itself,
       no new memory is needed, as in `torch.distributed.all_reduce`.
     - `replicated`: let every rank get all vectors and aggregate them by itself, which takes n times
       the memory and almost n times the work.
@@ -67,8 +68,8 @@ def robust_all_reduce(
         dist.init_process_group("gloo")
         update = robust_all_reduce(gradient, Krum(f=1))
     """
-    with _met(vector, rule, group, generator, replicated, timeout, out) as (source, drawn):
-        aggregate = _certain(rule, source, drawn)
+    with _agreed_source(vector, rule, group, generator, replicated, timeout, out) as shared:
+        aggregate = _with_retry(rule, *shared)
     return aggregate if out is None or aggregate is out else out.copy_(aggregate)
 
 
@@ -84,24 +85,24 @@ def explain_all_reduce(
     """Aggregate like `robust_all_reduce`, and report how much each rank counted.
 
     - `vector`: what this rank contributes, (d,), dense and of floats.
-    - `rule`: the rule, with mixings before it if wanted; the same on all ranks.
+    - `rule`: the rule, with or without mixings before it; the same on all ranks.
     - `group`: the process group; by default all processes.
-    - `generator`: where random mixings draw from; that of the first rank counts.
+    - `generator`: the source of randomness of random mixings; that of the first rank counts.
     - `replicated`: let every rank get all vectors and aggregate them by itself.
     - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
 
     Returns a `byzantium.Report`, the same on all ranks.
     """
-    with _met(vector, rule, group, generator, replicated, timeout) as (source, drawn):
-        return _certain(rule.explain, source, drawn)
+    with _agreed_source(vector, rule, group, generator, replicated, timeout) as shared:
+        return _with_retry(rule.explain, *shared)
 
 
-def _certain(rule: Callable[..., Any], source: Source, generator: torch.Generator | None) -> Any:
-    """What a rule makes of the vectors, also where some turn out to be unusable on the way."""
+def _with_retry(rule: Callable[..., Any], source: Source, generator: torch.Generator | None) -> Any:
+    """The result of a rule; it starts again where vectors turn out to be unusable on the way."""
     state = None if generator is None else generator.get_state()
     try:
         return rule(source, generator)
-    except DoubtedError:
+    except UnusableVectors:
         source.norms = row_norms(source)
         if generator is not None and state is not None:
             generator.set_state(state)
@@ -109,7 +110,7 @@ def _certain(rule: Callable[..., Any], source: Source, generator: torch.Generato
 
 
 @contextmanager
-def _met(
+def _agreed_source(
     vector: Any,
     rule: Any,
     group: dist.ProcessGroup | None,
@@ -120,39 +121,41 @@ def _met(
 ) -> Iterator[tuple[Source, torch.Generator | None]]:
     """The vectors of all ranks, once all have agreed on what they are about to do.
 
-    What is wrong on one rank is told on all: none is left waiting for it.
+    An error on one rank is raised on all: none is left waiting for it.
     """
     device = vector.device if isinstance(vector, Tensor) else torch.device("cpu")
     timeout = validated("robust_all_reduce", "timeout", timeout, PositiveMeasure)
     with Ranks(group, device, timeout) as ranks:
         usable = _is_vector(vector)
         view = _view(vector, rule, generator, replicated)
-        if usable and out is not None and _kind(out) != _kind(vector):
-            view["out"] = _kind(out)
+        if usable and out is not None and _describe(out) != _describe(vector):
+            view["out"] = _describe(out)
         ranks.agree(view)
         if not isinstance(rule, Aggregator):
-            raise ArgumentTypeError(f"rule must be an Aggregator, got {_kind(rule)}")
+            raise ArgumentTypeError(f"rule must be an Aggregator, got {_describe(rule)}")
         if not usable:
             raise ByzantiumError(
-                f"each rank brings one dense vector (d,) of floats, got {_kind(vector)}"
+                f"each rank brings one dense vector (d,) of floats, got {_describe(vector)}"
             )
         if not _fits(generator, replicated):
             raise ArgumentTypeError(
                 "generator must be None or a torch.Generator, and with replicated=True one on the "
-                f"CPU, got {_kind(generator)}"
+                f"CPU, got {_describe(generator)}"
             )
         if "out" in view:
-            raise ByzantiumError(f"out must be like the vector, {_kind(vector)}, got {_kind(out)}")
+            raise ByzantiumError(
+                f"out must be like the vector, {_describe(vector)}, got {view['out']}"
+            )
         check_sizes(rule.stages, ranks.n)
         if ranks.rank == 0:
             announce(rule, ranks.n)
         if not replicated:
             yield Shard(vector.detach(), ranks, out), generator
             return
-        drawn = _of_first(ranks, generator)
-        yield Matrix(ranks.gathered(vector.detach().contiguous())), drawn
+        replica = _leader_generator(ranks, generator)
+        yield Matrix(ranks.all_gather(vector.detach().contiguous())), replica
         if generator is not None and ranks.rank == 0:
-            generator.set_state(drawn.get_state())
+            generator.set_state(replica.get_state())
 
 
 def _is_vector(vector: Any) -> bool:
@@ -168,18 +171,19 @@ def _fits(generator: Any, replicated: bool) -> bool:
 
 
 def _view(vector: Any, rule: Any, generator: Any, replicated: bool) -> dict[str, str]:
-    """What all ranks must have in common, in words."""
+    """What all ranks must have in common, as texts."""
     state = rule.state_dict() if isinstance(rule, Aggregator) else {}
+    checksums = [f"{name} {_checksum(tensor)}" for name, tensor in state.items()]
     return {
-        "rule": repr(rule) if isinstance(rule, Aggregator) else _kind(rule),
-        "vector": _kind(vector),
-        "generator": "fits" if _fits(generator, replicated) else _kind(generator),
+        "rule": repr(rule) if isinstance(rule, Aggregator) else _describe(rule),
+        "vector": _describe(vector),
+        "generator": "fits" if _fits(generator, replicated) else _describe(generator),
         "replicated": str(replicated),
-        "state": ", ".join(f"{name} {_mark(tensor)}" for name, tensor in state.items()) or "none",
+        "state": ", ".join(checksums) or "none",
     }
 
 
-def _kind(value: Any) -> str:
+def _describe(value: Any) -> str:
     if not isinstance(value, Tensor):
         return type_name(value)
     if value.layout != torch.strided:
@@ -187,15 +191,15 @@ def _kind(value: Any) -> str:
     return f"{tuple(value.shape)} of {value.dtype}"
 
 
-def _mark(tensor: Tensor) -> str:
-    """Tells tensors apart that are not equal to the bit, all but surely, in one quick reading."""
+def _checksum(tensor: Tensor) -> str:
+    """A text that almost surely differs for tensors that are not equal to the bit; read once."""
     whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
     return f"{tuple(tensor.shape)} {int(tensor.contiguous().view(whole).sum()):x}"
 
 
-def _of_first(ranks: Ranks, generator: torch.Generator | None) -> torch.Generator:
-    """A generator that draws what that of the first rank would draw."""
+def _leader_generator(ranks: Ranks, generator: torch.Generator | None) -> torch.Generator:
+    """A generator in the state of that of the first rank."""
     if generator is None:
         generator = torch.Generator().manual_seed(secrets.randbits(63))
-    state = ranks.from_first(generator.get_state().cpu().numpy())
+    state = ranks.broadcast(generator.get_state().cpu().numpy())
     return torch.Generator().set_state(torch.from_numpy(state))

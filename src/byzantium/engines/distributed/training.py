@@ -35,9 +35,9 @@ def aggregate_gradients(
     counts as zero, and parameters that are not trained are left out.
 
     - `parameters`: the parameters of the model, such as `model.parameters()`.
-    - `rule`: the rule, with mixings before it if wanted; the same on all ranks.
+    - `rule`: the rule, with or without mixings before it; the same on all ranks.
     - `group`: the process group; by default all processes.
-    - `generator`: where random mixings draw from; that of the first rank counts.
+    - `generator`: the source of randomness of random mixings; that of the first rank counts.
     - `momentum`: the momentum of this worker, which it then sends instead of its gradient.
     - `replicated`: let every rank get all gradients and aggregate them by itself: see
       `robust_all_reduce`.
@@ -66,7 +66,7 @@ def aggregate_before_step(
     """Let an optimiser aggregate the gradients of all ranks before each of its steps.
 
     - `optimiser`: the optimiser.
-    - `rule`: the rule, with mixings before it if wanted; the same on all ranks.
+    - `rule`: the rule, with or without mixings before it; the same on all ranks.
     - `args`: further arguments of `aggregate_gradients`.
     - `kwargs`: the same, by name.
 
@@ -101,8 +101,8 @@ def aggregate_in_ddp(
     gradient, in the order of the model's parameters.
 
     - `model`: the model in DDP.
-    - `rule`: the rule, with mixings before it if wanted; the same on all ranks.
-    - `generator`: where random mixings draw from; that of the first rank counts.
+    - `rule`: the rule, with or without mixings before it; the same on all ranks.
+    - `generator`: the source of randomness of random mixings; that of the first rank counts.
     - `momentum`: the momentum of this worker, which it then sends instead of its gradient.
     - `replicated`: let every rank get all gradients and aggregate them by itself: see
       `robust_all_reduce`.

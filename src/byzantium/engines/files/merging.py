@@ -86,10 +86,10 @@ def merge(
     digests = _digests(readable if source.base is None else {-1: source.base, **readable})
     contributors = [
         {
-            "name": source.called(i),
+            "name": source.row_name(i),
             "weight": weight if math.isfinite(weight) else None,
             "rejected": report.reasons.get(i),
-            "equal_to": [source.called(k) for k in equals.get(i, ()) if k != i],
+            "equal_to": [source.row_name(k) for k in equals.get(i, ()) if k != i],
             "sha256": digests.get(i, {}),
         }
         for i, weight in enumerate(report.weights.tolist())

@@ -149,7 +149,7 @@ class Files(Source):
                 checkpoint = self._attempt(row, self._read)
                 if checkpoint and checkpoint.signature == signature:  # not changed meanwhile
                     return row, checkpoint
-        reasons = ", ".join(f"{self.called(i)} {why}" for i, why in self.unreadable.items())
+        reasons = ", ".join(f"{self.row_name(i)} {why}" for i, why in self.unreadable.items())
         raise ByzantiumError(f"no checkpoint can be read: {reasons}")
 
     def _matching(self, row: int) -> Checkpoint | None:
@@ -226,14 +226,14 @@ class Files(Source):
         """Some columns of the base."""
         if self.base is None:
             return None
-        values = torch.empty(columns.stop - columns.start, dtype=self.working).numpy()
+        values = torch.empty(columns.stop - columns.start, dtype=self.compute_dtype).numpy()
         self._copy(-1, columns, values)
         if not np.isfinite(values).all():
             raise ByzantiumError("the base holds numbers that are not finite")
         return values
 
     def block(self, columns: slice, rows: Rows) -> Tensor:
-        block = torch.empty(len(rows), columns.stop - columns.start, dtype=self.working)
+        block = torch.empty(len(rows), columns.stop - columns.start, dtype=self.compute_dtype)
         values, base = block.numpy(), self.base_columns(columns)
 
         def fill(k: int, _: int) -> None:

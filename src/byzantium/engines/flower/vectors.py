@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from byzantium.core import TooManyRejected
 from byzantium.engines.flower.replies import Arrays
 from byzantium.rules import Mean
-from byzantium.rules.pipeline import admit
+from byzantium.rules.admission import admit
 from byzantium.vectors import Source
 
 # How many numbers at a time a distance is computed from.
@@ -66,6 +66,6 @@ def distance(row: Arrays, other: Arrays) -> float:
 def rejection_reasons(source: Source) -> Mapping[int, str]:
     """The rows that every rule rejects, and why."""
     try:
-        return admit(Mean().stages, source)[2]
+        return admit(Mean().stages, source).reasons
     except TooManyRejected as error:
         return error.reasons

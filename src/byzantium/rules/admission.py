@@ -1,0 +1,124 @@
+"""Admission: vectors are checked against a pipeline, and unusable ones are rejected."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from byzantium.core import ByzantiumError, TooManyRejected
+from byzantium.rules.report import rejections
+from byzantium.rules.stage import Stage, min_honest, pipeline_repr
+from byzantium.vectors.points import SourcePoints, row_norms
+from byzantium.vectors.source import Source
+
+logger = logging.getLogger("byzantium")
+
+# A vector of larger norm is no honest update, and the square of its norm could overflow its dtype.
+LARGEST_NORM = {torch.float64: 1e150}
+LARGEST_NORM_NARROW = 1e18
+
+
+class Admission(NamedTuple):
+    """The result of `admit`.
+
+    - `points`: the usable vectors.
+    - `stages`: the stages of the pipeline, with f smaller by the number of rejected rows.
+    - `reasons`: for each rejected row, the reason.
+    """
+
+    points: SourcePoints
+    stages: tuple[Stage, ...]
+    reasons: dict[int, str]
+
+
+def admit(
+    stages: Sequence[Stage],
+    source: Source,
+    center: Tensor | None = None,
+    norm_bound: float = math.inf,
+) -> Admission:
+    """Check vectors against a pipeline, and reject unusable vectors.
+
+    - `stages`: the stages of the pipeline.
+    - `source`: the vectors.
+    - `center`: the center that the rule holds, (d,), if it holds one.
+    - `norm_bound`: an upper bound on the norm of every vector, if one is known already.
+
+    Sizes are checked before any row is rejected, so that no f workers can make a pipeline fail by
+    being rejected.
+
+    >>> from byzantium import Krum
+    >>> from byzantium.vectors import as_source
+    >>> updates = torch.tensor([[1.0], [2.0], [3.0], [4.0], [torch.inf]])
+    >>> admit([Krum(f=1)], as_source(updates))[1:]
+    ((Krum(f=0),), {4: 'not finite, or of norm above 1e+18'})
+    """
+    pipeline, n, readable = pipeline_repr(stages), source.n, source.readable
+    stages = check_sizes(stages, n)
+    largest = LARGEST_NORM.get(source.dtype, LARGEST_NORM_NARROW)
+    expanded = [one for stage in stages for one in stage.expansion]
+    anchors: dict[str, Tensor | None] = {}
+    if any(stage.needs_origin for stage in expanded):
+        anchors["origin"] = None
+    if center is not None:
+        if center.shape != (source.dimension,):
+            raise ByzantiumError(
+                f"{pipeline} holds a center of dimension {center.numel()}, got vectors of "
+                f"dimension {source.dimension}; reset() forgets it"
+            )
+        anchors["center"] = source.team.local_part(center)
+
+    def honest() -> int:
+        return min_honest(stages, n)
+
+    points = SourcePoints(source, readable, None, anchors, honest)
+    usable = norm_bound <= largest  # the bound may be NaN
+    unmeasured = readable.size and source.norms is None
+    if not usable and unmeasured and any(stage.measures for stage in expanded):
+        usable = source.team.presume_usable(points.norm_bound() <= largest)
+    reasons = dict(source.unreadable)
+    if not usable:
+        norms = row_norms(source, readable)
+        admitted, reason = norms <= largest, f"not finite, or of norm above {largest:g}"
+        reasons |= dict.fromkeys(readable[~admitted].tolist(), reason)
+        points = SourcePoints(source, readable[admitted], norms[admitted], anchors, honest)
+    if reasons:
+        bounds = [stage.bad for stage in stages if stage.bad is not None]
+        allowed = min(bounds, default=n // 2)
+        listed = rejections(reasons, source)
+        if len(reasons) > allowed:
+            most = f"its f = {allowed}" if bounds else f"half of them, {allowed}"
+            raise TooManyRejected(
+                f"{pipeline} can do without {most} of {n} vectors, but {len(reasons)} are "
+                f"unusable: {listed}",
+                reasons,
+            )
+        logger.warning("rejected %d of %d vectors: %s", len(reasons), n, listed)
+        fewer = [stage.with_fewer_bad(len(reasons)) for stage in stages]
+        expanded = [one for stage in fewer for one in stage.expansion]
+    return Admission(points, tuple(expanded), reasons)
+
+
+def check_sizes(stages: Sequence[Stage], n: int) -> tuple[Stage, ...]:
+    """The stages for n vectors, with all parameters known; raises if n is too small for a stage.
+
+    >>> from byzantium import Bucketing, Krum
+    >>> check_sizes((Bucketing(s="auto", f=2) >> Krum(f=2)).stages, 25)
+    (Bucketing(s=4, balanced=True, f=2), Krum(f=2))
+    """
+    left, checked = n, []
+    for k, stage in enumerate(stages):
+        resolved = stage.resolved(left, stages[k + 1 :])
+        try:
+            resolved.check(left)
+        except ByzantiumError as error:
+            history = f" ({pipeline_repr(stages[:k])} left {left} of {n})" if left != n else ""
+            raise ByzantiumError(f"{error}{history}") from None
+        left = resolved.rows(left)
+        checked.append(resolved)
+    return tuple(checked)
