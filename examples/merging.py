@@ -34,12 +34,12 @@ RULES = (
 
 def trained(model: nn.Module, x: Tensor, y: Tensor, steps: int) -> nn.Module:
     model = copy.deepcopy(model)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(steps):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(x), y)
         loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        optimizer.step()
     return model
 
 

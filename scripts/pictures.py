@@ -399,7 +399,7 @@ def _trained(beta: float, q: int, rule: bz.Aggregator, seed: int) -> Any:
     torch.manual_seed(seed)
     settings = Settings(
         n=25,
-        q=q,
+        attackers=q,
         rounds=600,
         batch=1,
         momentum=beta,

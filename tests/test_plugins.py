@@ -126,7 +126,7 @@ def test_a_run_is_another_when_the_source_of_its_plugin_is() -> None:
     assert changed.rule == run.rule
     assert changed.identity != run.identity
     assert torch.equal(bz.parse_rule("First()")(torch.eye(3)), torch.eye(3)[2])
-    assert Mimicry(rule="First", n=10, q=2).plugin == (str(second),)
+    assert Mimicry(rule="First", n=10, attackers=2).plugin == (str(second),)
 
 
 def test_a_file_that_is_loaded_twice_or_copied_is_the_same() -> None:
@@ -219,7 +219,7 @@ def test_a_configuration_that_claims_a_plugin_must_still_be_printable() -> None:
     for field, text in (("rule", "a\0b"), ("attack", "x" * 3000), ("record", [""]), ("model", "")):
         with pytest.raises(bz.ByzantiumError, match=f"printable text for {field}"):
             Run.recorded({field: text, **claimed})
-    with pytest.raises(bz.ByzantiumError, match="q < n"):
+    with pytest.raises(bz.ByzantiumError, match="attackers < n"):
         Run.recorded({**claimed, "attackers": 9})
 
 

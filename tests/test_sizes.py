@@ -165,7 +165,7 @@ print(peak(look))
 @LINUX
 def test_sparse_records_take_no_memory(tmp_path: Path) -> None:
     """Each in a folder of its own, which is passed over by its name."""
-    jobs = [Mimicry(rule="Median()", n=11, q=2, seed=seed) for seed in range(5)]
+    jobs = [Mimicry(rule="Median()", n=11, attackers=2, seed=seed) for seed in range(5)]
     store = Store(tmp_path / "bad")
     for job in jobs:
         perform(job, store.folder(job))

@@ -43,7 +43,7 @@ class Randomness:
     @property
     def honest(self) -> int:
         """How many workers are honest."""
-        return self.settings.n - self.settings.q
+        return self.settings.n - self.settings.attackers
 
     def batches(self, data: Dataset, partition: Partition) -> Batches:
         """The batches of the honest workers; called once, before `own_batches`."""
@@ -57,7 +57,7 @@ class Randomness:
         They draw from the whole set, dealt out among as many as there are honest workers.
         """
         everybody = iid()(data.train_y, self.honest, self.streams["partition"])
-        own = [everybody[j % self.honest] for j in range(self.settings.q)]
+        own = [everybody[j % self.honest] for j in range(self.settings.attackers)]
         return Batches(own, self.settings.batch, self.streams["own batches"])
 
     def dropout(self, t: int, worker: int) -> int:

@@ -6,7 +6,6 @@ The workers are in `worker.py`, the server is in `server.py`, what is measured i
 from __future__ import annotations
 
 import copy
-import dataclasses
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from byzantium.attacks import Attack, NoAttack
-from byzantium.core import TooManyRejected
+from byzantium.core import (
+    FORMER_SPELLINGS,
+    TooManyRejected,
+    identity_fields,
+    present_spellings,
+    renamed,
+)
 from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition, iid
 from byzantium.guarantees import announce
@@ -24,7 +29,7 @@ from byzantium.learning.history import History
 from byzantium.learning.losses import Loss
 from byzantium.learning.models import check_device, check_fit
 from byzantium.learning.randomness import Randomness
-from byzantium.learning.server import MakeOptimiser, Server
+from byzantium.learning.server import MakeOptimizer, Server
 from byzantium.learning.settings import Settings
 from byzantium.learning.state import check, check_result
 from byzantium.learning.worker import Momentum, Workers
@@ -33,6 +38,7 @@ from byzantium.rules import Aggregator
 logger = logging.getLogger("byzantium")
 
 
+@renamed(**FORMER_SPELLINGS)
 class Simulation:
     """A federation in one process: Algorithm 2 of the bucketing paper, round by round.
 
@@ -49,7 +55,7 @@ class Simulation:
     - `rule`: how the server aggregates what workers send.
     - `attack`: what attackers send; by default nobody attacks (`NoAttack`).
     - `partition`: how the samples are dealt to the honest workers; by default `iid`.
-    - `optimiser`: a function that makes the server's optimiser of the parameters, such as `lambda
+    - `optimizer`: a function that makes the server's optimizer of the parameters, such as `lambda
       p: torch.optim.Adam(p)`; by default plain SGD with the learning rate of the settings.
     - `loss`: a function of the outputs and the targets of a batch, instead of the loss that the
       settings name.
@@ -58,7 +64,7 @@ class Simulation:
 
     >>> from byzantium import Bucketing, GeometricMedian, Mimic
     >>> from byzantium.learning import Settings, Simulation, by_label, load, mlp
-    >>> data, settings = load("digits"), Settings(n=25, q=5, rounds=3)
+    >>> data, settings = load("digits"), Settings(n=25, attackers=5, rounds=3)
     >>> rule, attack = Bucketing(s=2) >> GeometricMedian(), Mimic(warmup=1)
     >>> training = Simulation(settings, data, mlp((1, 8, 8)), rule, attack, by_label())
     >>> [sorted(record) for record in training]
@@ -73,7 +79,7 @@ class Simulation:
         rule: Aggregator,
         attack: Attack | None = None,
         partition: Partition | None = None,
-        optimiser: MakeOptimiser | None = None,
+        optimizer: MakeOptimizer | None = None,
         loss: Loss | None = None,
         randomness: Callable[[Settings], Randomness] = Randomness,
     ) -> None:
@@ -92,18 +98,18 @@ class Simulation:
         self.workers = Workers(model, settings.n, self.loss)
         self.gradients, self.sent = self.workers.gradients, self.workers.sent
         parameters = self.gradients.parameters.values()
-        self.optimiser = (
+        self.optimizer = (
             torch.optim.SGD(parameters, lr=settings.learning_rate)
-            if optimiser is None
-            else optimiser(parameters)
+            if optimizer is None
+            else optimizer(parameters)
         )
-        self.server = Server(model, rule, self.optimiser)
+        self.server = Server(model, rule, self.optimizer)
         self.rule = self.server.rule
         if "weights" in settings.record and rule.knows_weights == "never":
             logger.warning(
                 "%r does not know how much each worker counted, so no weights are recorded", rule
             )
-        announce(rule, settings.participants or settings.n, settings.q or None)
+        announce(rule, settings.participants or settings.n, settings.attackers or None)
         self.history = History()
 
         self.randomness = randomness(settings)
@@ -137,7 +143,7 @@ class Simulation:
             self.batches.reshuffle()
             self.own_batches.reshuffle()
         workers = self._participants()
-        h = sum(worker < settings.n - settings.q for worker in workers)
+        h = sum(worker < settings.n - settings.attackers for worker in workers)
         whole = len(workers) == settings.n
         sent = self.sent if whole else self.sent[workers]
 
@@ -186,7 +192,7 @@ class Simulation:
         while True:
             drawn = torch.randperm(settings.n, generator=self.generators["participants"])
             workers = sorted(drawn[: settings.participants].tolist())
-            if workers[0] < settings.n - settings.q:
+            if workers[0] < settings.n - settings.attackers:
                 return workers
 
     def _compute(self, rows: Tensor, workers: list[int], t: int) -> Tensor:
@@ -207,11 +213,11 @@ class Simulation:
 
     def _attacks(self, workers: list[int]) -> bool:
         """Whether these workers, all honest or all attackers, are attackers."""
-        return workers[0] >= self.settings.n - self.settings.q
+        return workers[0] >= self.settings.n - self.settings.attackers
 
     def _drawn(self, workers: list[int]) -> tuple[Tensor, Tensor]:
         """The next batches of these workers and their labels, (k, steps, batch, ...)."""
-        settings, honest = self.settings, self.settings.n - self.settings.q
+        settings, honest = self.settings, self.settings.n - self.settings.attackers
         bad = self._attacks(workers)
         source = self.own_batches if bad else self.batches
         places = [worker - honest for worker in workers] if bad else workers
@@ -275,15 +281,17 @@ class Simulation:
     def fingerprint(self) -> str:
         """A text of all settings; a checkpoint fits only a simulation with the same one."""
         shapes = [tuple(p.shape) for p in self.gradients.parameters.values()]
-        names = ("loss", "dtype", "dropout")
-        later = {name: getattr(self.settings, name) for name in names}
-        first = {field.name: field.default for field in dataclasses.fields(self.settings)}
-        later["randomness"], first["randomness"] = self.randomness.name, Randomness.name
-        said = "".join(f" {name}={value}" for name, value in later.items() if value != first[name])
+        values = identity_fields(self.settings)
+        values.pop("device", None)  # a simulation may go on on another device
+        last = list(values).index("seed") + 1  # the options that were added later follow it
+        first, later = list(values.items())[:last], list(values.items())[last:]
+        if self.randomness.name != Randomness.name:
+            later.append(("randomness", self.randomness.name))
+        settings = ", ".join(f"{name}={value!r}" for name, value in first)
         return (
-            f"{self.settings!r} {self.rule!r} {self.attack!r} {self.partition!r} "
-            f"{self.data.name} {len(self.data.train_y)} {type(self.optimiser).__name__} {shapes}"
-            f"{said}"
+            f"Settings({settings}) {self.rule!r} {self.attack!r} {self.partition!r} "
+            f"{self.data.name} {len(self.data.train_y)} {type(self.optimizer).__name__} {shapes}"
+            + "".join(f" {name}={value}" for name, value in later)
         )
 
     def result(self) -> dict[str, Any]:
@@ -324,6 +332,7 @@ class Simulation:
 
         Raises `CheckpointError`, and changes nothing, where it is not that of this simulation.
         """
+        state = present_spellings(state)
         history = check(self, state)
         self.server.load_state_dict(state)
         self.history = history

@@ -55,7 +55,7 @@ def check(training: Simulation, state: State) -> History:
     for name, batches in (("batches", training.batches), ("own batches", training.own_batches)):
         _check_batches(batches, state[name], name)
     _try_rule_and_attack(training, state)
-    _try_optimiser(training, state)
+    _try_optimizer(training, state)
     return history
 
 
@@ -184,7 +184,7 @@ def _try_rule_and_attack(training: Simulation, state: State) -> None:
     """Only they know what their state must be: copies of them are tried on vectors of zeros."""
     settings = training.settings
     count = settings.participants or settings.n
-    honest = min(count - 1, settings.n - settings.q) if settings.q else count
+    honest = min(count - 1, settings.n - settings.attackers) if settings.attackers else count
     rows = training.sent.new_zeros(count, training.gradients.d)
     with _refusing("rule"):
         rule = copy.deepcopy(training.rule)
@@ -204,16 +204,16 @@ def _try_rule_and_attack(training: Simulation, state: State) -> None:
             )
 
 
-def _try_optimiser(training: Simulation, state: State) -> None:
+def _try_optimizer(training: Simulation, state: State) -> None:
     """Let a copy of it take a step. One that is not torch's own cannot always be copied."""
-    with _refusing("optimiser"):
-        if not type(training.optimiser).__module__.startswith("torch."):
-            like(state["optimiser"], {"state": dict, "param_groups": list}, "optimiser")
+    with _refusing("optimizer"):
+        if not type(training.optimizer).__module__.startswith("torch."):
+            like(state["optimizer"], {"state": dict, "param_groups": list}, "optimizer")
             return
-        optimiser = copy.deepcopy(training.optimiser)
-        # An optimiser uses the tensors that it loads, and changes them: it gets a copy.
-        optimiser.load_state_dict(copy.deepcopy(state["optimiser"]))
-        for group in optimiser.param_groups:
+        optimizer = copy.deepcopy(training.optimizer)
+        # An optimizer uses the tensors that it loads, and changes them: it gets a copy.
+        optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        for group in optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = torch.zeros_like(parameter)
-        optimiser.step()
+        optimizer.step()

@@ -1,4 +1,4 @@
-"""What the texts of a run stand for: its data set, model, optimiser and rule."""
+"""What the texts of a run stand for: its data set, model, optimizer and rule."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _adam(parameters: Any, rate: float, weight_decay: Measure = 0.0) -> torch.op
     return torch.optim.AdamW(parameters, lr=rate, weight_decay=weight_decay)
 
 
-OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"sgd": _sgd, "adam": _adam}
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"sgd": _sgd, "adam": _adam}
 
 
 def data(text: str) -> str:
@@ -114,6 +114,6 @@ def model(text: str) -> tuple[str, Callable[[Dataset], nn.Module]]:
     return notation.spelled(text, MODELS, given=1)
 
 
-def optimiser(text: str) -> tuple[str, Callable[[Any, float], torch.optim.Optimizer]]:
-    """The usual spelling of an optimiser, and what makes it of parameters and a learning rate."""
-    return notation.spelled(text, OPTIMISERS, given=2)
+def optimizer(text: str) -> tuple[str, Callable[[Any, float], torch.optim.Optimizer]]:
+    """The usual spelling of an optimizer, and what makes it of parameters and a learning rate."""
+    return notation.spelled(text, OPTIMIZERS, given=2)

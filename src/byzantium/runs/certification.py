@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from byzantium import guarantees
-from byzantium.core import ByzantiumError, Positive, Seed, files
+from byzantium.core import ByzantiumError, Positive, Seed, files, option, with_options
 from byzantium.runs import plugins, records, values
-from byzantium.runs.job import METRICS, SUMMARY, Job, Stop, Watch, append, documented, option
+from byzantium.runs.job import METRICS, SUMMARY, Job, Stop, Watch, append
 from byzantium.runs.plugins import PLUGINS_USED
 from byzantium.runs.run import Run
 from byzantium.runs.values import Kinds
@@ -32,7 +32,7 @@ LARGEST_INPUT = 1 << 26
 ROUNDS, MOST = 3, 500
 
 
-@documented
+@with_options
 @dataclass(frozen=True)
 class Certification(Job):
     """One search for the input that leads a pipeline astray most, as data: `guarantees.attack`.
@@ -67,8 +67,10 @@ class Certification(Job):
     def check(self) -> None:
         if plugins.check_recorded(self, ["rule"]):
             return
+        from byzantium.guarantees.certification import check
+
         rule = self.aggregator()
-        guarantees.certification.check(rule, self.n, self.f)
+        check(rule, self.n, self.f)
         object.__setattr__(self, "rule", repr(rule))
         plugins.record_plugins(self, ["rule"])
 

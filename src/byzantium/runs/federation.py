@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from byzantium.core import ByzantiumError, notation
+from byzantium.core import ByzantiumError, notation, option, with_options
 from byzantium.runs import values
-from byzantium.runs.job import Job, Stop, Watch, documented, option
+from byzantium.runs.job import Job, Stop, Watch
 from byzantium.runs.values import Kinds
 
 
-@documented
+@with_options
 @dataclass(frozen=True)
 class Federation(Job):
     """A real federation, such as one of Flower, as data: what its server was configured with.

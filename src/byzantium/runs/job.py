@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import inspect
 import json
 import logging
 import os
@@ -16,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from byzantium.core import (
     ByzantiumError,
@@ -24,7 +23,10 @@ from byzantium.core import (
     check_fields,
     files,
     folder_lock,
+    identity_fields,
     notation,
+    options_of,
+    present_names,
     processor,
 )
 from byzantium.runs import records, values
@@ -44,31 +46,10 @@ CONFIGURATION, METRICS, SUMMARY, LOG = "config.toml", "metrics.jsonl", "summary.
 # Of a job that is not done: why the last attempt failed, and how long it was worked on.
 FAILURE, SECONDS = "failed.json", ".seconds"
 
-Kind = TypeVar("Kind", bound="type[Job]")
 #: Called with how much of a job is done, how much there is in all, and a short note.
 Watch = Callable[[int, int, str], None]
 #: Asked now and then whether to stop; once it answers True, a job saves itself and ends.
 Stop = Callable[[], bool]
-
-
-def option(default: Any, text: str, *, later: bool = False) -> Any:
-    """A field of a job, with what it means: the help of the option on the command line.
-
-    - `default`: its value where nothing is said.
-    - `text`: what it means, in one sentence; `documented` puts it into the docstring, too.
-    - `later`: the field was added when there were results already. While it has its default, it is
-      left out of the identity, so that these results are still found.
-    """
-    return dataclasses.field(default=default, metadata={"help": text, "later": later})
-
-
-def documented(kind: Kind) -> Kind:
-    """Add what the fields of a job mean to its docstring."""
-    text, mark, example = inspect.cleandoc(kind.__doc__ or "").partition("\n>>> ")
-    helps = {field.name: field.metadata["help"] for field in dataclasses.fields(kind)}
-    fields = [f"- `{name}`: {help_[0].lower()}{help_[1:]}" for name, help_ in helps.items()]
-    kind.__doc__ = "\n".join([text, *fields, mark + example])
-    return kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +123,8 @@ class Job(ABC):
 
     def configuration(self) -> dict[str, Any]:
         """Every field by name, and "kind", the name of the class."""
-        return {"kind": type(self).__name__, **dataclasses.asdict(self)}
+        names = [field.name for field in options_of(type(self))]
+        return {"kind": type(self).__name__, **{name: getattr(self, name) for name in names}}
 
     def toml(self) -> str:
         """The configuration as a TOML text; a field that is None is left out."""
@@ -156,7 +138,11 @@ class Job(ABC):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """The job with these fields; an unknown name raises an error that suggests a known one."""
+        """The job with these fields, of which some may have their former names.
+
+        An unknown name raises an error that suggests a known one.
+        """
+        values = present_names(cls, values)
         check_names(cls, values)
         return cls(**values)
 
@@ -176,18 +162,13 @@ class Job(ABC):
 
     def identity_in(self, numerics: int) -> str:
         """The identity that it has in a version of the numerics."""
-        unsaid = {
-            field.name
-            for field in dataclasses.fields(self)
-            if field.metadata.get("later") and getattr(self, field.name) == field.default
-        }
-        hashed = {k: v for k, v in self.configuration().items() if k not in unsaid}
-        text = json.dumps({**hashed, "numerics": numerics}, sort_keys=True)
+        hashed = {"kind": type(self).__name__, **identity_fields(self), "numerics": numerics}
+        text = json.dumps(hashed, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def varied(self, **changes: Any) -> Self:
         """A copy of the job with some fields changed."""
-        return dataclasses.replace(self, **changes)
+        return dataclasses.replace(self, **present_names(type(self), changes))
 
 
 def check_names(kind: type[DataclassInstance], values: Mapping[str, Any]) -> None:
@@ -232,7 +213,7 @@ def perform(
     >>> import tempfile
     >>> from byzantium.runs import Mimicry
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     summary = perform(Mimicry(rule="Median()", n=11, q=2), Path(folder))
+    ...     summary = perform(Mimicry(rule="Median()", n=11, attackers=2), Path(folder))
     >>> summary["status"]
     'completed'
     """

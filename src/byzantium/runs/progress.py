@@ -33,7 +33,7 @@ def described(job: Job) -> str:
         momentum = f", momentum {job.momentum:g}" if job.momentum else ""
         return f"{job.rule} against {job.attack}{momentum}, {job.partition}, seed {job.seed}"
     if isinstance(job, Mimicry):
-        return f"{job.rule}, {job.q} of {job.n} workers copy one, dimension {job.d}"
+        return f"{job.rule}, {job.attackers} of {job.n} workers copy one, dimension {job.d}"
     if isinstance(job, Certification):
         return f"{job.rule} attacked, {job.f} of {job.n} vectors bad, seed {job.seed}"
     if isinstance(job, Federation):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from byzantium.core import ByzantiumError
+from byzantium.core import ByzantiumError, present_names
 from byzantium.runs import plugins
 from byzantium.runs.job import Job, Stop
 from byzantium.runs.pool import Engine, Event, Listen
@@ -31,6 +31,7 @@ def product(fixed: Mapping[str, Any], varies: Mapping[str, Sequence[Any]]) -> li
     >>> [(run.rule, run.seed) for run in runs]
     [('Mean()', 0), ('Mean()', 1), ('Median()', 0), ('Median()', 1)]
     """
+    fixed, varies = present_names(Run, fixed), present_names(Run, varies)
     for name, values in varies.items():
         if not isinstance(values, (list, tuple)) or not values:
             raise ByzantiumError(f"what varies needs a list of values, got {name} = {values!r}")

@@ -34,6 +34,7 @@ from byzantium.core import (
     type_name,
     validated,
 )
+from byzantium.core.options import FORMER_SPELLINGS, renamed
 from byzantium.engines.flower.grid import Replies, addressed
 from byzantium.engines.flower.record import Record
 from byzantium.engines.flower.rehearsal import Rehearsal
@@ -55,7 +56,7 @@ from byzantium.engines.flower.rounds import (
     chance_of_more,
     logger,
 )
-from byzantium.engines.flower.step import MakeOptimiser, Step
+from byzantium.engines.flower.step import MakeOptimizer, Step
 from byzantium.engines.flower.vectors import distance, unusable
 from byzantium.guarantees import announce
 from byzantium.rules import Aggregator, Report, Trust, parse_rule
@@ -85,7 +86,7 @@ class RobustStrategy(FedAvg):
       which is rounded up. Too few is fatal, one too many costs little.
     - `patience`: after so many rounds in a row that leave the model unchanged: `Standstill`.
     - `node_timeout`: how many seconds to wait for enough nodes; after them: `TooFewNodes`.
-    - `optimiser`: a function that makes an optimiser of torch for the parameters that it is given;
+    - `optimizer`: a function that makes an optimizer of torch for the parameters that it is given;
       the aggregate is then its gradient. By default the aggregated change is added to the model.
     - `folder`: where to keep the results, like those of other runs. Every round is saved there, and
       a server that was killed goes on from the last one; `byzantium report FOLDER` shows it.
@@ -98,6 +99,7 @@ class RobustStrategy(FedAvg):
     Bucketing(s=2) >> Krum(f=1)
     """
 
+    @renamed(**FORMER_SPELLINGS)
     def __init__(
         self,
         rule: Given | Callable[[int], Given],
@@ -105,7 +107,7 @@ class RobustStrategy(FedAvg):
         f: int | float,
         patience: int = 3,
         node_timeout: float = 600.0,
-        optimiser: MakeOptimiser | None = None,
+        optimizer: MakeOptimizer | None = None,
         folder: Path | str | None = None,
         name: str = "federation",
         rehearse: Attack | str | None = None,
@@ -144,7 +146,7 @@ class RobustStrategy(FedAvg):
         self.rule: Aggregator | None = None
         if isinstance(self.f, int) and isinstance(rule, Aggregator | str):
             self.rule = self._rule_for(0, self.f)
-        self.step = Step(optimiser)
+        self.step = Step(optimizer)
         self.rehearsal = None if rehearse is None else Rehearsal(rehearse, nodes)
         self.record: Record | None = None
         if folder is not None:
