@@ -107,7 +107,10 @@ def test_a_configuration_file_is_a_run_and_the_command_line_goes_first() -> None
         (["run", "--rule", "Krun()"], "did you mean 'Krum'?"),
         (["run", "--data", "mnits"], "did you mean 'mnist'?"),
         (["run", "--rounds", "many"], "not a valid integer"),
-        (["run", "--n", "5", "--attack", "Mimic"], "needs honest workers: q < n, got 5 of 5"),
+        (
+            ["run", "--n", "5", "--attack", "Mimic"],
+            "honest workers: attackers < n, got 5 of 5",
+        ),
         (["run", "--rule", "Krum(f=2.5)"], "Krum needs a whole number for f, got f=2.5"),
         (["run", "--rule", "Krum() >> Mean()"], "is a rule and ends a pipeline"),
         (["run", "--rule", f"Krum(f={DIGITS})"], "needs f of at most 63 bits, got 1329 bits"),

@@ -5,10 +5,11 @@ from .errors import TooManyRejected as TooManyRejected
 from .errors import import_optional as import_optional
 from .errors import type_name as type_name
 from .fields import Beta as Beta
-from .fields import Bounds as Bounds
 from .fields import Count as Count
 from .fields import Imbalance as Imbalance
+from .fields import MaxBits as MaxBits
 from .fields import Measure as Measure
+from .fields import OrInfinity as OrInfinity
 from .fields import Positive as Positive
 from .fields import PositiveMeasure as PositiveMeasure
 from .fields import Seed as Seed

@@ -11,12 +11,12 @@ from typing import Annotated, Any, Concatenate, ParamSpec
 
 import numpy as np
 import torch
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.core import (
     ArgumentTypeError,
-    Bounds,
     ByzantiumError,
     Imbalance,
     Positive,
@@ -274,7 +274,7 @@ def mixed(
     labels: Indices,
     workers: int,
     rng: np.random.Generator,
-    fraction: Annotated[float, Bounds(least=0, most=1)],
+    fraction: Annotated[float, Ge(0), Le(1)],
 ) -> list[Indices]:
     """A random `fraction` of the samples is dealt as in `iid`, the rest as in `by_label`.
 
@@ -338,7 +338,7 @@ def long_tail(data: Dataset, gamma: Imbalance) -> Dataset:
     - `data`: the data set to select from; it must have classes.
     - `gamma`: how many times fewer samples the last class keeps than the first, at least 1.
 
-    >>> from byzantium.learning import load
+    >>> from byzantium.data import load
     >>> long_tail(load("digits"), gamma=512).test_y.bincount().tolist()
     [35, 18, 8, 4, 2, 1, 1, 1, 1, 1]
     """

@@ -66,7 +66,8 @@ def resume(training: Simulation, folder: Path) -> None:
     >>> import tempfile
     >>> from pathlib import Path
     >>> from byzantium import Mean
-    >>> from byzantium.learning import Settings, Simulation, linear, load
+    >>> from byzantium.data import load
+    >>> from byzantium.learning import Settings, Simulation, linear
     >>> def new():
     ...     return Simulation(Settings(n=4, rounds=6), load("digits"), linear((1, 8, 8)), Mean())
     >>> with tempfile.TemporaryDirectory() as name:

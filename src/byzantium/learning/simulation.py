@@ -63,8 +63,9 @@ class Simulation:
       independent streams that follow from the seed.
 
     >>> from byzantium import Bucketing, GeometricMedian, Mimic
-    >>> from byzantium.learning import Settings, Simulation, by_label, load, mlp
-    >>> data, settings = load("digits"), Settings(n=25, attackers=5, rounds=3)
+    >>> from byzantium.data import by_label, load
+    >>> from byzantium.learning import Settings, Simulation, mlp
+    >>> data, settings = load("digits"), Settings(n=25, attackers=5, rounds=3, record=())
     >>> rule, attack = Bucketing(s=2) >> GeometricMedian(), Mimic(warmup=1)
     >>> training = Simulation(settings, data, mlp((1, 8, 8)), rule, attack, by_label())
     >>> [sorted(record) for record in training]

@@ -62,7 +62,8 @@ def simulate(
     Returns what happened: losses, accuracies and what else was recorded.
 
     >>> from byzantium import Krum
-    >>> from byzantium.learning import linear, load
+    >>> from byzantium.data import load
+    >>> from byzantium.learning import linear
     >>> settings = Settings(n=10, rounds=20, learning_rate=0.1)
     >>> history = simulate(settings, load("digits"), linear((1, 8, 8)), Krum(f=2))
     >>> history.status, history.accuracy > 50

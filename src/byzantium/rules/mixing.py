@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
+from annotated_types import Gt
 from numpy.typing import NDArray
 
-from byzantium.core import Bounds, ByzantiumError, Count, Positive
+from byzantium.core import ByzantiumError, Count, OrInfinity, Positive
 from byzantium.rules.pipeline import Mixing, withstand
 from byzantium.rules.stage import Stage
 from byzantium.vectors.geometry import Geometry
@@ -257,7 +258,7 @@ class Clipping(Mixing):
             [-2.]])
     """
 
-    radius: Annotated[float, Bounds(above=0, infinite=True)]
+    radius: Annotated[float, Gt(0), OrInfinity]
 
     @property
     def needs_origin(self) -> bool:

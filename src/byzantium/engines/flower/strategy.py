@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Ge, Lt
 from flwr.app import (
     ArrayRecord,
     ConfigRecord,
@@ -25,7 +26,6 @@ from flwr.serverapp.strategy import FedAvg, Result
 from byzantium.attacks import Attack
 from byzantium.core import (
     ArgumentTypeError,
-    Bounds,
     ByzantiumError,
     Count,
     Measure,
@@ -66,7 +66,7 @@ from byzantium.vectors import as_source
 Given = Aggregator | str
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
-Fraction = Annotated[float, Bounds(least=0, below=0.5)]
+Fraction = Annotated[float, Ge(0), Lt(0.5)]
 
 
 class RobustStrategy(FedAvg):
