@@ -161,13 +161,13 @@ def validated(owner: str, name: str, value: Any, hint: Any) -> Any:
     if typing.get_origin(hint) is tuple:
         return _several(owner, name, value, typing.get_args(hint)[0])
     if isinstance(hint, type) and not isinstance(value, hint):
-        kind = {bool: "True or False", str: "a text"}.get(hint) or named(hint.__name__)
+        expected = {bool: "True or False", str: "a text"}.get(hint) or named(hint.__name__)
         if isinstance(value, type) and issubclass(value, hint):
-            made = f"{value.__name__}(...)"
+            example = f"{value.__name__}(...)"
             raise ArgumentTypeError(
-                f"{owner} needs {kind} for {name}, got {type_name(value)}: write {made}"
+                f"{owner} needs {expected} for {name}, got {type_name(value)}: write {example}"
             )
-        raise _wrong_type(owner, name, value, kind)
+        raise _wrong_type(owner, name, value, expected)
     return value
 
 
@@ -227,14 +227,14 @@ def _word(owner: str, name: str, value: Any, words: tuple[str, ...]) -> str:
     return value
 
 
-def _several(owner: str, name: str, value: Any, kind: Any) -> tuple[Any, ...]:
+def _several(owner: str, name: str, value: Any, hint: Any) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
         raise _wrong_type(owner, name, value, "a list")
-    return tuple(validated(owner, name, item, kind) for item in value)
+    return tuple(validated(owner, name, item, hint) for item in value)
 
 
-def _wrong_type(owner: str, name: str, value: Any, wanted: str) -> ArgumentTypeError:
-    return ArgumentTypeError(f"{owner} needs {wanted} for {name}, got {name}={shown(value)}")
+def _wrong_type(owner: str, name: str, value: Any, expected: str) -> ArgumentTypeError:
+    return ArgumentTypeError(f"{owner} needs {expected} for {name}, got {name}={shown(value)}")
 
 
 def _plain(value: Any) -> Any:

@@ -11,7 +11,7 @@ def printable(text: str) -> str:
     These are control characters, among them those that begin the escape sequences of terminals,
     line breaks, and marks that hide text or reverse its direction.
 
-    - `text`: any text, such as one from a file of a stranger's.
+    - `text`: any text, such as one from somebody else's file.
 
     >>> print(printable("Krum()\x1b[2J\n\u202e"))
     Krum()\x1b[2J\n\u202e

@@ -1,4 +1,4 @@
-"""What a data set is, whoever it is from: tensors to learn from and to test with."""
+"""Data sets: tensors to learn from and to test with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a simulation draws from: the order of batches, permutations, and the seeds of dropout."""
+"""The random numbers of a simulation: orders of batches, permutations, seeds of dropout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STREAMS = ("partition", "batches", "own batches", "server", "attack", "participa
 
 
 class Randomness:
-    """What a simulation draws from: independent streams of random numbers that follow from a seed.
+    """The source of random numbers of a simulation: independent streams that follow from a seed.
 
     What one part draws never shifts another. To draw from elsewhere, for example to repeat runs of
     another program, derive from this class and replace what a method or `generators` gives.

@@ -1,4 +1,4 @@
-"""What the server of Algorithm 2 does: it aggregates what workers sent, and takes a step."""
+"""The server of Algorithm 2: it aggregates what workers send, and takes a step."""
 
 from __future__ import annotations
 

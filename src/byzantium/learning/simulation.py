@@ -1,6 +1,6 @@
-"""Algorithm 2 of the paper, in one process: who holds what, who takes part, who attacks.
+"""Algorithm 2 of the paper, in one process: a simulation of workers, attackers and a server.
 
-The workers are in `worker.py`, the server is in `server.py`, what is measured in `metrics.py`.
+The workers are in `worker.py`, the server is in `server.py`, the metrics are in `metrics.py`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Simulation:
         loss: Loss | None = None,
         randomness: Callable[[Settings], Randomness] = Randomness,
     ) -> None:
-        """Make ready for the first round."""
+        """Prepare the first round."""
         self.settings = settings
         check_device(settings.device)
         dtype = getattr(torch, settings.dtype)
@@ -128,13 +128,13 @@ class Simulation:
             self.history.rounds.append(record)
             last = t + 1 == settings.rounds
             if self.history.status == "running":
-                if self.evaluated(t):
+                if self.is_evaluated(t):
                     self.history.evaluations.append(self._evaluation(t))
                 if last:
                     self.history.status = "completed"
             yield record
 
-    def evaluated(self, t: int) -> bool:
+    def is_evaluated(self, t: int) -> bool:
         """Whether the model is evaluated after round t; the first round is 0."""
         return t + 1 == self.settings.rounds or (t + 1) % self.settings.evaluate_every == 0
 
@@ -154,9 +154,9 @@ class Simulation:
             if self.attack.needs_own:
                 theirs = self._compute(sent[h:], workers[h:], t)
                 own = sent[h:]
-            elif metrics.need_own(settings.record):
+            elif metrics.need_own_losses(settings.record):
                 theirs = self.gradients.losses(
-                    *self._drawn(workers[h:]), self._seeds(workers[h:], t)
+                    *self._next_batches(workers[h:]), self._seeds(workers[h:], t)
                 )
         record: dict[str, Any] = {"round": t + 1, "loss": float(losses.mean())}
         if not losses.isfinite().all():
@@ -177,7 +177,7 @@ class Simulation:
             aggregate = self._aggregate(sent, h, workers, record, both)
         except TooManyRejected as error:
             # Without an unusable vector of an honest worker, nothing diverged: there are more
-            # attackers than the rule is declared to stand, which is for the user to know.
+            # attackers than the f that the rule assumes, which is for the user to know.
             if not any(row < h for row in error.reasons):
                 raise
             return self._diverged(record)
@@ -197,17 +197,17 @@ class Simulation:
                 return workers
 
     def _compute(self, rows: Tensor, workers: list[int], t: int) -> Tensor:
-        """Bring the rows of some workers, all honest or all attackers, up to date."""
+        """Update the rows of some workers, who are all honest or all attackers."""
         if not workers:
             return torch.zeros(1)
-        bad = self._attacks(workers)
-        x, y = self._drawn(workers)
+        attacking = self._attacks(workers)
+        x, y = self._next_batches(workers)
         return self.workers.compute(
             rows,
             workers,
             x,
             y,
-            self.momentum if not bad or self.attack.own_momentum else Momentum(beta=0.0),
+            self.momentum if not attacking or self.attack.own_momentum else Momentum(beta=0.0),
             rate=self.settings.local_rate,
             seeds=self._seeds(workers, t),
         )
@@ -216,15 +216,15 @@ class Simulation:
         """Whether these workers, all honest or all attackers, are attackers."""
         return workers[0] >= self.settings.n - self.settings.attackers
 
-    def _drawn(self, workers: list[int]) -> tuple[Tensor, Tensor]:
+    def _next_batches(self, workers: list[int]) -> tuple[Tensor, Tensor]:
         """The next batches of these workers and their labels, (k, steps, batch, ...)."""
         settings, honest = self.settings, self.settings.n - self.settings.attackers
-        bad = self._attacks(workers)
-        source = self.own_batches if bad else self.batches
-        places = [worker - honest for worker in workers] if bad else workers
+        attacking = self._attacks(workers)
+        source = self.own_batches if attacking else self.batches
+        places = [worker - honest for worker in workers] if attacking else workers
         indices = torch.stack([source.draw(places) for _ in range(settings.local_steps)], dim=1)
         y = self.data.train_y[indices]
-        if bad:
+        if attacking:
             y = self.attack.labels(y, self.data.classes)
         return self.data.train_x[indices], y
 
@@ -235,10 +235,10 @@ class Simulation:
     def _aggregate(
         self, sent: Tensor, h: int, workers: list[int], record: dict[str, Any], losses: Tensor
     ) -> Tensor:
-        """What the rule makes of the rows; what is measured of the round goes into the record."""
-        generator, evaluated = self.generators["server"], self.evaluated(record["round"] - 1)
-        wanted = metrics.of_rounds(self.settings.record, self.rule, evaluated)
-        if any(metric.needs for metric in wanted):
+        """The aggregate of the rows; the metrics of the round are added to the record."""
+        generator, evaluated = self.generators["server"], self.is_evaluated(record["round"] - 1)
+        measured = metrics.round_metrics(self.settings.record, self.rule, evaluated)
+        if any(metric.needs for metric in measured):
             report = self.rule.explain(sent, generator)
             aggregate: Tensor = report.aggregate
         else:
@@ -246,7 +246,7 @@ class Simulation:
         scene = metrics.Round(
             self.settings.n, workers, sent, sent[:h], record["loss"], aggregate, report, losses
         )
-        record |= {metric.key: metric.measure(scene) for metric in wanted}
+        record |= {metric.key: metric.measure(scene) for metric in measured}
         return aggregate
 
     def _diverged(self, record: dict[str, Any]) -> dict[str, Any]:
@@ -254,12 +254,12 @@ class Simulation:
         self.history.status = "diverged"
         return record
 
-    # -- looking -----------------------------------------------------------------------------------
+    # -- evaluation --------------------------------------------------------------------------------
 
     def _evaluation(self, t: int) -> dict[str, Any]:
         scene = metrics.Evaluation(self)
-        wanted = metrics.of_evaluations(self.settings.record, self.data.classes)
-        return {"round": t + 1, **{metric.key: metric.measure(scene) for metric in wanted}}
+        measured = metrics.evaluation_metrics(self.settings.record, self.data.classes)
+        return {"round": t + 1, **{metric.key: metric.measure(scene) for metric in measured}}
 
     def evaluate(self) -> dict[str, float]:
         """The "loss" on the test set and, where there are classes, the "accuracy" (percent)."""

@@ -1,4 +1,4 @@
-"""A simulation from its first round to its last: in a folder if wanted, with a progress bar."""
+"""Training from the first round to the last, with a progress bar and saved in a folder."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Bucketing(Mixing):
     f: Count | None = None
 
     @classmethod
-    def wanted(cls, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    def also_required(cls, arguments: Mapping[str, Any]) -> tuple[str, ...]:
         return ("f",) if arguments.get("s") == "auto" else ()
 
     def check_parameters(self) -> None:

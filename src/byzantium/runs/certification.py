@@ -17,7 +17,7 @@ from byzantium.runs import plugins, records, values
 from byzantium.runs.job import METRICS, SUMMARY, Job, Stop, Watch, append
 from byzantium.runs.plugins import PLUGINS_USED
 from byzantium.runs.run import Run
-from byzantium.runs.values import Kinds
+from byzantium.runs.values import Checks
 
 if TYPE_CHECKING:
     from byzantium.guarantees import Certificate, Finding
@@ -44,9 +44,9 @@ class Certification(Job):
     'Krum(f=5)'
     """
 
-    called, measure = "a certification", "c"
-    in_summary: ClassVar[Kinds] = {
-        **Job.in_summary,
+    display_name, measure = "a certification", "c"
+    summary_checks: ClassVar[Checks] = {
+        **Job.summary_checks,
         **dict.fromkeys(("c", "error"), values.size),
         "how": values.text,
         "tried": values.whole,
@@ -80,8 +80,8 @@ class Certification(Job):
         return self.n
 
     @property
-    def in_metrics(self) -> Kinds:
-        """The kinds of its metrics: what the search found."""
+    def metric_checks(self) -> Checks:
+        """The checks of its metrics: what the search found."""
         return dict.fromkeys(("c", "error"), values.measured)
 
     def aggregator(self) -> Aggregator:
@@ -89,7 +89,7 @@ class Certification(Job):
         from byzantium.runs import builders
 
         plugins.load_required(self)
-        return builders.rule_of(self.rule, self.f)
+        return builders.read_rule(self.rule, self.f)
 
     def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:
         import numpy as np
@@ -167,7 +167,7 @@ def _fits(text: str, n: int, f: int) -> bool:
     from byzantium.runs import builders
 
     try:
-        certification.check(builders.rule_of(text, f), n, f)
+        certification.check(builders.read_rule(text, f), n, f)
     except ByzantiumError:
         return False
     return True
@@ -215,8 +215,10 @@ def finding(result: Result) -> Finding:
             raise ByzantiumError(f"{result.folder / SUMMARY} has no {name}")
     try:
         rows = np.load(io.BytesIO(files.read(path, LARGEST_INPUT)), allow_pickle=False)
-    except Exception as wrong:  # decoders have errors of many kinds
-        raise ByzantiumError(f"{path} cannot be read: {records.why(wrong)}") from wrong
+    except Exception as wrong:  # decoders have errors of many types
+        raise ByzantiumError(
+            f"{path} cannot be read: {records.describe_file_error(wrong)}"
+        ) from wrong
     if rows.ndim != 2 or len(rows) != job.n or rows.dtype != np.float64:
         raise ByzantiumError(f"{path} does not hold {job.n} vectors")
     c, error = float(summary["c"]), float(summary["error"])

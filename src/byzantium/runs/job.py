@@ -31,7 +31,7 @@ from byzantium.core import (
 )
 from byzantium.runs import records, values
 from byzantium.runs.records import Metrics
-from byzantium.runs.values import Kinds
+from byzantium.runs.values import Checks
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -54,14 +54,14 @@ Stop = Callable[[], bool]
 
 @dataclasses.dataclass(frozen=True)
 class Job(ABC):
-    """Something to compute, as data: a frozen dataclass of numbers and texts.
+    """A computation as data: a frozen dataclass of numbers and texts.
 
     What it computes depends on its fields alone, so that equal jobs have equal results. `perform`
-    carries it out in a folder, a `Store` keeps such folders. `Run`, `Mimicry`, `Certification` and
-    `Federation` are the kinds of job.
+    carries it out in a folder; a `Store` is a folder of such folders. `Run`, `Mimicry`,
+    `Certification` and `Federation` are jobs.
 
-    `called` is what errors about its fields call it; `measure` is the number in its summary that it
-    is judged by; `in_summary` says of what kind the values in its summary are.
+    `display_name` is what errors about its fields call it; `measure` is the number in its summary
+    that it is judged by; `summary_checks` are the checks of the values in its summary.
 
     >>> from byzantium.runs import Run
     >>> run = Run(seed=1)
@@ -69,9 +69,9 @@ class Job(ABC):
     (True, False)
     """
 
-    called = "a job"
+    display_name = "a job"
     measure = "accuracy"
-    in_summary: ClassVar[Kinds] = {
+    summary_checks: ClassVar[Checks] = {
         "seconds": values.size,
         **dict.fromkeys(("byzantium", "python", "torch", "machine"), values.text),
         **dict.fromkeys(("numerics", "threads"), values.whole),
@@ -93,15 +93,15 @@ class Job(ABC):
 
     @property
     @abstractmethod
-    def in_metrics(self) -> Kinds:
-        """The kinds of what it measures, by name."""
+    def metric_checks(self) -> Checks:
+        """The checks of its metrics, by name."""
 
     @abstractmethod
     def check(self) -> None:
         """Raise an error unless it can be carried out: sizes, names, combinations."""
 
     def __post_init__(self) -> None:
-        check_fields(self, self.called)
+        check_fields(self, self.display_name)
         self.check()
         self._check_texts()
 
@@ -115,7 +115,7 @@ class Job(ABC):
             for text in value if isinstance(value, tuple) else (value,):
                 if isinstance(text, str) and not text.isprintable():
                     raise ByzantiumError(
-                        f"{self.called} needs printable characters in {field.name}, got "
+                        f"{self.display_name} needs printable characters in {field.name}, got "
                         f"{field.name}={reprlib.repr(text)}"
                     )
 
@@ -147,8 +147,8 @@ class Job(ABC):
         return cls(**values)
 
     @classmethod
-    def recorded(cls, values: Mapping[str, Any]) -> Self:
-        """The job of a configuration that may be a stranger's: no file that it names is opened."""
+    def from_record(cls, values: Mapping[str, Any]) -> Self:
+        """The job of a configuration of somebody else: no file that it names is opened."""
         return cls.of(values)
 
     @cached_property
@@ -228,7 +228,7 @@ def perform(
             with _logged(folder):
                 return _attempt(job, folder, watch, stop)
         except Exception as error:
-            write_failure(folder, records.reason(error))
+            write_failure(folder, records.describe_failure(error))
             raise
 
 
@@ -242,7 +242,7 @@ def _attempt(job: Job, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any]
             files.write(folder / SECONDS, f"{seconds:.1f}")
         logger.info("stopped; the next start goes on from here")
         return None
-    result |= {"seconds": round(seconds, 1), **surroundings()}
+    result |= {"seconds": round(seconds, 1), **environment()}
     files.write(folder / SUMMARY, json.dumps(result, indent=1) + "\n")
     with suppress(OSError):
         (folder / SECONDS).unlink()
@@ -255,18 +255,20 @@ def write_failure(folder: Path, reason: str) -> None:
     try:
         files.write(folder / FAILURE, json.dumps({"reason": reason}) + "\n")
     except OSError as error:  # of two things that went wrong the first is the one to be raised
-        logger.warning("%s cannot be written: %s", folder / FAILURE, records.why(error))
+        logger.warning(
+            "%s cannot be written: %s", folder / FAILURE, records.describe_file_error(error)
+        )
 
 
 def finished(job: Job, folder: Path) -> tuple[dict[str, Any], list[Metrics]] | None:
     """The summary and the metrics of a job that is done; None otherwise."""
-    done = records.summary(folder / SUMMARY, job.measure, job.in_summary)
+    done = records.summary(folder / SUMMARY, job.measure, job.summary_checks)
     return None if done is None else (done, measured(job, folder))
 
 
 def measured(job: Job, folder: Path) -> list[Metrics]:
     """What a job measured so far, a mapping for each evaluation."""
-    return records.metrics(folder / METRICS, job.workers, job.in_metrics)
+    return records.metrics(folder / METRICS, job.workers, job.metric_checks)
 
 
 def _seconds_before(folder: Path) -> float:
@@ -277,8 +279,8 @@ def _seconds_before(folder: Path) -> float:
         return 0.0
 
 
-def surroundings() -> dict[str, Any]:
-    """What the numbers were made with."""
+def environment() -> dict[str, Any]:
+    """The versions and the machine that a result was made with."""
     import torch
 
     from byzantium import __version__
@@ -300,7 +302,7 @@ def append(path: Path, line: Metrics) -> None:
 
 @contextmanager
 def _logged(folder: Path) -> Iterator[None]:
-    """What the library says meanwhile goes to the log of the job as well."""
+    """Write the messages of the library to the log of the job, too."""
     stream = files.appending(folder / LOG)
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -308,7 +310,7 @@ def _logged(folder: Path) -> Iterator[None]:
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
-        logger.info("begun with %s: %s", " ".join(sys.argv[:2]), surroundings())
+        logger.info("begun with %s: %s", " ".join(sys.argv[:2]), environment())
         yield
     except BaseException as error:
         logger.error("%s: %s", type(error).__name__, error)

@@ -11,7 +11,7 @@ from byzantium.core import ByzantiumError, Count, Positive, Seed, files, option,
 from byzantium.runs import plugins, values
 from byzantium.runs.job import METRICS, Job, Stop, Watch, append
 from byzantium.runs.plugins import PLUGINS_USED
-from byzantium.runs.values import Kinds
+from byzantium.runs.values import Checks
 
 if TYPE_CHECKING:
     from byzantium.rules import Aggregator
@@ -33,8 +33,8 @@ class Mimicry(Job):
     'Median()'
     """
 
-    called, measure = "a demonstration", "error"
-    in_summary: ClassVar[Kinds] = {**Job.in_summary, "error": values.size}
+    display_name, measure = "a demonstration", "error"
+    summary_checks: ClassVar[Checks] = {**Job.summary_checks, "error": values.size}
 
     rule: str = option(
         "Mean()",
@@ -67,8 +67,8 @@ class Mimicry(Job):
         return self.n
 
     @property
-    def in_metrics(self) -> Kinds:
-        """The kinds of its metrics: how far the rule landed from the honest mean."""
+    def metric_checks(self) -> Checks:
+        """The checks of its metrics: how far the rule landed from the honest mean."""
         return dict.fromkeys(("error", "deviation"), values.measured)
 
     def aggregator(self) -> Aggregator:
@@ -76,7 +76,7 @@ class Mimicry(Job):
         from byzantium.runs import builders
 
         plugins.load_required(self)
-        return builders.rule_of(self.rule, self.attackers)
+        return builders.read_rule(self.rule, self.attackers)
 
     def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:
         import torch

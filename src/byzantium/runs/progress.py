@@ -1,4 +1,4 @@
-"""What is shown while jobs are carried out: bars on a terminal, lines elsewhere."""
+"""The progress of jobs: bars on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Board:
         """Show an event."""
         name = described(event.job)
         if event.kind == "begun":
-            if event.job not in self.bars:  # by another worker, whose end nobody told of
+            if event.job not in self.bars:  # by another worker, whose end was not reported
                 self.bars[event.job] = self.progress.add_task(name, total=None)
         elif event.kind == "progress":
             self.progress.update(

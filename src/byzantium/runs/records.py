@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from byzantium.core import ByzantiumError, files, printable, type_name
 from byzantium.runs import values as kinds
-from byzantium.runs.values import Kind, Kinds
+from byzantium.runs.values import Check, Checks
 
 #: What was measured at an evaluation, by name: a line of metrics.jsonl.
 Metrics = dict[str, Any]
@@ -73,7 +73,7 @@ def configuration(path: Path) -> dict[str, Any]:
         return tomllib.loads(text)
 
 
-def summary(path: Path, measure: str, declared: Kinds) -> dict[str, Any] | None:
+def summary(path: Path, measure: str, declared: Checks) -> dict[str, Any] | None:
     """The summary of a finished job, checked; None if there is no such file.
 
     - `path`: the file.
@@ -111,7 +111,7 @@ def failure(path: Path) -> str | None:
         return str(reason)
 
 
-def metrics(path: Path, workers: int | None, declared: Kinds) -> list[Metrics]:
+def metrics(path: Path, workers: int | None, declared: Checks) -> list[Metrics]:
     """The metrics of a job, checked: a mapping for each evaluation; empty if there is no such file.
 
     - `path`: the file.
@@ -121,7 +121,7 @@ def metrics(path: Path, workers: int | None, declared: Kinds) -> list[Metrics]:
       not loaded, is in all lines of the kind that it is in the first.
     """
     with _reading(path):
-        found, last, others = list[Metrics](), 0, dict[str, Kind]()
+        found, last, others = list[Metrics](), 0, dict[str, Check]()
         for k, line in enumerate(_lines(path), 1):  # one at a time, so that nothing else is held
             at: Any = line.get("round")
             if not kinds.whole(at) or at <= last:
@@ -132,7 +132,7 @@ def metrics(path: Path, workers: int | None, declared: Kinds) -> list[Metrics]:
             for name, value in line.items():
                 if not kinds.text(name):
                     raise ByzantiumError(f"line {k} has a metric named {reprlib.repr(name)}")
-                kind = declared.get(name) or others.setdefault(name, kinds.of_unknown(value))
+                kind = declared.get(name) or others.setdefault(name, kinds.check_by_value(value))
                 odd = kind is kinds.shares and isinstance(value, list) and len(value) != workers
                 if odd or not kind(value):
                     raise ByzantiumError(f"line {k} has the {name[:40]} {reprlib.repr(value)}")
@@ -181,10 +181,10 @@ def _reading(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except Exception as error:  # decoders have errors of many kinds
-        raise ByzantiumError(f"{path} cannot be read: {why(error)}") from error
+        raise ByzantiumError(f"{path} cannot be read: {describe_file_error(error)}") from error
 
 
-def why(error: BaseException) -> str:
+def describe_file_error(error: BaseException) -> str:
     """An error in a few words, as part of a sentence."""
     if isinstance(error, OSError) and error.strerror:
         return _line(error.strerror)
@@ -195,7 +195,7 @@ def why(error: BaseException) -> str:
     return _line(str(error)) or type(error).__name__
 
 
-def reason(error: BaseException) -> str:
+def describe_failure(error: BaseException) -> str:
     """Why a job failed, in one line; our own sentences say all, of others the kind helps."""
     own = isinstance(error, ByzantiumError)
     return _line(str(error) if own else f"{type(error).__name__}: {error}")

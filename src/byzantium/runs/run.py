@@ -29,7 +29,7 @@ from byzantium.learning.settings import TrainingOptions
 from byzantium.runs import plugins, values
 from byzantium.runs.job import METRICS, Job, Stop, Watch, append
 from byzantium.runs.records import Metrics
-from byzantium.runs.values import Kinds
+from byzantium.runs.values import Checks
 
 if TYPE_CHECKING:
     from torch import nn
@@ -62,11 +62,11 @@ class Run(Job, TrainingOptions):
     byzantium.ArgumentTypeError: a run needs a whole number for rounds, got rounds='many'
     """
 
-    called = "a run"
-    in_summary: ClassVar[Kinds] = {
-        **Job.in_summary,
-        "accuracy": values.absent_or(values.size),
-        "loss": values.absent_or(values.number),
+    display_name = "a run"
+    summary_checks: ClassVar[Checks] = {
+        **Job.summary_checks,
+        "accuracy": values.optional(values.size),
+        "loss": values.optional(values.number),
         "data": values.digests,
     }
 
@@ -121,8 +121,8 @@ class Run(Job, TrainingOptions):
         if plugins.check_recorded(self, (*plugins.tables(), "optimizer")):
             settings.check(self.n, self.attacker_count, self.participants, self.device)
             return
-        # First of all: how many workers attack depends on it.
-        attack = repr(attacks.parse_attack(notation.called(self.attack)))
+        # First: the number of attackers depends on it.
+        attack = repr(attacks.parse_attack(notation.with_parentheses(self.attack)))
         object.__setattr__(self, "attack", attack)
         settings.check(self.n, self.attacker_count, self.participants, self.device)
         settings.check_record(self.record)
@@ -139,7 +139,7 @@ class Run(Job, TrainingOptions):
             "partition": repr(partition.read(self.partition)),
             "model": builders.model(self.model)[0],
             "optimizer": builders.optimizer(self.optimizer)[0],
-            "data": builders.data(self.data),
+            "data": builders.spelled_data(self.data),
             "loss": settings.spelled(self.loss),
         }
         for name, text in normal.items():
@@ -150,8 +150,8 @@ class Run(Job, TrainingOptions):
         object.__setattr__(self, "_data", user_files.path_of(self.data))
 
     @classmethod
-    def recorded(cls, values: Mapping[str, Any]) -> Self:
-        """The run of a configuration that may be a stranger's: no file that it names is opened."""
+    def from_record(cls, values: Mapping[str, Any]) -> Self:
+        """The run of a configuration of somebody else: no file that it names is opened."""
         from byzantium.data import user_files
 
         data = values.get("data", "")
@@ -160,9 +160,9 @@ class Run(Job, TrainingOptions):
         return cls.of(values)
 
     def _prepare(self) -> None:
-        """Have at hand what it was planned with; a sentence about what is missing.
+        """Load its plugins and find its data; raises an error where one of them is missing.
 
-        Where a file of data is, travels with it into other processes, as the places of plugins do.
+        Other processes get the path of a file of data from here, as they get those of plugins.
         """
         from byzantium.data import user_files
 
@@ -178,9 +178,9 @@ class Run(Job, TrainingOptions):
         return self.n
 
     @property
-    def in_metrics(self) -> Kinds:
-        """The kinds of its metrics: those of the table, to which plugins add."""
-        return {name: values.OF_METRICS[metric.kind] for name, metric in metrics.TABLE.items()}
+    def metric_checks(self) -> Checks:
+        """The checks of its metrics, which are those of the table; plugins may have added some."""
+        return {name: values.METRIC_CHECKS[metric.kind] for name, metric in metrics.TABLE.items()}
 
     q = former_attribute("q", "attacker_count")
 
@@ -189,7 +189,7 @@ class Run(Job, TrainingOptions):
         """How many workers attack: `attackers` or, if that is None, f; 0 without an attack."""
         if self.attackers is not None:
             return self.attackers
-        return 0 if notation.called(self.attack) == "NoAttack()" else self.f
+        return 0 if notation.with_parentheses(self.attack) == "NoAttack()" else self.f
 
     def settings(self) -> Settings:
         """The settings of its simulation."""
@@ -202,7 +202,7 @@ class Run(Job, TrainingOptions):
         from byzantium.runs import builders
 
         self._prepare()
-        return builders.rule_of(self.rule, self.f)
+        return builders.read_rule(self.rule, self.f)
 
     @property
     def vectors(self) -> int:
@@ -211,22 +211,22 @@ class Run(Job, TrainingOptions):
 
     @property
     def bad(self) -> int:
-        """How many of these may be bad: f, or the number of attackers where there are more."""
+        """How many of these may be Byzantine: f, or the number of attackers if it is larger."""
         return min(max(self.f, self.attacker_count), self.vectors)
 
     def gap(self) -> str:
-        """Why nothing is promised of its rule; "" if something is, or its plugin is not loaded."""
+        """Why its rule has no guarantee; "" if it has one, or if a plugin is not loaded."""
         if plugins.missing(self.plugin):
             return ""
         return guarantees.gap(self.aggregator(), self.vectors, self.bad)
 
     def announce(self, *, again: bool = False) -> None:
-        """Log what is promised of its rule, as a warning where nothing is."""
+        """Log the guarantee of its rule, as a warning where there is none."""
         if not plugins.missing(self.plugin):
             guarantees.announce(self.aggregator(), self.vectors, self.bad, again=again)
 
     def dataset(self) -> Dataset:
-        """Its data set; the last two that runs of this process used are kept in memory."""
+        """Its data set; the last two that runs of this process used stay in memory."""
         from byzantium.runs import builders, released
 
         self._prepare()
@@ -234,7 +234,7 @@ class Run(Job, TrainingOptions):
         data = builders.dataset(self.data, self.long_tail, folder, self.plugin)
         return released.whole_batches(data) if self.randomness == "released" else data
 
-    def built(self, data: Dataset) -> nn.Module:
+    def build_model(self, data: Dataset) -> nn.Module:
         """Its model for a data set, before the first round."""
         import torch
 
@@ -246,8 +246,8 @@ class Run(Job, TrainingOptions):
             torch.manual_seed(self.seed)
             model: nn.Module = build(data)
         if not isinstance(model, torch.nn.Module):
-            kind = type_name(model)
-            raise ByzantiumError(f"the model {self.model} must be an nn.Module, got {kind}")
+            name = type_name(model)
+            raise ByzantiumError(f"the model {self.model} must be an nn.Module, got {name}")
         if self.randomness == "released" and self.dropout == "shared":
             return released.masked(model, self.seed)
         return model
@@ -262,7 +262,7 @@ class Run(Job, TrainingOptions):
         models.check_device(self.device)
         try:
             with torch.device("meta"):  # shapes without numbers, which take no memory
-                model = self.built(data)
+                model = self.build_model(data)
         except (RuntimeError, MemoryError) as error:
             raise ByzantiumError(f"the model {self.model} cannot be built: {error}") from error
         loss = losses.read(self.loss)
@@ -282,7 +282,7 @@ class Run(Job, TrainingOptions):
         return learning.Simulation(
             self.settings(),
             data,
-            self.built(data),
+            self.build_model(data),
             self.aggregator(),
             attacks.parse_attack(self.attack),
             partition.read(self.partition),
@@ -372,6 +372,6 @@ def check_ready(jobs: Iterable[Job]) -> None:
             same = alike.setdefault((run.data, run.long_tail), {})
             same[run.model, run.partition, run.loss, run.device, run.n - run.attacker_count] = run
     for (name, gamma), different in alike.items():
-        data = builders.selected(name, gamma)
+        data = builders.load_data(name, gamma)
         for run in different.values():
             run.check_parts(data)

@@ -139,7 +139,9 @@ class Store:
             return self.result(job)
         except ValueError as error:
             self.pass_over(str(self.folder(job)), error)
-            return Result(job, self.folder(job), "damaged", [], {}, reason=records.why(error))
+            return Result(
+                job, self.folder(job), "damaged", [], {}, reason=records.describe_file_error(error)
+            )
 
     def __iter__(self) -> Iterator[Result]:
         """All results in the order of their folders; the log names those that cannot be read."""
@@ -164,7 +166,7 @@ class Store:
         """Say in the log, once, what cannot be read; nothing is changed."""
         if what not in self._named:
             self._named.add(what)
-            logger.warning("%s is skipped: %s", what, records.why(error))
+            logger.warning("%s is skipped: %s", what, records.describe_file_error(error))
 
     # -- all of it --------------------------------------------------------------------------------
 
@@ -193,7 +195,7 @@ def job_of(values: dict[str, Any]) -> Job:
     kind = values.pop("kind", "Run")
     if kind not in KINDS:
         raise ByzantiumError(f"there is no kind of job {kind!r}; there are {', '.join(KINDS)}")
-    return KINDS[kind].recorded(values)
+    return KINDS[kind].from_record(values)
 
 
 def _row(result: Result) -> dict[str, Any]:

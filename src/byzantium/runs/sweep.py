@@ -1,4 +1,4 @@
-"""Many jobs: which ones, and what there is of each when they were carried out."""
+"""Many jobs: which ones a sweep has, and how they are carried out."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def execute(
     What cannot be promised of the rules of runs is logged before the first one begins.
 
     - `jobs`: what to carry out.
-    - `store`: where the results are kept.
+    - `store`: the folder of results.
     - `engine`: who does the work: by default this process; `Processes(4)` are four at a time, and
       `byzantium.engines.Ray` is a cluster.
     - `listen`: called with an `Event` whenever something happens to a job.
