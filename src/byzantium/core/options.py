@@ -22,11 +22,13 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Class = TypeVar("Class", bound="type[DataclassInstance]")
 
 #: Former spellings of parameters, of attributes and of keys of states.
-FORMER_SPELLINGS: Mapping[str, str] = {"optimiser": "optimizer"}
+FORMER_SPELLINGS: Mapping[str, str] = {
+    "optimiser": "optimizer",  # former name
+}
 #: The former names of options, by class and by present name. Files may have them, and identities
 #: and checkpoints are made with them.
 FORMER_NAMES: Mapping[str, Mapping[str, str]] = {
-    "Run": {"optimizer": "optimiser"},
+    "Run": {"optimizer": "optimiser"},  # former name
     "Mimicry": {"attackers": "q"},
     "Settings": {"attackers": "q"},
 }
