@@ -124,6 +124,7 @@ def test_a_configuration_file_is_a_run_and_the_command_line_goes_first() -> None
         (["run", "--local-rate", "nan"], "needs local_rate > 0, got local_rate=nan"),
         (["run", "--attack", "Mimic(retarget='x')"], "needs True or False for retarget"),
         (["run", "--optimizer", "sgd >> adam"], "is not of the form 'name(argument=value)'"),
+        (["run", "--optimiser", "sgd(momentum=-1)"], "sgd needs momentum >= 0"),  # former name
         (["run", "--out", "a\0b"], "must be UTF-8, and without null bytes"),
         (["run", "--out", "a\udcff"], "must be UTF-8, and without null bytes"),
         (["run", "--data-dir", __file__], "is a file"),

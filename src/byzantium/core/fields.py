@@ -25,6 +25,7 @@ from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 from annotated_types import Ge, Gt, Le, Lt
 
 from byzantium.core.errors import ArgumentTypeError, ByzantiumError, named, type_name
+from byzantium.core.texts import one_line
 
 # How many characters of a refused value an error message shows.
 LONGEST_SHOWN = 80
@@ -251,5 +252,4 @@ def shown(value: object) -> str:
     >>> shown("a"), len(shown("a" * 1000))
     ("'a'", 83)
     """
-    text = " ".join(repr(value).split())
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+    return one_line(repr(value), LONGEST_SHOWN)

@@ -33,5 +33,18 @@ def printable_lines(text: str) -> str:
     return "\n".join(map(printable, re.split(r"\r?\n", text)))
 
 
+def one_line(text: str, most: int = 300) -> str:
+    r"""A text in one line, shortened if it is long.
+
+    - `text`: any text, such as that of an error.
+    - `most`: how many characters it may have; three dots follow the last one.
+
+    >>> one_line("the sizes\n do not   match"), one_line("too long", most=3)
+    ('the sizes do not match', 'too...')
+    """
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[:most]}..."
+
+
 def _written(sign: str) -> str:
     return sign.encode("unicode_escape").decode()

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from byzantium.core import ByzantiumError, files, import_optional
+from byzantium.core import ByzantiumError, files, import_optional, one_line
 from byzantium.data.dataset import Dataset, count_classes
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
@@ -144,7 +144,7 @@ def _arrays(path: Path, contents: bytes) -> dict[str, NDArray[Any]]:
     except ImportError:
         raise
     except Exception as error:  # zipfile, zlib, NumPy and safetensors each have their own types
-        why = " ".join(str(error).split()) or type(error).__name__
+        why = one_line(str(error)) or type(error).__name__
         raise ByzantiumError(f"{path} holds no arrays that can be read: {why}") from error
 
 

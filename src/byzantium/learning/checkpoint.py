@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from byzantium.core import ByzantiumError, files, type_name
+from byzantium.core import ByzantiumError, files, one_line, type_name
 
 logger = logging.getLogger("byzantium")
 
@@ -95,7 +95,7 @@ def load(path: Path) -> State:
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # torch has no error type of its own for such files
-        why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+        why = one_line(str(error)) or type(error).__name__
         raise CheckpointError(f"{path} does not hold a state: {why}") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"{path} does not hold a state, but {type_name(state)}")

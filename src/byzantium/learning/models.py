@@ -11,7 +11,7 @@ from typing import Concatenate, ParamSpec
 import torch
 from torch import Tensor, nn
 
-from byzantium.core import ByzantiumError, Positive, checked, register
+from byzantium.core import ByzantiumError, Positive, checked, one_line, register
 from byzantium.data.dataset import Dataset
 from byzantium.learning.losses import Loss
 
@@ -261,7 +261,7 @@ def check_device(name: str) -> None:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        why = " ".join(str(error).split())[:200]
+        why = one_line(str(error))
         raise ByzantiumError(f"a simulation cannot use the device {name!r}: {why}") from error
     if device.type == "meta":
         raise ByzantiumError("a simulation cannot use the device 'meta', which holds no numbers")
@@ -293,7 +293,7 @@ def check_fit(model: nn.Module, data: Dataset, loss: Loss, name: str = "the mode
         if isinstance(error, ByzantiumError):
             raise
         size = " x ".join(map(str, data.train_x.shape[1:]))
-        why = " ".join(str(error).split())[:300]
+        why = one_line(str(error))
         raise ByzantiumError(
             f"{name} does not fit {data.name}, whose samples are {size}: {why}"
         ) from error

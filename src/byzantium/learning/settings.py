@@ -59,8 +59,8 @@ class TrainingOptions:
     )
     record: tuple[str, ...] = option(
         ("distance", "spread", "weights"),
-        "What to record beside losses and accuracy, separated by commas: any of "
-        f"{', '.join(metrics.words())}.",
+        "What to record beside losses and accuracy (on the command line separated by commas): any "
+        f"of {', '.join(metrics.words())}.",
     )
     seed: Seed = option(
         0, "The seed of everything random: equal options and seeds give equal results."

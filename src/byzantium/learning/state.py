@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from byzantium.core import ByzantiumError
+from byzantium.core import ByzantiumError, one_line
 from byzantium.data.batches import Batches
 from byzantium.learning import metrics
 from byzantium.learning.checkpoint import CheckpointError, OtherSimulationError, State
@@ -33,7 +33,7 @@ def _checkpoint_errors(name: str) -> Iterator[None]:
     except CheckpointError:
         raise
     except Exception as error:
-        why = f"{type(error).__name__} {error}".partition("\n")[0][:200]
+        why = one_line(f"{type(error).__name__} {error}")
         raise CheckpointError(f"its {name} cannot be used: {why}") from error
 
 

@@ -30,6 +30,7 @@ from byzantium.core import (
     check_dataclass,
     files,
     notation,
+    one_line,
     registered_as,
     type_name,
 )
@@ -169,7 +170,7 @@ def _plugin_errors(name: str, place: str = "") -> Iterator[None]:
             if trace.tb_frame.f_code.co_filename == place:
                 line = f" (line {trace.tb_lineno})"
             trace = trace.tb_next
-        why = " ".join(f"{type(error).__name__}: {error}".split())
+        why = one_line(f"{type(error).__name__}: {error}")
         raise ByzantiumError(f"the plugin {name} cannot be loaded: {why}{line}") from error
 
 
