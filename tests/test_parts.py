@@ -264,6 +264,7 @@ def test_a_checkpoint_of_the_first_version_is_gone_on_with() -> None:
         rounds=6,
         batch=4,
         momentum=0.5,
+        learning_rate=0.01,  # the default then
         evaluate_every=2,
         record=("distance", "spread", "norm", "weights", "rejected", "heterogeneity"),
     )

@@ -94,7 +94,7 @@ def identity_fields(instance: DataclassInstance) -> dict[str, Any]:
     return {
         names.get(field.name, field.name): getattr(instance, field.name)
         for field in dataclasses.fields(instance)
-        if not field.metadata["later"] or getattr(instance, field.name) != field.default
+        if not field.metadata.get("later") or getattr(instance, field.name) != field.default
     }
 
 
