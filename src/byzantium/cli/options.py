@@ -18,7 +18,7 @@ import click
 import byzantium as bz
 from byzantium import engines
 from byzantium.cli.terminal import Terminal
-from byzantium.core import former_names, options_of
+from byzantium.core.options import former_names, options_of
 from byzantium.runs import (
     INTERRUPTS,
     PLUGIN_HELP,

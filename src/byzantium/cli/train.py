@@ -29,7 +29,7 @@ from byzantium.cli.options import (
 )
 from byzantium.cli.paper import check_libraries, tell, written
 from byzantium.cli.tables import shape, table_options, tabulated, write_tables
-from byzantium.core import present_names
+from byzantium.core.options import present_names
 from byzantium.learning import Metric
 from byzantium.papers import MAKERS
 from byzantium.reports import demo as demonstration

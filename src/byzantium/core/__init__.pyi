@@ -27,15 +27,7 @@ from .lazy import cached_property as cached_property
 from .locks import BusyError as BusyError
 from .locks import folder_lock as folder_lock
 from .locks import is_locked as is_locked
-from .options import FORMER_SPELLINGS as FORMER_SPELLINGS
-from .options import former_attribute as former_attribute
-from .options import former_names as former_names
-from .options import identity_fields as identity_fields
 from .options import option as option
-from .options import options_of as options_of
-from .options import present_names as present_names
-from .options import present_spellings as present_spellings
-from .options import renamed as renamed
 from .options import with_options as with_options
 from .processor import processor as processor
 from .registry import Plugin as Plugin

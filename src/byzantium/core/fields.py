@@ -39,13 +39,20 @@ class MaxBits:
     """A limit of whole numbers, as part of an annotation: how many bits they may have.
 
     Without it there are 63, as torch has.
+
+    >>> validated("Torus", "size", 2**63, Annotated[int, MaxBits(64)])
+    9223372036854775808
     """
 
     bits: int
 
 
 class OrInfinity:
-    """As part of an annotation: infinity is allowed, too."""
+    """As part of an annotation: infinity is allowed, too.
+
+    >>> validated("Clipping", "radius", math.inf, Annotated[float, Gt(0), OrInfinity])
+    inf
+    """
 
 
 #: A whole number, at least 0.

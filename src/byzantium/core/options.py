@@ -41,12 +41,25 @@ def option(default: Any, text: str, *, later: bool = False) -> Any:
     - `text`: its help, in one sentence; `with_options` puts it into the docstring, too.
     - `later`: whether it was added when there were results already. While such an option has its
       default, it is left out of the identity, so that these results are still found.
+
+    >>> option(600, "How many rounds to train.").metadata["help"]
+    'How many rounds to train.'
     """
     return dataclasses.field(default=default, metadata={"help": text, "later": later})
 
 
 def with_options(cls: Class) -> Class:
-    """Decorate a dataclass of options: its docstring lists them, and former names are accepted."""
+    """Decorate a dataclass of options: its docstring lists them, and former names are accepted.
+
+    >>> @with_options
+    ... @dataclasses.dataclass
+    ... class Training:
+    ...     "One training."
+    ...     rounds: int = option(600, "How many rounds to train.")
+    >>> print(Training.__doc__.strip())
+    One training.
+    - `rounds`: how many rounds to train.
+    """
     text, mark, example = inspect.cleandoc(cls.__doc__ or "").partition("\n>>> ")
     helps = {field.name: field.metadata["help"] for field in options_of(cls)}
     lines = [f"- `{name}`: {help_[0].lower()}{help_[1:]}" for name, help_ in helps.items()]

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from byzantium.core import FORMER_SPELLINGS, ByzantiumError, present_spellings, renamed, validated
+from byzantium.core import ByzantiumError, validated
+from byzantium.core.options import FORMER_SPELLINGS, present_spellings, renamed
 from byzantium.learning.gradients import columns_of, shaped
 from byzantium.learning.models import trainable
 from byzantium.rules import Aggregator

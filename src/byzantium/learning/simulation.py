@@ -14,13 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from byzantium.attacks import Attack, NoAttack
-from byzantium.core import (
-    FORMER_SPELLINGS,
-    TooManyRejected,
-    identity_fields,
-    present_spellings,
-    renamed,
-)
+from byzantium.core import TooManyRejected
+from byzantium.core.options import FORMER_SPELLINGS, identity_fields, present_spellings, renamed
 from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition, iid
 from byzantium.guarantees import announce

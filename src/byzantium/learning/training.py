@@ -11,7 +11,8 @@ from typing import Any
 from torch import nn
 
 from byzantium.attacks import Attack
-from byzantium.core import FORMER_SPELLINGS, folder_lock, renamed
+from byzantium.core import folder_lock
+from byzantium.core.options import FORMER_SPELLINGS, renamed
 from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition
 from byzantium.learning.history import History

@@ -23,12 +23,10 @@ from byzantium.core import (
     check_fields,
     files,
     folder_lock,
-    identity_fields,
     notation,
-    options_of,
-    present_names,
     processor,
 )
+from byzantium.core.options import identity_fields, options_of, present_names
 from byzantium.runs import records, values
 from byzantium.runs.records import Metrics
 from byzantium.runs.values import Checks

@@ -18,12 +18,12 @@ from byzantium.core import (
     Count,
     Imbalance,
     files,
-    former_attribute,
     notation,
     option,
     type_name,
     with_options,
 )
+from byzantium.core.options import former_attribute
 from byzantium.learning import metrics
 from byzantium.learning.settings import TrainingOptions
 from byzantium.runs import plugins, values

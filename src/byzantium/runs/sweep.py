@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from byzantium.core import ByzantiumError, present_names
+from byzantium.core import ByzantiumError
+from byzantium.core.options import present_names
 from byzantium.runs import plugins
 from byzantium.runs.job import Job, Stop
 from byzantium.runs.pool import Engine, Event, Listen

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
-from byzantium.core import FORMER_SPELLINGS, ByzantiumError, renamed
+from byzantium.core import ByzantiumError
+from byzantium.core.options import FORMER_SPELLINGS, renamed
 from byzantium.engines.distributed.ranks import TIMEOUT
 from byzantium.engines.distributed.reduce import robust_all_reduce
 from byzantium.learning import Momentum
