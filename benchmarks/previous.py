@@ -50,7 +50,7 @@ def accuracy(rule: bz.Aggregator, attack: str, momentum: float) -> float:
     data = run.dataset()
     attacker, partition = bz.parse_attack(attack), by_label()
     history = learning.simulate(
-        run.settings(), data, run.built(data), rule, attacker, partition, progress=False
+        run.settings(), data, run.build_model(data), rule, attacker, partition, progress=False
     )
     return fmean(evaluation["accuracy"] for evaluation in history.evaluations[-LAST:])
 

@@ -79,7 +79,7 @@ class Training:
         self.honest = n - q
         self.classes = classes
         self.momentum = momentum
-        self.optimiser = torch.optim.SGD(model.parameters(), lr=rate)
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=rate)
         self.momenta: Vectors = []
         self.batches = []
         for worker in range(n):
@@ -91,7 +91,7 @@ class Training:
         x, y = next(self.batches[worker])
         if self.flips_labels and worker >= self.honest:
             y = self.classes - 1 - y
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         functional.cross_entropy(self.model(x), y).backward()  # type: ignore[no-untyped-call]
         return torch.cat([p.grad.flatten() for p in self.model.parameters() if p.grad is not None])
 
@@ -110,4 +110,4 @@ class Training:
         for p in self.model.parameters():
             p.grad = aggregate[start : start + p.numel()].view(p.shape)
             start += p.numel()
-        self.optimiser.step()
+        self.optimizer.step()

@@ -80,7 +80,13 @@ def rounds(
     model: nn.Module, data: Dataset, rule: bz.Aggregator, attack: bz.Attack, n: int = N
 ) -> Simulation:
     settings = Settings(
-        n=n, q=n // 5, rounds=10**6, batch=BATCH, momentum=0.9, evaluate_every=10**6
+        n=n,
+        attackers=n // 5,
+        rounds=10**6,
+        batch=BATCH,
+        momentum=0.9,
+        evaluate_every=10**6,
+        record=(),
     )
     return Simulation(settings, data, model, rule, attack, iid())
 

@@ -35,12 +35,12 @@ RULES = (
 def train(model: nn.Module, x: Tensor, y: Tensor, steps: int) -> nn.Module:
     """A trained copy of a model."""
     model = copy.deepcopy(model)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(steps):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(x), y)
         loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        optimizer.step()
     return model
 
 

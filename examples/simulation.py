@@ -12,7 +12,7 @@ from byzantium.data import by_label, load
 from byzantium.learning import Settings, mlp, simulate
 
 data = load("digits")
-settings = Settings(n=25, q=5, rounds=200, learning_rate=0.1, evaluate_every=50, dtype="float64")
+settings = Settings(n=25, attackers=5, rounds=200, evaluate_every=50, dtype="float64")
 
 print(f"{'test accuracy (%) after round':36}" + "".join(f"{t:>6}" for t in (50, 100, 150, 200)))
 for last in (bz.Krum(f=5), bz.GeometricMedian()):

@@ -34,7 +34,7 @@ class Backwards(bz.Attack):
 
 check_rule(DropFarthest(f=3))
 check_attack(Backwards())
-settings = Settings(n=15, q=3, rounds=200, learning_rate=0.1, dtype="float64")
+settings = Settings(n=15, attackers=3, rounds=200, learning_rate=0.1, dtype="float64")
 for rule in (bz.Mean(), DropFarthest(f=3)):
     torch.manual_seed(0)
     history = simulate(settings, load("digits"), mlp((1, 8, 8)), rule, Backwards(), iid())

@@ -398,7 +398,7 @@ def _simulate(beta: float, q: int, rule: bz.Aggregator, seed: int) -> Any:
     torch.manual_seed(seed)
     settings = Settings(
         n=25,
-        q=q,
+        attackers=q,
         rounds=600,
         batch=1,
         momentum=beta,

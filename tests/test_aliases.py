@@ -75,7 +75,7 @@ def test_aliases_are_written_out_in_whatever_is_stored() -> None:
 def test_none_attacks_nobody_before_it_is_written_out() -> None:
     """How many workers attack decides whether a run is possible."""
     run = Run(rule="Mean()", attack="none", n=10, f=20)
-    assert (run.attack, run.q) == ("NoAttack()", 0)
+    assert (run.attack, run.attacker_count) == ("NoAttack()", 0)
 
 
 def test_a_sweep_and_the_command_line_take_aliases(

@@ -29,7 +29,7 @@ from byzantium.learning.checkpoint import MAGIC, CheckpointError
 DIGITS = load("digits")
 SETTINGS = Settings(
     n=9,
-    q=2,
+    attackers=2,
     rounds=6,
     batch=8,
     momentum=0.9,
@@ -44,7 +44,7 @@ def model() -> torch.nn.Module:
 
 
 def simulation(settings: Settings = SETTINGS) -> Simulation:
-    """One in which everything has a state: the rule, the attack, the optimiser, the workers."""
+    """One in which everything has a state: the rule, the attack, the optimizer, the workers."""
     rule = bz.Bucketing(s=2) >> bz.CenteredClipping(radius=1.0)
     return Simulation(
         settings, DIGITS, model(), rule, bz.Mimic(warmup=9), by_label(), torch.optim.Adam
@@ -310,7 +310,7 @@ def test_every_rule_goes_on_from_its_checkpoint(tmp_path: Path, member: members.
 @pytest.mark.parametrize("attack", members.ATTACKS, ids=repr)
 def test_every_attack_goes_on_from_its_checkpoint(tmp_path: Path, attack: bz.Attack) -> None:
     for participants in (None, 4):
-        settings = Settings(n=11, q=2, rounds=3, batch=2, participants=participants)
+        settings = Settings(n=11, attackers=2, rounds=3, batch=2, participants=participants)
         rule = bz.Median() if participants else bz.TrimmedMean(f=2)
         check_resumed(
             lambda settings=settings, rule=rule: Simulation(  # type: ignore[misc]
@@ -320,7 +320,7 @@ def test_every_attack_goes_on_from_its_checkpoint(tmp_path: Path, attack: bz.Att
         )
 
 
-OPTIMISERS: list[Callable[[Any], torch.optim.Optimizer]] = [
+OPTIMIZERS: list[Callable[[Any], torch.optim.Optimizer]] = [
     lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
     lambda p: torch.optim.AdamW(p, amsgrad=True),
     lambda p: torch.optim.RMSprop(p, momentum=0.1, centered=True),
@@ -329,18 +329,18 @@ OPTIMISERS: list[Callable[[Any], torch.optim.Optimizer]] = [
 ]
 
 
-@pytest.mark.parametrize("optimiser", OPTIMISERS)
-def test_every_optimiser_goes_on_from_its_checkpoint(
-    tmp_path: Path, optimiser: Callable[[Any], torch.optim.Optimizer]
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_goes_on_from_its_checkpoint(
+    tmp_path: Path, optimizer: Callable[[Any], torch.optim.Optimizer]
 ) -> None:
     settings = Settings(n=3, rounds=3, batch=2)
     check_resumed(
-        lambda: Simulation(settings, DIGITS, model(), bz.Mean(), optimiser=optimiser), tmp_path
+        lambda: Simulation(settings, DIGITS, model(), bz.Mean(), optimizer=optimizer), tmp_path
     )
 
 
 class Slow(torch.optim.SGD):
-    """An optimiser of one's own, with a state that appears late and a number beside it."""
+    """An optimizer of one's own, with a state that appears late and a number beside it."""
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, lr=0.1)
@@ -354,10 +354,10 @@ class Slow(torch.optim.SGD):
         return super().step(closure)
 
 
-def test_an_optimiser_of_ones_own_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_an_optimizer_of_ones_own_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     settings = Settings(n=3, rounds=3, batch=2)
     check_resumed(
-        lambda: Simulation(settings, DIGITS, model(), bz.Mean(), optimiser=Slow), tmp_path
+        lambda: Simulation(settings, DIGITS, model(), bz.Mean(), optimizer=Slow), tmp_path
     )
 
 

@@ -107,7 +107,10 @@ def test_a_configuration_file_is_a_run_and_the_command_line_goes_first() -> None
         (["run", "--rule", "Krun()"], "did you mean 'Krum'?"),
         (["run", "--data", "mnits"], "did you mean 'mnist'?"),
         (["run", "--rounds", "many"], "not a valid integer"),
-        (["run", "--n", "5", "--attack", "Mimic"], "needs honest workers: q < n, got 5 of 5"),
+        (
+            ["run", "--n", "5", "--attack", "Mimic"],
+            "honest workers: attackers < n, got 5 of 5",
+        ),
         (["run", "--rule", "Krum(f=2.5)"], "Krum needs a whole number for f, got f=2.5"),
         (["run", "--rule", "Krum() >> Mean()"], "is a rule and ends a pipeline"),
         (["run", "--rule", f"Krum(f={DIGITS})"], "needs f of at most 63 bits, got 1329 bits"),
@@ -120,7 +123,8 @@ def test_a_configuration_file_is_a_run_and_the_command_line_goes_first() -> None
         (["run", "--learning-rate", "inf"], "needs a finite learning_rate, got learning_rate=inf"),
         (["run", "--local-rate", "nan"], "needs local_rate > 0, got local_rate=nan"),
         (["run", "--attack", "Mimic(retarget='x')"], "needs True or False for retarget"),
-        (["run", "--optimiser", "sgd >> adam"], "is not of the form 'name(argument=value)'"),
+        (["run", "--optimizer", "sgd >> adam"], "is not of the form 'name(argument=value)'"),
+        (["run", "--optimiser", "sgd(momentum=-1)"], "sgd needs momentum >= 0"),  # former name
         (["run", "--out", "a\0b"], "must be UTF-8, and without null bytes"),
         (["run", "--out", "a\udcff"], "must be UTF-8, and without null bytes"),
         (["run", "--data-dir", __file__], "is a file"),

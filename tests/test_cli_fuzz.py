@@ -36,7 +36,7 @@ LIKELY = {
     "attack": ["Mimic", "NonFinite('mixture')", "MinMax()", "Tuned(InnerProduct())", "BitFlip()"],
     "partition": ["iid", "dirichlet(1e-300)", "dirichlet(0.5)", "mixed(fraction=0.5)"],
     "model": ["linear", "mlp(hidden=1, layers=3)", "mlp", "cnn"],
-    "optimiser": ["sgd(momentum=0.9)", "adam", "adam(weight_decay=1e300)"],
+    "optimizer": ["sgd(momentum=0.9)", "adam", "adam(weight_decay=1e300)"],
     "data": ["digits"],
     "record": ["weights,norm,rejected,spread,distance,heterogeneity", ",", "weights"],
     "learning_rate": ["1e-300", "1e300", "0.1"],
@@ -128,7 +128,7 @@ def run(lot: Lot) -> list[str]:
     command = ["run", *SMALL]
     for _ in range(lot.randint(1, 3)):
         name = field(lot)
-        texts = ("rule", "attack", "partition", "model", "optimiser")
+        texts = ("rule", "attack", "partition", "model", "optimizer")
         made = notation(lot) if name in texts and lot.random() < 0.8 else word(lot)
         if lot.random() < 0.6:
             made = lot.choice(LIKELY.get(name, ["1", "2", "3"]))

@@ -110,8 +110,8 @@ def test_nothing_but_files_is_read_and_no_pipe_waited_for(tmp_path: Path) -> Non
 # -- who works in a folder -----------------------------------------------------------------------
 
 HOLDER = """
-import sys, time; from pathlib import Path; from byzantium.core.locks import held
-with held(Path(sys.argv[1])):
+import sys, time; from pathlib import Path; from byzantium.core.locks import folder_lock
+with folder_lock(Path(sys.argv[1])):
     print("ready", flush=True)
     time.sleep(1000)
 """

@@ -251,7 +251,7 @@ batch = 4
 model = "mlp(hidden=4)"
 momentum = 0.9
 attack = "Mimic(warmup=9)"
-optimiser = "adam"
+optimizer = "adam"
 [varies]
 rule = ["CenteredClipping(radius=1)", "Median()"]
 seed = [0, 1]

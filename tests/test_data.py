@@ -568,7 +568,7 @@ def test_a_cache_that_cannot_be_written_does_not_stop_anything(
     publish("mnist", files)
     (home / "cache").write_text("a file where the folder should be")
     serve(monkeypatch, mirror(files))
-    with pytest.warns(UserWarning, match="cannot be kept in"):
+    with pytest.warns(UserWarning, match="cannot be stored in"):
         the_same(data.load("mnist"), files)
 
 

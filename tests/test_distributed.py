@@ -288,7 +288,7 @@ def trained(worlds: Callable[[int, str], Seen]) -> Iterator[Seen]:
 def in_one_process(rule: bz.Aggregator) -> Tensor:
     """What the training must come to."""
     model = world.network()
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     workers = [bz.learning.Momentum(0.9) for _ in range(RANKS)]
     for step in range(4):
         rows = []
@@ -300,7 +300,7 @@ def in_one_process(rule: bz.Aggregator) -> Tensor:
         pieces = torch.split(rule(torch.stack(rows)), sizes)
         for parameter, piece in zip(model.parameters(), pieces, strict=True):
             parameter.grad = piece.view_as(parameter)
-        optimiser.step()
+        optimizer.step()
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
 

@@ -198,25 +198,25 @@ def final(robust: RobustStrategy, rounds: int = 3) -> np.ndarray:
     return federation.arrays_of(started(robust, rounds).arrays)["weight"]
 
 
-def test_sgd_with_the_rate_one_is_no_optimiser() -> None:
+def test_sgd_with_the_rate_one_is_no_optimizer() -> None:
     plain = final(RobustStrategy("Median()", f=2))
-    sgd = RobustStrategy("Median()", f=2, optimiser=lambda p: torch.optim.SGD(p, lr=1.0))
+    sgd = RobustStrategy("Median()", f=2, optimizer=lambda p: torch.optim.SGD(p, lr=1.0))
     assert np.allclose(final(sgd), plain, atol=1e-6)
 
 
 def test_adam_takes_steps_of_its_rate() -> None:
     """FedAdam: the first step of Adam is as long as its rate, whatever the gradient."""
-    adam = RobustStrategy("Median()", f=2, optimiser=lambda p: torch.optim.Adam(p, lr=0.25))
+    adam = RobustStrategy("Median()", f=2, optimizer=lambda p: torch.optim.Adam(p, lr=0.25))
     assert np.allclose(final(adam, 1), 0.25, atol=1e-4)
 
 
-def test_an_optimiser_goes_on_with_its_state(tmp_path: Path) -> None:
+def test_an_optimizer_goes_on_with_its_state(tmp_path: Path) -> None:
     def robust(folder: str) -> RobustStrategy:
         return RobustStrategy(
             "Median()",
             f=2,
             folder=tmp_path / folder,
-            optimiser=lambda p: torch.optim.SGD(p, lr=0.5, momentum=0.9),
+            optimizer=lambda p: torch.optim.SGD(p, lr=0.5, momentum=0.9),
         )
 
     whole = final(robust("whole"), 4)

@@ -168,12 +168,12 @@ def test_several_local_steps_send_how_far_the_worker_went() -> None:
     assert torch.equal(torch.cat([p.detach().flatten() for p in model.parameters()]), start)
     for worker in range(2):
         local = copy.deepcopy(model)
-        optimiser = torch.optim.SGD(local.parameters(), lr=0.3)
+        optimizer = torch.optim.SGD(local.parameters(), lr=0.3)
         for step in range(2):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             k = 2 * worker + step
             functional.cross_entropy(local(x[k]), y[k]).backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+            optimizer.step()
         end = torch.cat([p.detach().flatten() for p in local.parameters()])
         assert torch.allclose(matrix[worker], 0.5 * (start - end) / 0.3, atol=1e-5)
 

@@ -21,7 +21,7 @@ from byzantium.core.fields import Positive
 from byzantium.data.partition import PARTITIONS
 from byzantium.learning import Settings, models
 from byzantium.runs import Certification, Mimicry, Run
-from byzantium.runs.builders import MODELS, OPTIMISERS
+from byzantium.runs.builders import MODELS, OPTIMIZERS
 
 HUGE = 10**400
 # What a parameter of a kind is not. No count and no measure here may be negative.
@@ -102,7 +102,7 @@ CASES: list[Case] = [
     *of_parameters(models.mlp, shape=(1, 8, 8)),
     *of_parameters(models.linear, shape=(1, 8, 8)),
     *of_texts("model", MODELS, given=1),
-    *of_texts("optimiser", OPTIMISERS, given=2),
+    *of_texts("optimizer", OPTIMIZERS, given=2),
 ]
 
 

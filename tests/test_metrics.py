@@ -94,7 +94,7 @@ def test_what_a_metric_looks_at_is_what_was_sent_and_became_of_it(
         return 0.0
 
     monkeypatch.setitem(metrics.TABLE, "noted", Metric("noted", "", noted, max, needs="report"))
-    settings = Settings(n=6, q=2, rounds=3, batch=4, participants=5, record=("noted",))
+    settings = Settings(n=6, attackers=2, rounds=3, batch=4, participants=5, record=("noted",))
     training = Simulation(
         settings, load("digits"), mlp((1, 8, 8), (8,)), bz.Mean(), bz.NonFinite("nan")
     )

@@ -242,7 +242,7 @@ def write_line() -> None:
 def test_regression_is_a_loss(loss: str) -> None:
     torch.manual_seed(0)
     model = nn.Linear(3, 1)
-    settings = Settings(n=9, q=2, rounds=120, learning_rate=0.2, loss=loss)
+    settings = Settings(n=9, attackers=2, rounds=120, learning_rate=0.2, loss=loss)
     rule = bz.Bucketing(s=2) >> bz.GeometricMedian()
     training = Simulation(settings, line(), model, rule, bz.InnerProduct())
     list(training)

@@ -38,7 +38,7 @@ from byzantium.runs import (
 
 RUNS = [Run(seed=seed, rounds=60) for seed in range(5)]
 DONE, DIVERGED, PARTIAL, FAILED, TORN = RUNS
-OTHER = Mimicry(rule="Median()", n=11, q=2)
+OTHER = Mimicry(rule="Median()", n=11, attackers=2)
 
 
 def name(job: Job) -> str:
@@ -135,7 +135,7 @@ def test_what_is_packed_is_never_done_again_and_what_is_not_done_begins_again(
     tmp_path: Path,
 ) -> None:
     store = Store(tmp_path)
-    jobs = [Mimicry(rule="Median()", n=11, q=2, seed=seed) for seed in range(2)]
+    jobs = [Mimicry(rule="Median()", n=11, attackers=2, seed=seed) for seed in range(2)]
     perform(jobs[0], store.folder(jobs[0]))
     write(store, jobs[1])
     pack(store, name)

@@ -65,7 +65,7 @@ def test_every_published_cell_is_one_of_ours() -> None:
         assert said == (float(row["mean_accuracy"]), float(row["std_accuracy"]), 3)
         (run,) = {job.varied(seed=0) for job in fits[0].jobs}
         assert isinstance(run, Run)
-        assert (run.n, run.q) == (int(row["n"]), int(row["q"]))
+        assert (run.n, run.attacker_count) == (int(row["n"]), int(row["q"]))
         assert run.momentum == float(row["momentum"])
         assert ("Bucketing(s=2)" in run.rule) == (row["s"] == "2")
         assert run.partition == {"iid": "iid()", "noniid": "by_label()"}[row["split"]]

@@ -234,7 +234,7 @@ def test_workers_and_a_server_on_their_own_are_the_simulation(heavy_ball: bool) 
 
 
 @pytest.mark.parametrize("heavy_ball", [False, True])
-def test_the_bits_of_a_run_are_those_of_kernel_rule_and_optimiser(heavy_ball: bool) -> None:
+def test_the_bits_of_a_run_are_those_of_kernel_rule_and_optimizer(heavy_ball: bool) -> None:
     """No part of the simulation adds a rounding of its own, or leaves one out."""
     training, drawn = simulation(heavy_ball)
     trained = model()
@@ -260,10 +260,11 @@ def test_a_checkpoint_of_the_first_version_is_gone_on_with() -> None:
     data = Dataset("small", x, y, x, y, 4)
     settings = Settings(
         n=5,
-        q=1,
+        attackers=1,
         rounds=6,
         batch=4,
         momentum=0.5,
+        learning_rate=0.01,  # the default then
         evaluate_every=2,
         record=("distance", "spread", "norm", "weights", "rejected", "heterogeneity"),
     )
@@ -273,7 +274,7 @@ def test_a_checkpoint_of_the_first_version_is_gone_on_with() -> None:
         for parameter in begun.parameters():
             nn.init.zeros_(parameter)
         rule, attack = bz.CenteredClipping(radius=1.0), bz.Mimic(warmup=1)
-        return Simulation(settings, data, begun, rule, attack, optimiser=torch.optim.Adam)
+        return Simulation(settings, data, begun, rule, attack, optimizer=torch.optim.Adam)
 
     whole, resumed = started(), started()
     list(whole)

@@ -126,7 +126,7 @@ def test_a_run_is_another_when_the_source_of_its_plugin_is() -> None:
     assert changed.rule == run.rule
     assert changed.identity != run.identity
     assert torch.equal(bz.parse_rule("First()")(torch.eye(3)), torch.eye(3)[2])
-    assert Mimicry(rule="First", n=10, q=2).plugin == (str(second),)
+    assert Mimicry(rule="First", n=10, attackers=2).plugin == (str(second),)
 
 
 def test_a_file_that_is_loaded_twice_or_copied_is_the_same() -> None:
@@ -209,18 +209,18 @@ def test_what_a_strangers_configuration_names_is_neither_run_nor_opened(
     written(NOISY.format(marker=str(marker)))
     os.mkfifo("my.npz")  # who opened it would wait for ever
     with pytest.raises(bz.ByzantiumError):
-        Run.recorded({**tomllib.loads(line), **SMALL})
+        Run.from_record({**tomllib.loads(line), **SMALL})
     assert not marker.exists()
 
 
 def test_a_configuration_that_claims_a_plugin_must_still_be_printable() -> None:
     claimed = {"plugin": ("x.py sha256:" + "0" * 64,), **SMALL}
-    assert Run.recorded({"rule": "Unheard(of=1)", **claimed}).rule == "Unheard(of=1)"
+    assert Run.from_record({"rule": "Unheard(of=1)", **claimed}).rule == "Unheard(of=1)"
     for field, text in (("rule", "a\0b"), ("attack", "x" * 3000), ("record", [""]), ("model", "")):
         with pytest.raises(bz.ByzantiumError, match=f"printable text for {field}"):
-            Run.recorded({field: text, **claimed})
-    with pytest.raises(bz.ByzantiumError, match="q < n"):
-        Run.recorded({**claimed, "attackers": 9})
+            Run.from_record({field: text, **claimed})
+    with pytest.raises(bz.ByzantiumError, match="attackers < n"):
+        Run.from_record({**claimed, "attackers": 9})
 
 
 def test_a_table_has_own_rules_beside_others_and_never_two_versions_in_a_cell() -> None:

@@ -112,9 +112,9 @@ def test_settings_in_which_half_may_attack_are_accepted_and_warned_of(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     for _ in range(3):
-        Settings(n=5, q=3, rounds=1)
-        Settings(n=25, q=5, rounds=1, participants=8)
-        Settings(n=25, q=5, rounds=1)
+        Settings(n=5, attackers=3, rounds=1)
+        Settings(n=25, attackers=5, rounds=1, participants=8)
+        Settings(n=25, attackers=5, rounds=1)
     assert [said.partition(";")[0] for said in warnings(caplog)] == [
         "no guarantee: 3 of 5 may be Byzantine",
         "no guarantee: 5 of 8 may be Byzantine",

@@ -25,7 +25,7 @@ from byzantium.runs import Event, Mimicry, Run, Store, execute, perform
 
 JOB = Run(rounds=60, n=5, f=1, rule="Median()")
 OTHER = JOB.varied(seed=1)
-QUICK = Mimicry(rule="Mean()", n=4, q=1, d=3, draws=1)
+QUICK = Mimicry(rule="Mean()", n=4, attackers=1, d=3, draws=1)
 
 
 def filled(root: Path) -> Store:
@@ -48,7 +48,7 @@ def snapshot(root: Path) -> dict[str, tuple[int, int, int]]:
 
 LOOKER = """
 import sys; from byzantium.runs import Mimicry, Store
-store, job = Store(sys.argv[1]), Mimicry(rule="Mean()", n=4, q=1, d=3, draws=1)
+store, job = Store(sys.argv[1]), Mimicry(rule="Mean()", n=4, attackers=1, d=3, draws=1)
 print("ready", flush=True)
 while True:
     store.result(job)
@@ -121,10 +121,10 @@ def test_a_folder_that_cannot_be_written_is_read_and_what_cannot_be_read_is_name
 
 
 def test_a_run_that_is_killed_is_not_running_a_moment_later(tmp_path: Path) -> None:
-    store, job = Store(tmp_path), Mimicry(rule="Mean()", n=4, q=1, d=3, draws=10**9)
+    store, job = Store(tmp_path), Mimicry(rule="Mean()", n=4, attackers=1, d=3, draws=10**9)
     code = (
         "import sys; from byzantium.runs import Mimicry, Store, perform; "
-        'job = Mimicry(rule="Mean()", n=4, q=1, d=3, draws=10**9); '
+        'job = Mimicry(rule="Mean()", n=4, attackers=1, d=3, draws=10**9); '
         "perform(job, Store(sys.argv[1]).folder(job))"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) as process:

@@ -67,14 +67,14 @@ class Recorded(Randomness):
         super().__init__(settings)
         seeded = torch.Generator().manual_seed(0)
         self.generators = {**self.generators, "server": InOrder(), "attack": seeded}
-        who = "10 honest, 2 attackers" if settings.q else "12 honest"
+        who = "10 honest, 2 attackers" if settings.attackers else "12 honest"
         self.blocks = torch.tensor(RECORDED["batches"][who])
 
     def batches(self, data: Dataset, partition: Partition) -> Batches:
         return self._given(0, self.honest)
 
     def own_batches(self, data: Dataset) -> Batches:
-        return self._given(self.honest, self.settings.q)
+        return self._given(self.honest, self.settings.attackers)
 
     def _given(self, first: int, workers: int) -> Batches:
         return GivenBatches(
@@ -102,7 +102,7 @@ def simulation(name: str) -> Simulation:
         rule = f"Bucketing(s={values['s']:g}) >> {rule}"
     settings = Settings(
         n=FIXED["n"],
-        q=q,
+        attackers=q,
         rounds=FIXED["rounds"],
         batch=FIXED["batch"],
         momentum=values["momentum"],

@@ -22,10 +22,10 @@ import pytest
 import torch
 from hypothesis import given
 
-from byzantium.core import BusyError
-from byzantium.learning import checkpoint
+from byzantium.core import BusyError, option
+from byzantium.learning import Settings, checkpoint
 from byzantium.runs import Mimicry, Run, Store, perform
-from byzantium.runs.job import NUMERICS, option
+from byzantium.runs.job import NUMERICS
 from byzantium.runs.packs import Packs
 from byzantium.runs.records import lines, read
 from byzantium.runs.store import KINDS, job_of
@@ -39,7 +39,7 @@ runs = st.builds(
     attack=st.sampled_from(["NoAttack", "Mimic()", "Tuned(InnerProduct())"]),
     partition=st.sampled_from(["iid", "dirichlet(0.1)", "by_label()"]),
     model=st.sampled_from(["mlp", "mlp(hidden=8)", "cnn(scale=2)", "linear()"]),
-    optimiser=st.sampled_from(["sgd", "adam(weight_decay=0.1)"]),
+    optimizer=st.sampled_from(["sgd", "adam(weight_decay=0.1)"]),
     attackers=st.none() | st.integers(0, 5),
     momentum=st.floats(0, 0.99),
     learning_rate=st.floats(1e-6, 10),
@@ -73,9 +73,9 @@ def test_one_run_written_differently_is_one_run() -> None:
 
 
 def test_attackers_are_as_many_as_declared_unless_said() -> None:
-    assert Run(f=5, attack="Mimic()").q == 5
-    assert Run(f=5, attack="Mimic()", attackers=3).q == 3
-    assert Run(f=5, attack="NoAttack()").q == 0
+    assert Run(f=5, attack="Mimic()").attacker_count == 5
+    assert Run(f=5, attack="Mimic()", attackers=3).attacker_count == 3
+    assert Run(f=5, attack="NoAttack()").attacker_count == 0
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_attackers_are_as_many_as_declared_unless_said() -> None:
         ({"model": "cnm"}, "did you mean 'cnn'?"),
         ({"model": "mlp(hidden=0)"}, "mlp needs hidden >= 1, got hidden=0"),
         ({"model": "mlp >> mlp"}, "'mlp >> mlp'"),
-        ({"optimiser": "sgd(momentum=-1)"}, "sgd needs momentum >= 0, got momentum=-1"),
+        ({"optimizer": "sgd(momentum=-1)"}, "sgd needs momentum >= 0, got momentum=-1"),
         ({"rounds": 1.5}, "a whole number for rounds, got rounds=1.5"),
         ({"rounds": True}, "a whole number for rounds, got rounds=True"),
         ({"rounds": 0}, "needs rounds >= 1, got rounds=0"),
@@ -102,7 +102,7 @@ def test_attackers_are_as_many_as_declared_unless_said() -> None:
         ({"heavy_ball": 1}, "True or False for heavy_ball, got heavy_ball=1"),
         ({"record": "weights"}, "a list for record, got record='weights'"),
         ({"record": ["wieghts"]}, "can record"),
-        ({"attackers": 25}, "needs honest workers: q < n, got 25 of 25"),
+        ({"attackers": 25}, "needs honest workers: attackers < n, got 25 of 25"),
         ({"f": -1}, "a run needs f >= 0, got f=-1"),
         ({"attackers": -1}, "a run needs attackers >= 0, got attackers=-1"),
         ({"learning_rate": math.inf}, "needs a finite learning_rate, got learning_rate=inf"),
@@ -114,7 +114,7 @@ def test_attackers_are_as_many_as_declared_unless_said() -> None:
         ({"rule": "Krum(f=2.5)"}, "Krum needs a whole number for f, got f=2.5"),
         ({"rule": "Krum() >> Mean()"}, "Krum(f=5) is a rule and ends a pipeline"),
         ({"model": "mlp(hidden=True)"}, "mlp needs a whole number for hidden, got hidden=True"),
-        ({"optimiser": "sgd(momentum=inf)"}, "sgd needs a finite momentum, got momentum=inf"),
+        ({"optimizer": "sgd(momentum=inf)"}, "sgd needs a finite momentum, got momentum=inf"),
         ({"attack": "Mimic() >> Mimic()"}, "is not of the form 'name(argument=value)'"),
         ({"seed": -1}, "needs seed >= 0, got seed=-1"),
         ({"long_tail": 0.5}, "long_tail >= 1, got long_tail=0.5"),
@@ -406,3 +406,25 @@ def test_a_damaged_result_is_named_and_the_others_are_read(
 def test_an_unknown_kind_of_job_is_refused() -> None:
     with pytest.raises(ValueError, match="there is no kind of job 'Rnu'; there are Run, Mimicry"):
         job_of({"kind": "Rnu"})
+
+
+def test_former_names_of_options_are_read_and_leave_identities_as_they_are() -> None:
+    run = Run(optimizer="adam")
+    assert Run.of({"optimiser": "adam"}) == run == Run().varied(optimiser="adam")
+    assert "optimiser" not in run.toml()
+    with pytest.warns(DeprecationWarning, match="optimiser= is now optimizer="):
+        assert Run(optimiser="adam").identity == run.identity  # type: ignore[call-arg]
+    with pytest.warns(DeprecationWarning, match="Run.q is now attacker_count"):
+        assert run.q == 0
+    with pytest.raises(ValueError, match="optimizer and optimiser are the same option"):
+        Run.of({"optimizer": "sgd", "optimiser": "adam"})
+    with pytest.warns(DeprecationWarning, match="q= is now attackers="):
+        assert Mimicry(n=10, q=2) == Mimicry.of({"n": 10, "q": 2}) == Mimicry(n=10, attackers=2)  # type: ignore[call-arg]
+
+
+def test_settings_and_runs_declare_their_options_once() -> None:
+    shared = {field.name: field for field in dataclasses.fields(Settings)}
+    assert set(shared) < {field.name for field in dataclasses.fields(Run)}
+    for field in dataclasses.fields(Run):
+        if field.name in shared.keys() - {"attackers"}:
+            assert field is shared[field.name]

@@ -47,7 +47,13 @@ def test_it_is_algorithm_2_step_by_step(heavy_ball: bool, monkeypatch: pytest.Mo
     beta, rate, n, q = 0.8, 0.2, 7, 2
     ours = model()
     settings = Settings(
-        n=n, q=q, rounds=5, batch=8, momentum=beta, heavy_ball=heavy_ball, learning_rate=rate
+        n=n,
+        attackers=q,
+        rounds=5,
+        batch=8,
+        momentum=beta,
+        heavy_ball=heavy_ball,
+        learning_rate=rate,
     )
     training = Simulation(settings, DIGITS, ours, bz.Median(), bz.InnerProduct(0.4), by_label())
     drawn: list[Tensor] = []
@@ -79,7 +85,7 @@ def run(seed: int = 3, **options: object) -> tuple[Tensor, object]:
     trained = model()
     settings = Settings(
         n=9,
-        q=2,
+        attackers=2,
         rounds=12,
         batch=8,
         momentum=0.5,
@@ -135,7 +141,7 @@ class Counting(nn.Module):
 )
 def test_gradients_nobody_needs_are_not_computed(attack: bz.Attack, workers: int) -> None:
     counting = Counting()
-    settings = Settings(n=9, q=2, rounds=2, batch=4, evaluate_every=100)
+    settings = Settings(n=9, attackers=2, rounds=2, batch=4, evaluate_every=100)
     training = Simulation(settings, DIGITS, counting, bz.Median(), attack)
     training.gradients.batched = False  # a batched pass would be counted once
     counting.samples = 0  # two were looked at, to see whether the model fits the data
@@ -145,7 +151,7 @@ def test_gradients_nobody_needs_are_not_computed(attack: bz.Attack, workers: int
 
 def test_label_flippers_learn_the_wrong_labels_and_bit_flippers_send_the_opposite() -> None:
     """Attackers' own vectors carry no momentum, as in the published runs."""
-    settings = Settings(n=5, q=2, rounds=3, batch=4, momentum=0.9)
+    settings = Settings(n=5, attackers=2, rounds=3, batch=4, momentum=0.9)
     for attack, sign in ((bz.LabelFlip(), 1), (bz.BitFlip(), -1)):
         training = Simulation(settings, DIGITS, model(), bz.Mean(), attack)
         iterator = iter(training)
@@ -175,18 +181,18 @@ def test_client_sampling_keeps_the_momentum_of_those_who_stay_away() -> None:
     assert len(changed) == 3
 
 
-def test_any_optimiser_will_do() -> None:
+def test_any_optimizer_will_do() -> None:
     trained = model()
     settings = Settings(n=5, rounds=60, batch=16)
     history = simulate(
-        settings, DIGITS, trained, bz.Mean(), optimiser=lambda p: torch.optim.Adam(p, lr=0.01)
+        settings, DIGITS, trained, bz.Mean(), optimizer=lambda p: torch.optim.Adam(p, lr=0.01)
     )
     assert history.status == "completed"
     assert history.accuracy > 80
 
 
 def test_robust_rules_learn_where_the_mean_is_destroyed() -> None:
-    settings = Settings(n=10, q=2, rounds=80, learning_rate=0.2, batch=16, evaluate_every=80)
+    settings = Settings(n=10, attackers=2, rounds=80, learning_rate=0.2, batch=16)
     attack = bz.GaussianNoise(scale=100.0)
     robust = simulate(settings, DIGITS, model(), bz.TrimmedMean(f=2), attack)
     destroyed = simulate(settings, DIGITS, model(), bz.Mean(), attack)
@@ -195,7 +201,7 @@ def test_robust_rules_learn_where_the_mean_is_destroyed() -> None:
 
 
 def test_workers_that_send_nan_are_survived() -> None:
-    settings = Settings(n=10, q=2, rounds=20, learning_rate=0.2, record=("rejected",))
+    settings = Settings(n=10, attackers=2, rounds=20, learning_rate=0.2, record=("rejected",))
     history = simulate(settings, DIGITS, model(), bz.Krum(f=2), bz.NonFinite("mixture"))
     assert history.status == "completed"
     assert all(record["rejected"] == [8, 9] for record in history.rounds)
@@ -218,7 +224,7 @@ def test_honest_vectors_that_overflow_are_a_divergence(attack: bz.Attack | None)
     trained = mlp((3,), hidden=(), classes=2)
     for parameter in trained.parameters():
         nn.init.zeros_(parameter)
-    settings = Settings(n=6, q=1, rounds=3, batch=4)
+    settings = Settings(n=6, attackers=1, rounds=3, batch=4)
     history = simulate(
         settings, Dataset("large", x, y, x, y, 2), trained, bz.Krum(f=1), attack, iid()
     )
@@ -231,7 +237,7 @@ def test_honest_vectors_that_overflow_are_a_divergence(attack: bz.Attack | None)
 def test_more_unusable_attackers_than_declared_are_an_error_and_no_divergence(
     participants: int | None,
 ) -> None:
-    settings = Settings(n=8, q=3, rounds=3, participants=participants)
+    settings = Settings(n=8, attackers=3, rounds=3, participants=participants)
     training = Simulation(settings, DIGITS, model(), bz.Krum(f=1), bz.NonFinite("nan"))
     with pytest.raises(bz.TooManyRejected, match=r"Krum\(f=1\) can do without its f = 1") as error:
         list(training)
@@ -291,11 +297,11 @@ def told(self, t):
 simulation.Simulation._round = told
 torch.manual_seed(0)
 model = mlp((1, 8, 8), hidden=(16,))
-settings = Settings(n=9, q=2, rounds=30, batch=8, momentum=0.9, evaluate_every=7,
+settings = Settings(n=9, attackers=2, rounds=30, batch=8, momentum=0.9, evaluate_every=7,
                     record=("weights", "distance"))
 history = simulate(settings, load("digits"), model,
                    bz.Bucketing(s=2) >> bz.CenteredClipping(radius=1.0), bz.Mimic(warmup=9),
-                   by_label(), optimiser=lambda p: torch.optim.Adam(p), folder=Path(sys.argv[1]),
+                   by_label(), optimizer=lambda p: torch.optim.Adam(p), folder=Path(sys.argv[1]),
                    seconds=float(sys.argv[2]))
 weights = torch.cat([p.detach().flatten() for p in model.parameters()])
 content = weights.numpy().tobytes() + json.dumps([history.rounds, history.evaluations]).encode()
@@ -386,8 +392,8 @@ def test_code_in_a_checkpoint_is_not_executed(tmp_path: Path) -> None:
 
 REFUSED = [
     ({"n": 0}, "a simulation needs n >= 1, got n=0"),
-    ({"q": 9}, "a simulation needs honest workers: q < n, got 9 of 9"),
-    ({"q": -1}, "a simulation needs q >= 0, got q=-1"),
+    ({"attackers": 9}, "a simulation needs honest workers: attackers < n, got 9 of 9"),
+    ({"attackers": -1}, "a simulation needs attackers >= 0, got attackers=-1"),
     ({"momentum": 1.0}, "a simulation needs 0 <= momentum < 1, got momentum=1.0"),
     ({"participants": 10}, "a simulation needs participants <= n, got 10 of 9"),
     (
@@ -430,7 +436,7 @@ def test_a_data_set_of_ones_own_is_a_few_tensors() -> None:
 
 
 def test_a_round_always_has_an_honest_worker() -> None:
-    settings = Settings(n=5, q=4, rounds=20, batch=4, participants=1)
+    settings = Settings(n=5, attackers=4, rounds=20, batch=4, participants=1)
     history = simulate(settings, DIGITS, model(), bz.Mean(), bz.Mimic(warmup=1))
     assert history.status == "completed"
     assert all(math.isfinite(record["loss"]) for record in history.rounds)

@@ -321,7 +321,7 @@ def test_what_is_done_is_not_done_again_and_failures_do_not_stop_the_rest(tmp_pa
 
 
 def test_a_job_that_failed_says_why_until_it_is_tried_again(tmp_path: Path) -> None:
-    store, job = Store(tmp_path), Mimicry(rule="Mean()", n=4, q=1, d=3, draws=2)
+    store, job = Store(tmp_path), Mimicry(rule="Mean()", n=4, attackers=1, d=3, draws=2)
     log, failure = store.folder(job) / "run.log", store.folder(job) / "failed.json"
     log.mkdir(parents=True)
     for _ in range(2):

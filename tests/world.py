@@ -300,20 +300,20 @@ def network() -> torch.nn.Sequential:
 
 
 def trained(rank: int, n: int) -> Seen:
-    """The same training by hand, by a hook of the optimiser, inside DDP; and by bucket."""
+    """The same training by hand, by a hook of the optimizer, inside DDP; and by bucket."""
     seen: Seen = {}
     rules = {"krum": bz.Krum(f=1), "clipping": bz.CenteredClipping(radius=0.5)}
 
     def steps(name: str, model: torch.nn.Module, aggregate: Callable[[], None]) -> None:
-        optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         if name.endswith("hook"):
             rule = copy.deepcopy(rules[name.split()[0]])
             momentum = bz.learning.Momentum(0.9)
-            distributed.aggregate_before_step(optimiser, rule, momentum=momentum)
+            distributed.aggregate_before_step(optimizer, rule, momentum=momentum)
         for step in range(4):
             gradient_of(model, rank, step)
             aggregate()
-            optimiser.step()
+            optimizer.step()
         seen[name] = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
     def in_ddp() -> torch.nn.parallel.DistributedDataParallel:

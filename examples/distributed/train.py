@@ -47,7 +47,7 @@ class Worker:
         self.part = torch.arange(len(labels)) if self.attacks else parts[rank]
         torch.manual_seed(0)  # all begin with the same model
         self.model = mlp((1, 8, 8))
-        self.optimiser = torch.optim.SGD(self.model.parameters(), lr=RATE)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE)
         self.momentum = Momentum(BETA)
         self.generator = torch.Generator().manual_seed(rank)
         self.round = 0
@@ -56,7 +56,7 @@ class Worker:
         index = torch.randint(len(self.part), (BATCH,), generator=self.generator)
         batch = self.part[index]
         loss = cross_entropy(self.model(self.data.train_x[batch]), self.data.train_y[batch])
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         torch.autograd.backward(loss * (-10 if self.attacks else 1))
         aggregate_gradients(
             self.model.parameters(),
@@ -65,7 +65,7 @@ class Worker:
             momentum=self.momentum,
             timeout=timeout,
         )
-        self.optimiser.step()
+        self.optimizer.step()
         self.round += 1
 
     def state(self) -> dict[str, Any]:

@@ -21,14 +21,14 @@ def part(k: int, of: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
     """Train for three epochs of SGD; the last loss."""
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     loss = torch.zeros(())
     for _ in range(3):
         for batch in torch.split(torch.randperm(len(x)), 32):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(x[batch]), y[batch])
             torch.autograd.backward(loss)
-            optimiser.step()
+            optimizer.step()
     return float(loss.detach())
 
 

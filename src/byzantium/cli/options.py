@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import signal
@@ -19,6 +18,7 @@ import click
 import byzantium as bz
 from byzantium import engines
 from byzantium.cli.terminal import Terminal
+from byzantium.core.options import former_names, options_of
 from byzantium.runs import (
     INTERRUPTS,
     PLUGIN_HELP,
@@ -211,7 +211,7 @@ def run_options(command: Command) -> Command:
             for part in ("data", "partition", "model", "loss")
         },
     }
-    for field in reversed(dataclasses.fields(Run)):
+    for field in reversed(options_of(Run)):
         if field.name == "plugin":
             command = plugin_option(command)
             continue
@@ -225,8 +225,11 @@ def run_options(command: Command) -> Command:
         if kind is bool:
             option = click.option(f"{flag}/--no-{flag[2:]}", default=None, help=text + shown)
         else:
+            former = [f"--{name}" for name in (former_names(Run).get(field.name),) if name]
             option = click.option(
                 flag,
+                *former,
+                field.name,
                 type=kind if field.name != "record" else str,
                 help=text + shown,
                 shell_complete=complete(completions.get(field.name, lambda: ())),

@@ -29,6 +29,7 @@ from byzantium.cli.options import (
 )
 from byzantium.cli.paper import check_libraries, tell, written
 from byzantium.cli.tables import shape, table_options, tabulated, write_tables
+from byzantium.core.options import present_names
 from byzantium.learning import Metric
 from byzantium.papers import MAKERS
 from byzantium.reports import demo as demonstration
@@ -62,7 +63,7 @@ def run(config: Path | None, results: Path, until: int | None, **options: Any) -
         given["record"] = [word for word in given["record"].split(",") if word]
     values = read(config) if config else {}
     values.pop("kind", None)
-    job, store = Run.of({**values, **given}), Store(results)
+    job, store = Run.of({**present_names(Run, values), **given}), Store(results)
     already = store.results([job])[0].done
     check([job], store)
     (result,) = carry_out([job], store, Processes(1), until)

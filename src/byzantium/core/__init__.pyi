@@ -5,10 +5,11 @@ from .errors import TooManyRejected as TooManyRejected
 from .errors import import_optional as import_optional
 from .errors import type_name as type_name
 from .fields import Beta as Beta
-from .fields import Bounds as Bounds
 from .fields import Count as Count
 from .fields import Imbalance as Imbalance
+from .fields import MaxBits as MaxBits
 from .fields import Measure as Measure
+from .fields import OrInfinity as OrInfinity
 from .fields import Positive as Positive
 from .fields import PositiveMeasure as PositiveMeasure
 from .fields import Seed as Seed
@@ -26,11 +27,14 @@ from .lazy import cached_property as cached_property
 from .locks import BusyError as BusyError
 from .locks import folder_lock as folder_lock
 from .locks import is_locked as is_locked
+from .options import option as option
+from .options import with_options as with_options
 from .processor import processor as processor
 from .registry import Plugin as Plugin
 from .registry import Registry as Registry
 from .registry import register as register
 from .registry import registered_as as registered_as
+from .texts import one_line as one_line
 from .texts import printable as printable
 from .texts import printable_lines as printable_lines
 

@@ -86,7 +86,7 @@ def named(kind: str) -> str:
 
 
 def import_optional(library: str, extra: str, purpose: str) -> ModuleType:
-    """Import an optional library; where it is missing, raise a sentence that says how to get it.
+    """Import an optional library; where it is missing, raise an error that says how to get it.
 
     - `library`: the module to import.
     - `extra`: the extra of Byzantium that installs it, as in `pip install 'byzantium[extra]'`.

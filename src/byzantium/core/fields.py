@@ -15,13 +15,17 @@ import functools
 import inspect
 import math
 import numbers
+import operator
 import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
+from annotated_types import Ge, Gt, Le, Lt
+
 from byzantium.core.errors import ArgumentTypeError, ByzantiumError, named, type_name
+from byzantium.core.texts import one_line
 
 # How many characters of a refused value an error message shows.
 LONGEST_SHOWN = 80
@@ -31,58 +35,40 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """Which numbers a parameter may be; part of its annotation, `Annotated[float, Bounds(...)]`.
+class MaxBits:
+    """A limit of whole numbers, as part of an annotation: how many bits they may have.
 
-    - `least`, `most`: the smallest and the largest number that is allowed.
-    - `above`, `below`: numbers that it must be above and below, and not equal to.
-    - `infinite`: whether infinity is allowed, too.
-    - `bits`: how many bits a whole number may have; torch counts with 63.
+    Without it there are 63, as torch has.
 
-    >>> Bounds(least=0, below=1).hold(0.9), Bounds(least=0, below=1).hold(1)
-    (True, False)
+    >>> validated("Torus", "size", 2**63, Annotated[int, MaxBits(64)])
+    9223372036854775808
     """
 
-    least: float = -math.inf
-    above: float = -math.inf
-    most: float = math.inf
-    below: float = math.inf
-    infinite: bool = False
-    bits: int = 63
+    bits: int
 
-    def hold(self, value: float) -> bool:
-        """Whether a number is allowed; NaN never is."""
-        within = self.least <= value <= self.most and self.above < value < self.below
-        return within or (self.infinite and value == math.inf)
 
-    def written(self, name: str) -> str:
-        """The bounds of the parameter `name`, as error messages say them.
+class OrInfinity:
+    """As part of an annotation: infinity is allowed, too.
 
-        >>> Bounds(above=0).written("power"), Bounds(least=0, below=1).written("momentum")
-        ('power > 0', '0 <= momentum < 1')
-        """
-        lower = [bound for bound in ((self.least, "="), (self.above, "")) if bound[0] > -math.inf]
-        upper = [bound for bound in ((self.most, "="), (self.below, "")) if bound[0] < math.inf]
-        right = "".join(f" <{equal} {bound:g}" for bound, equal in upper)
-        if right:
-            return "".join(f"{bound:g} <{equal} " for bound, equal in lower) + name + right
-        return "".join(f"{name} >{equal} {bound:g}" for bound, equal in lower) or f"a finite {name}"
+    >>> validated("Clipping", "radius", math.inf, Annotated[float, Gt(0), OrInfinity])
+    inf
+    """
 
 
 #: A whole number, at least 0.
-Count = Annotated[int, Bounds(least=0)]
+Count = Annotated[int, Ge(0)]
 #: A whole number, at least 1.
-Positive = Annotated[int, Bounds(least=1)]
+Positive = Annotated[int, Ge(1)]
 #: A whole number, at least 0 and of at most 64 bits: what random generators are seeded with.
-Seed = Annotated[int, Bounds(least=0, bits=64)]
+Seed = Annotated[int, Ge(0), MaxBits(64)]
 #: A finite number, at least 0.
-Measure = Annotated[float, Bounds(least=0)]
+Measure = Annotated[float, Ge(0)]
 #: A finite number above 0.
-PositiveMeasure = Annotated[float, Bounds(above=0)]
+PositiveMeasure = Annotated[float, Gt(0)]
 #: The weight of the past in a moving average: at least 0 and below 1.
-Beta = Annotated[float, Bounds(least=0, below=1)]
+Beta = Annotated[float, Ge(0), Lt(1)]
 #: How many times rarer the last class is than the first: at least 1.
-Imbalance = Annotated[float, Bounds(least=1)]
+Imbalance = Annotated[float, Ge(1)]
 
 
 def check_fields(self: Any, owner: str) -> None:
@@ -153,8 +139,8 @@ def validated(owner: str, name: str, value: Any, hint: Any) -> Any:
 
     - `owner`, `name`: whose parameter it is and what it is called, for the error message.
     - `value`: the value.
-    - `hint`: the annotation: a type, `Literal`, `Annotated` with `Bounds`, a union with None or
-      words, or a tuple of one of these.
+    - `hint`: the annotation: a type, `Literal`, `Annotated` with limits (`Ge`, `Gt`, `Le`, `Lt`,
+      `MaxBits`, `OrInfinity`), a union with None or words, or a tuple of one of these.
 
     >>> validated("Krum", "f", 5, Count)
     5
@@ -171,61 +157,74 @@ def validated(owner: str, name: str, value: Any, hint: Any) -> Any:
         if isinstance(value, str) and value in instead:  # such as "auto"
             return value
         also = "".join(f" or {word!r}" for word in instead)
-    bounds = Bounds()
+    limits: list[Any] = []
     if typing.get_origin(hint) is Annotated:
-        hint, *marks = typing.get_args(hint)
-        bounds = next((mark for mark in marks if isinstance(mark, Bounds)), bounds)
+        hint, *limits = typing.get_args(hint)
     if hint is int:
-        return _whole(owner, name, value, bounds, also)
+        return _whole(owner, name, value, limits, also)
     if hint is float:
-        return _number(owner, name, value, bounds, also)
+        return _number(owner, name, value, limits, also)
     if typing.get_origin(hint) is Literal:
         return _word(owner, name, value, typing.get_args(hint))
     if typing.get_origin(hint) is tuple:
         return _several(owner, name, value, typing.get_args(hint)[0])
     if isinstance(hint, type) and not isinstance(value, hint):
-        kind = {bool: "True or False", str: "a text"}.get(hint) or named(hint.__name__)
+        expected = {bool: "True or False", str: "a text"}.get(hint) or named(hint.__name__)
         if isinstance(value, type) and issubclass(value, hint):
-            made = f"{value.__name__}(...)"
+            example = f"{value.__name__}(...)"
             raise ArgumentTypeError(
-                f"{owner} needs {kind} for {name}, got {type_name(value)}: write {made}"
+                f"{owner} needs {expected} for {name}, got {type_name(value)}: write {example}"
             )
-        raise _wrong_kind(owner, name, value, kind)
+        raise _wrong_type(owner, name, value, expected)
     return value
 
 
-def _whole(owner: str, name: str, value: Any, bounds: Bounds, also: str) -> int:
+def _whole(owner: str, name: str, value: Any, limits: list[Any], also: str) -> int:
     plain = _plain(value)
     if isinstance(plain, bool) or not isinstance(plain, numbers.Integral):
-        raise _wrong_kind(owner, name, value, f"a whole number{also}")
-    found = int(plain)
-    if found.bit_length() > bounds.bits:
+        raise _wrong_type(owner, name, value, f"a whole number{also}")
+    whole = int(plain)
+    most = next((limit.bits for limit in limits if isinstance(limit, MaxBits)), 63)
+    if whole.bit_length() > most:
         raise ByzantiumError(
-            f"{owner} needs {name} of at most {bounds.bits} bits, got {found.bit_length()} bits"
+            f"{owner} needs {name} of at most {most} bits, got {whole.bit_length()} bits"
         )
-    _check_bounds(owner, name, found, bounds)
-    return found
+    _check_limits(owner, name, whole, limits)
+    return whole
 
 
-def _number(owner: str, name: str, value: Any, bounds: Bounds, also: str) -> float:
+def _number(owner: str, name: str, value: Any, limits: list[Any], also: str) -> float:
     plain = _plain(value)
     if isinstance(plain, bool) or not isinstance(plain, numbers.Real):
-        raise _wrong_kind(owner, name, value, f"a number{also}")
+        raise _wrong_type(owner, name, value, f"a number{also}")
     try:
-        found = float(plain)
+        number = float(plain)
     except OverflowError:
         raise ByzantiumError(
             f"{owner} needs {name} within the range of float64, got a number beyond it"
         ) from None
-    if math.isinf(found) and not bounds.infinite:
-        raise ByzantiumError(f"{owner} needs a finite {name}, got {name}={found}")
-    _check_bounds(owner, name, found, bounds)
-    return found
+    if math.isinf(number) and OrInfinity not in limits:
+        raise ByzantiumError(f"{owner} needs a finite {name}, got {name}={number}")
+    _check_limits(owner, name, number, limits)
+    return number
 
 
-def _check_bounds(owner: str, name: str, value: float, bounds: Bounds) -> None:
-    if not bounds.hold(value):
-        raise ByzantiumError(f"{owner} needs {bounds.written(name)}, got {name}={value}")
+def _check_limits(owner: str, name: str, value: float, limits: list[Any]) -> None:
+    bounds: dict[str, float] = {}  # such as {"ge": 0, "lt": 1}
+    for limit in limits:
+        if isinstance(limit, Ge | Gt | Le | Lt):
+            bounds |= dataclasses.asdict(limit)
+    within = all(getattr(operator, word)(value, bound) for word, bound in bounds.items())
+    if within and not math.isnan(value):
+        return
+    lower = [(bound, "=" * (word == "ge")) for word, bound in bounds.items() if word[0] == "g"]
+    upper = [(bound, "=" * (word == "le")) for word, bound in bounds.items() if word[0] == "l"]
+    if upper:
+        text = "".join(f"{bound:g} <{equal} " for bound, equal in lower) + name
+        text += "".join(f" <{equal} {bound:g}" for bound, equal in upper)
+    else:
+        text = "".join(f"{name} >{equal} {bound:g}" for bound, equal in lower)
+    raise ByzantiumError(f"{owner} needs {text or f'a finite {name}'}, got {name}={value}")
 
 
 def _word(owner: str, name: str, value: Any, words: tuple[str, ...]) -> str:
@@ -236,14 +235,14 @@ def _word(owner: str, name: str, value: Any, words: tuple[str, ...]) -> str:
     return value
 
 
-def _several(owner: str, name: str, value: Any, kind: Any) -> tuple[Any, ...]:
+def _several(owner: str, name: str, value: Any, hint: Any) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
-        raise _wrong_kind(owner, name, value, "a list")
-    return tuple(validated(owner, name, item, kind) for item in value)
+        raise _wrong_type(owner, name, value, "a list")
+    return tuple(validated(owner, name, item, hint) for item in value)
 
 
-def _wrong_kind(owner: str, name: str, value: Any, wanted: str) -> ArgumentTypeError:
-    return ArgumentTypeError(f"{owner} needs {wanted} for {name}, got {name}={shown(value)}")
+def _wrong_type(owner: str, name: str, value: Any, expected: str) -> ArgumentTypeError:
+    return ArgumentTypeError(f"{owner} needs {expected} for {name}, got {name}={shown(value)}")
 
 
 def _plain(value: Any) -> Any:
@@ -260,5 +259,4 @@ def shown(value: object) -> str:
     >>> shown("a"), len(shown("a" * 1000))
     ("'a'", 83)
     """
-    text = " ".join(repr(value).split())
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+    return one_line(repr(value), LONGEST_SHOWN)

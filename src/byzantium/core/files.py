@@ -1,9 +1,9 @@
 """Reading and writing files safely: a file is complete or absent, and never a trap.
 
-A folder of results may come from a stranger. Where we write, symbolic links are never followed;
-where we read, only regular files are opened, so that no pipe blocks and no device is read for ever.
-What is read as a whole has a largest size, which is checked on the open file: a sparse file of any
-size takes no space on the disk, but all of it in memory.
+A folder of results may come from somebody who is not trusted. Where we write, symbolic links are
+never followed; where we read, only regular files are opened, so that no pipe blocks and no device
+is read for ever. What is read as a whole has a largest size, which is checked on the open file: a
+sparse file of any size takes no space on the disk, but all of it in memory.
 """
 
 from __future__ import annotations

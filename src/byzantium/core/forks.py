@@ -41,7 +41,7 @@ class _Gate:
     """Any number of threads may be inside; one that forks waits until the others have left."""
 
     def __init__(self) -> None:
-        self.door = threading.RLock()  # nobody comes in while it is held
+        self.entrance = threading.RLock()  # nobody comes in while it is held
         self.inside: dict[int, threading.Lock] = {}  # by thread; released when it leaves
         self.locks: list[Lock] = []
         self.held: list[Lock] = []  # of these, by a thread that forks
@@ -56,7 +56,7 @@ class _Gate:
         left = threading.Lock()
         left.acquire()
         try:
-            with self.door:
+            with self.entrance:
                 self.inside[thread] = left
             yield
         finally:
@@ -64,7 +64,7 @@ class _Gate:
             left.release()
 
     def close(self) -> None:
-        self.door.acquire()
+        self.entrance.acquire()
         end = time.monotonic() + PATIENCE
         for thread, left in list(self.inside.items()):
             if thread != threading.get_ident():
@@ -76,11 +76,11 @@ class _Gate:
     def open(self) -> None:
         for lock in self.held:
             lock.release()
-        self.door.release()
+        self.entrance.release()
 
     def open_in_child(self) -> None:
         self.open()
-        self.door = threading.RLock()  # the old one may still count threads that wait for it
+        self.entrance = threading.RLock()  # the old one may still count threads that wait for it
         self.orphan = threading.get_ident()
         for thread in self.inside.keys() - {self.orphan}:  # it was not waited for any longer
             del self.inside[thread]

@@ -93,7 +93,7 @@ class Formula(metaclass=FormulaType):
         """Override it to raise where parameters are allowed one by one but not together."""
 
     @classmethod
-    def wanted(cls, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    def also_required(cls, arguments: Mapping[str, Any]) -> tuple[str, ...]:
         """Parameters with a default that must nevertheless be given beside these arguments.
 
         `Bucketing(s="auto")`, for instance, needs f.

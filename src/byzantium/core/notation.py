@@ -57,7 +57,7 @@ def read(
         return _build(tree, text, makers, known_arguments or {})
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ByzantiumError(f"{text!r} is not of the form {form!r}") from error
-    except TypeError as error:  # a value of the wrong kind, or steps in the wrong order
+    except TypeError as error:  # a value of the wrong type, or stages in the wrong order
         raise ByzantiumError(str(error)) from error
 
 
@@ -88,7 +88,7 @@ def names(text: str) -> set[str]:
         return set()
 
 
-def called(text: str) -> str:
+def with_parentheses(text: str) -> str:
     """The text with parentheses: `Median` is short for `Median()`."""
     return f"{text.strip()}()" if text.strip().isidentifier() else text
 
@@ -123,7 +123,7 @@ def spelled(text: str, known: Known, given: int = 0) -> tuple[str, Callable[...,
         return noted
 
     noting = {written: note(full, known[full]) for written, full in _full_names(known).items()}
-    name, arguments = read(called(text), noting)
+    name, arguments = read(with_parentheses(text), noting)
     defaults = inspect.signature(known[name]).parameters
     changed = {k: v for k, v in arguments.items() if v != defaults[k].default}
     listed = ", ".join(f"{argument}={value!r}" for argument, value in changed.items())
@@ -195,11 +195,11 @@ def _parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _needed(known: Callable[..., Any], arguments: Mapping[str, Any]) -> list[str]:
-    """Which parameters must still be given: those without a default, and see `Formula.wanted`."""
+    """The parameters without a default, and those of `Formula.also_required`."""
     parameters = _parameters(known).values()
     needed = [one.name for one in parameters if one.default is one.empty]
     if inspect.isclass(known) and issubclass(known, Formula):
-        needed += known.wanted(arguments)
+        needed += known.also_required(arguments)
     return [name for name in needed if name not in arguments]
 
 

@@ -17,8 +17,8 @@ def processor() -> str:
     """
     name = platform.machine()
     try:
-        told = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return platform.processor() or name
-    found = re.search(r"^model name\s*:\s*(.+)$", told, re.MULTILINE)
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     return " ".join(found[1].split()) if found else name

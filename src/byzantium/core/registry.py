@@ -97,7 +97,7 @@ def register(function: Function, kind: str) -> Function:
     >>> registered_as(register(squared, "loss"))
     'loss'
     """
-    function.__dict__["offered"] = kind
+    function.__dict__["registered"] = kind
     return function
 
 
@@ -107,4 +107,4 @@ def registered_as(value: Any) -> str | None:
     >>> registered_as(print) is None
     True
     """
-    return getattr(value, "__dict__", {}).get("offered") if callable(value) else None
+    return getattr(value, "__dict__", {}).get("registered") if callable(value) else None

@@ -11,7 +11,7 @@ def printable(text: str) -> str:
     These are control characters, among them those that begin the escape sequences of terminals,
     line breaks, and marks that hide text or reverse its direction.
 
-    - `text`: any text, such as one from a file of a stranger's.
+    - `text`: any text, such as one from somebody else's file.
 
     >>> print(printable("Krum()\x1b[2J\n\u202e"))
     Krum()\x1b[2J\n\u202e
@@ -31,6 +31,19 @@ def printable_lines(text: str) -> str:
     varies: attack
     """
     return "\n".join(map(printable, re.split(r"\r?\n", text)))
+
+
+def one_line(text: str, most: int = 300) -> str:
+    r"""A text in one line, shortened if it is long.
+
+    - `text`: any text, such as that of an error.
+    - `most`: how many characters it may have; three dots follow the last one.
+
+    >>> one_line("the sizes\n do not   match"), one_line("too long", most=3)
+    ('the sizes do not match', 'too...')
+    """
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[:most]}..."
 
 
 def _written(sign: str) -> str:

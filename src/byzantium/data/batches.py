@@ -1,4 +1,4 @@
-"""Which samples each worker looks at next."""
+"""Batches: the samples that each worker draws next."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Batches:
 
     - `parts`: which samples each worker holds.
     - `size`: how many samples a batch has.
-    - `generator`: what the orders are drawn from.
+    - `generator`: the source of the random orders.
 
     >>> batches = Batches([torch.arange(4), torch.arange(4, 8)], 2, torch.Generator())
     >>> drawn = torch.cat([batches.draw([1]), batches.draw([1])])
@@ -90,7 +90,7 @@ class Batches:
 
 
 class GivenBatches(Batches):
-    """Batches in orders that are given: nothing is drawn.
+    """Batches in orders that the caller gives: nothing is drawn.
 
     - `order`: a function of a worker and of the number of its pass over its samples, 0 at first: it
       gives the samples of that pass, in their order.

@@ -1,4 +1,4 @@
-"""What a data set is, whoever it is from: tensors to learn from and to test with."""
+"""Data sets: tensors to learn from and to test with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, Self
 import torch
 from torch import Tensor
 
-from byzantium.core import ByzantiumError, register
+from byzantium.core import ByzantiumError, one_line, register
 
 P = ParamSpec("P")
 
@@ -157,14 +157,13 @@ def count_classes(name: str, *targets: Tensor) -> int:
 
 def _stacked(name: str, pairs: Any) -> tuple[Tensor, Tensor]:
     try:
-        found = [pairs[k] for k in range(len(pairs))]
-        samples = torch.stack([torch.as_tensor(pair[0]).float() for pair in found])
-        targets = torch.stack([torch.as_tensor(pair[1]) for pair in found])
+        listed = [pairs[k] for k in range(len(pairs))]
+        samples = torch.stack([torch.as_tensor(pair[0]).float() for pair in listed])
+        targets = torch.stack([torch.as_tensor(pair[1]) for pair in listed])
     except (TypeError, IndexError, KeyError, ValueError, RuntimeError) as error:
-        why = " ".join(str(error).split())
         raise ByzantiumError(
             f"{name} needs a data set with a length, of pairs of a tensor and a target, all of one "
-            f"shape: {why}"
+            f"shape: {one_line(str(error))}"
         ) from error
     return samples, targets.float() if targets.is_floating_point() else targets.long()
 

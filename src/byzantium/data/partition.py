@@ -1,4 +1,4 @@
-"""Who holds what: how the training set is dealt to the honest workers."""
+"""Partitions: how the training samples are dealt to the honest workers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Annotated, Any, Concatenate, ParamSpec
 
 import numpy as np
 import torch
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.core import (
     ArgumentTypeError,
-    Bounds,
     ByzantiumError,
     Imbalance,
     Positive,
@@ -112,14 +112,14 @@ class Partition:
         return labels.cpu().numpy().astype(np.int64)
 
     def _checked(self, parts: Any, workers: int, samples: int) -> list[Indices]:
-        """What was dealt, which may be the work of a function that is not ours."""
-        found = [np.asarray(part) for part in parts]
-        if len(found) != workers or not all(part.ndim == 1 and part.size for part in found):
+        """The parts that were dealt, checked: the function may be a user's."""
+        arrays = [np.asarray(part) for part in parts]
+        if len(arrays) != workers or not all(part.ndim == 1 and part.size for part in arrays):
             raise ByzantiumError(
                 f"{self} must give each of {workers} workers the indices of at least one sample, "
-                f"got sizes {[part.size for part in found][:20]}"
+                f"got sizes {[part.size for part in arrays][:20]}"
             )
-        whole = [part for part in found if np.issubdtype(part.dtype, np.integer)]
+        whole = [part for part in arrays if np.issubdtype(part.dtype, np.integer)]
         if len(whole) < workers or not all(0 <= p.min() <= p.max() < samples for p in whole):
             raise ByzantiumError(f"{self} must give indices from 0 to {samples - 1}")
         return [part.astype(np.int64) for part in whole]
@@ -154,7 +154,7 @@ def partition(
     )
 
     @functools.wraps(deal)
-    def made(*args: P.args, **kwargs: P.kwargs) -> Partition:
+    def make(*args: P.args, **kwargs: P.kwargs) -> Partition:
         arguments = validated_arguments(deal, own.bind(*args, **kwargs).arguments)
         written = ", ".join(
             f"{name}={_written(value)}"
@@ -162,17 +162,17 @@ def partition(
             if value != own.parameters[name].default
         )
         # Not the function itself: what is found by its name, in another process, is this one.
-        dealing = functools.partial(_deal, made, arguments)
+        dealing = functools.partial(_deal, make, arguments)
         return Partition(f"{deal.__name__}({written})", dealing, looks_at)
 
-    made.__signature__ = own  # type: ignore[attr-defined]
-    return register(made, "partition")
+    make.__signature__ = own  # type: ignore[attr-defined]
+    return register(make, "partition")
 
 
 def _deal(
-    made: Any, arguments: Mapping[str, Any], values: Indices, workers: int, rng: np.random.Generator
+    make: Any, arguments: Mapping[str, Any], values: Indices, workers: int, rng: np.random.Generator
 ) -> list[Indices]:
-    parts: list[Indices] = made.__wrapped__(values, workers, rng, **arguments)
+    parts: list[Indices] = make.__wrapped__(values, workers, rng, **arguments)
     return parts
 
 
@@ -274,7 +274,7 @@ def mixed(
     labels: Indices,
     workers: int,
     rng: np.random.Generator,
-    fraction: Annotated[float, Bounds(least=0, most=1)],
+    fraction: Annotated[float, Ge(0), Le(1)],
 ) -> list[Indices]:
     """A random `fraction` of the samples is dealt as in `iid`, the rest as in `by_label`.
 
@@ -318,7 +318,9 @@ def read(text: str) -> Partition:
     Traceback (most recent call last):
     byzantium.ByzantiumError: 'idd()' names 'idd', which does not exist; did you mean 'iid'?
     """
-    result = notation.read(notation.called(text) if isinstance(text, str) else text, PARTITIONS)
+    result = notation.read(
+        notation.with_parentheses(text) if isinstance(text, str) else text, PARTITIONS
+    )
     assert isinstance(result, Partition)
     return result
 
@@ -338,7 +340,7 @@ def long_tail(data: Dataset, gamma: Imbalance) -> Dataset:
     - `data`: the data set to select from; it must have classes.
     - `gamma`: how many times fewer samples the last class keeps than the first, at least 1.
 
-    >>> from byzantium.learning import load
+    >>> from byzantium.data import load
     >>> long_tail(load("digits"), gamma=512).test_y.bincount().tolist()
     [35, 18, 8, 4, 2, 1, 1, 1, 1, 1]
     """
@@ -408,7 +410,7 @@ def picture(parts: Sequence[Tensor], labels: Tensor, path: str | os.PathLike[str
     axes.set_ylabel("worker")
     axes.set_xticks(range(0, classes, -(-classes // 40)))
     axes.set_yticks(range(0, workers, -(-workers // 60)))
-    if workers <= 60 and classes <= 40:  # room for numbers
+    if workers <= 60 and classes <= 40:  # the numbers can be read
         for worker, label in zip(*table.nonzero(), strict=True):
             held = table[worker, label]
             shade = "white" if 2 * held > table.max() else "black"

@@ -8,7 +8,6 @@ import io
 import os
 import re
 import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from byzantium.core import ByzantiumError, files, import_optional
+from byzantium.core import ByzantiumError, files, import_optional, one_line
 from byzantium.data.dataset import Dataset, count_classes
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
@@ -31,7 +30,7 @@ _places: dict[str, str] = {}
 
 
 def is_file(text: str) -> bool:
-    """Whether a text names a file of data, by its path or as `recorded` writes it."""
+    """Whether a text names a file of data, by its path or as `with_digest` writes it."""
     return text.endswith((".npz", ".safetensors")) or RECORDED.fullmatch(text) is not None
 
 
@@ -40,7 +39,7 @@ def is_path(text: str) -> bool:
     return is_file(text) and RECORDED.fullmatch(text) is None
 
 
-def recorded(text: str) -> str:
+def with_digest(text: str) -> str:
     """The name of a file and a digest of its contents, which stand for its path in a run.
 
     A text that is written so already stays as it is.
@@ -55,12 +54,12 @@ def recorded(text: str) -> str:
 
 
 def path_of(text: str) -> str | None:
-    """The path of a file that `recorded` named in this process; None if there is none."""
+    """The path of a file that `with_digest` named in this process; None if there is none."""
     return _places.get(text)
 
 
 def remember_path(text: str, path: str) -> None:
-    """Remember the path of a file that `recorded` named; `read` checks that it did not change."""
+    """Remember the path of a file that `with_digest` named; `read` checks its digest."""
     _places.setdefault(text, path)
 
 
@@ -125,14 +124,14 @@ def _digested(path: str, *status: int) -> str:
 
 
 def _arrays(path: Path, contents: bytes) -> dict[str, NDArray[Any]]:
-    wanted = (*ARRAYS, USERS)
+    names = (*ARRAYS, USERS)
     try:
         if path.suffix == ".safetensors":
             library = import_optional("safetensors.numpy", "files", f"{path.name}")
             if int.from_bytes(contents[:8], "little") > LARGEST_HEADER:
                 raise ValueError(f"its header has more than {LARGEST_HEADER} bytes")
-            held = library.load(contents)
-            return {name: held[name] for name in wanted if name in held}
+            arrays = library.load(contents)
+            return {name: arrays[name] for name in names if name in arrays}
         if not zipfile.is_zipfile(io.BytesIO(contents)):
             raise ValueError("it is no .npz file, an archive that numpy.savez writes")
         with np.load(io.BytesIO(contents), allow_pickle=False) as file:
@@ -141,14 +140,11 @@ def _arrays(path: Path, contents: bytes) -> dict[str, NDArray[Any]]:
             size = sum(one.file_size for one in file.zip.infolist())
             if size > files.quarter_of_memory():
                 raise ValueError(f"they have {size} bytes, more than a quarter of the memory")
-            return {name: file[name] for name in wanted if name in file.files}
+            return {name: file[name] for name in names if name in file.files}
     except ImportError:
         raise
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        why = " ".join(str(error).split()) or type(error).__name__
-        raise ByzantiumError(f"{path} holds no arrays that can be read: {why}") from error
-    except Exception as error:  # of safetensors, whose kind of error is its own
-        why = " ".join(str(error).split()) or type(error).__name__
+    except Exception as error:  # zipfile, zlib, NumPy and safetensors each have their own types
+        why = one_line(str(error)) or type(error).__name__
         raise ByzantiumError(f"{path} holds no arrays that can be read: {why}") from error
 
 

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from byzantium.core import ByzantiumError, files, type_name
+from byzantium.core import ByzantiumError, files, one_line, type_name
 
 logger = logging.getLogger("byzantium")
 
@@ -36,7 +36,7 @@ class OtherSimulationError(CheckpointError):
 
 
 def save(folder: Path, number: int, state: State) -> Path:
-    """Write a checkpoint into a folder, and remove all but the last two.
+    """Write a checkpoint into a folder, and remove all except the last two.
 
     - `folder`: where to write it.
     - `number`: the number of the round, which is part of the file's name.
@@ -94,8 +94,8 @@ def load(path: Path) -> State:
         raise
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # torch has no kind of its own for what it refuses
-        why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+    except Exception as error:  # torch has no error type of its own for such files
+        why = one_line(str(error)) or type(error).__name__
         raise CheckpointError(f"{path} does not hold a state: {why}") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"{path} does not hold a state, but {type_name(state)}")
@@ -106,10 +106,10 @@ def _check_sum(file: BinaryIO, path: Path) -> None:
     """Raise an error unless a file begins as a checkpoint does, with the checksum of the rest."""
     if file.read(len(MAGIC)) != MAGIC:
         raise CheckpointError(f"{path} is not a checkpoint of this version")
-    said, found = file.read(65), hashlib.sha256()
+    expected, actual = file.read(65), hashlib.sha256()
     while chunk := file.read(CHUNK):
-        found.update(chunk)
-    if found.hexdigest().encode() + b"\n" != said:
+        actual.update(chunk)
+    if actual.hexdigest().encode() + b"\n" != expected:
         raise CheckpointError(f"{path} is damaged: its checksum does not match")
 
 

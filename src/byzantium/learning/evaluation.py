@@ -1,4 +1,4 @@
-"""Looking at a model and at what workers send: accuracy, heterogeneity, spread."""
+"""Measures of a model and of the vectors of workers: accuracy, heterogeneity, spread."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from byzantium.learning.losses import Loss, cross_entropy
 from byzantium.vectors import Geometry, Matrix
 from byzantium.vectors.points import SourcePoints
 
-# Where all samples are looked at, they are looked at in chunks of so many: what the layers of the
-# paper's CNN hand on then stays in the cache.
+# The samples of a pass: the activations of the paper's CNN for so many stay in the cache.
 CHUNK = 128
 
 

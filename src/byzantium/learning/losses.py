@@ -1,4 +1,4 @@
-"""Loss functions: what is minimised, as a mean over a batch of outputs and targets."""
+"""Loss functions: what is minimized, as a mean over a batch of outputs and targets."""
 
 from __future__ import annotations
 

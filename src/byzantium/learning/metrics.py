@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from byzantium.core import Registry, cached_property
 
@@ -280,8 +280,8 @@ def words() -> tuple[str, ...]:
     return tuple(dict.fromkeys(m.record for m in TABLE.values() if m.record is not None))
 
 
-def of_rounds(record: Collection[str], rule: Aggregator, evaluated: bool) -> list[Metric]:
-    """The metrics of a round, for these words of `Settings.record`."""
+def round_metrics(record: Collection[str], rule: Aggregator, evaluated: bool) -> list[Metric]:
+    """The metrics of a round, for the words of `Settings.record`."""
     weights = rule.knows_weights == "always" or (rule.knows_weights == "asked" and evaluated)
     return [
         metric
@@ -290,12 +290,12 @@ def of_rounds(record: Collection[str], rule: Aggregator, evaluated: bool) -> lis
     ]
 
 
-def need_own(record: Collection[str]) -> bool:
+def need_own_losses(record: Collection[str]) -> bool:
     """Whether a metric for these words looks at the losses of attackers."""
     return any(metric.needs == "own" for metric in _asked_for(record))
 
 
-def of_evaluations(record: Collection[str], classes: int) -> list[Metric]:
+def evaluation_metrics(record: Collection[str], classes: int) -> list[Metric]:
     """The metrics of an evaluation, on data with so many classes."""
     return [
         metric
@@ -318,7 +318,15 @@ def line(evaluation: dict[str, Any], rounds: Sequence[dict[str, Any]]) -> dict[s
     return {**evaluation, **reduced}
 
 
-def heterogeneity(lines: Sequence[Mapping[str, Any]]) -> tuple[float, float, float] | None:
+class Heterogeneity(NamedTuple):
+    r"""How different honest workers are: :math:`\zeta^2`, :math:`B^2`, :math:`\|\nabla f\|^2`."""
+
+    zeta2: float
+    b2: float
+    gradient2: float
+
+
+def heterogeneity(lines: Sequence[Mapping[str, Any]]) -> Heterogeneity | None:
     r"""The means of :math:`\zeta^2`, :math:`B^2` and :math:`\|\nabla f\|^2` over recorded lines.
 
     The last is :math:`\zeta^2 / B^2`. The mean :math:`B^2` is the mean :math:`\zeta^2` divided by
@@ -328,12 +336,12 @@ def heterogeneity(lines: Sequence[Mapping[str, Any]]) -> tuple[float, float, flo
     - `lines`: lines of metrics.jsonl.
     """
     recorded = [line for line in lines if line.get("b2") and "zeta2" in line]
-    found = [(line["zeta2"], line["zeta2"] / line["b2"]) for line in recorded]
-    if not found:
+    if not recorded:
         return None
-    zeta2, gradient = (sum(column) / len(found) for column in zip(*found, strict=True))
-    usable = math.isfinite(zeta2) and math.isfinite(gradient) and gradient > 0
-    return (zeta2, zeta2 / gradient, gradient) if usable else None
+    zeta2 = sum(line["zeta2"] for line in recorded) / len(recorded)
+    gradient2 = sum(line["zeta2"] / line["b2"] for line in recorded) / len(recorded)
+    usable = math.isfinite(zeta2) and math.isfinite(gradient2) and gradient2 > 0
+    return Heterogeneity(zeta2, zeta2 / gradient2, gradient2) if usable else None
 
 
 def scale(name: str) -> str:
@@ -343,6 +351,6 @@ def scale(name: str) -> str:
 
 def numbers() -> list[Metric]:
     """The metrics that can be drawn over rounds, in the order a page offers them."""
-    found = [metric for metric in TABLE.values() if metric.kind == "number"]
+    listed = [metric for metric in TABLE.values() if metric.kind == "number"]
     # What runs are judged by goes first; the others follow in the order of the table.
-    return sorted(found, key=lambda metric: metric.name != "accuracy")
+    return sorted(listed, key=lambda metric: metric.name != "accuracy")

@@ -11,7 +11,7 @@ from typing import Concatenate, ParamSpec
 import torch
 from torch import Tensor, nn
 
-from byzantium.core import ByzantiumError, Positive, checked, register
+from byzantium.core import ByzantiumError, Positive, checked, one_line, register
 from byzantium.data.dataset import Dataset
 from byzantium.learning.losses import Loss
 
@@ -261,13 +261,13 @@ def check_device(name: str) -> None:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        why = " ".join(str(error).split())[:200]
+        why = one_line(str(error))
         raise ByzantiumError(f"a simulation cannot use the device {name!r}: {why}") from error
     if device.type == "meta":
         raise ByzantiumError("a simulation cannot use the device 'meta', which holds no numbers")
 
 
-def check_fit(model: nn.Module, data: Dataset, loss: Loss, called: str = "the model") -> None:
+def check_fit(model: nn.Module, data: Dataset, loss: Loss, name: str = "the model") -> None:
     """Raise an error unless a model fits the samples of a data set, and its outputs fit the loss.
 
     It is tried on two samples, on the device of the model, which may be torch's `meta`.
@@ -283,7 +283,7 @@ def check_fit(model: nn.Module, data: Dataset, loss: Loss, called: str = "the mo
             outputs = model(x)
             if data.classes and (outputs.ndim != 2 or outputs.shape[1] < data.classes):
                 raise ByzantiumError(
-                    f"{called} gives an answer of shape {tuple(outputs.shape[1:])} for each "
+                    f"{name} gives an answer of shape {tuple(outputs.shape[1:])} for each "
                     f"sample, and {data.name} has {data.classes} classes"
                 )
             value = loss(outputs, y)
@@ -293,9 +293,9 @@ def check_fit(model: nn.Module, data: Dataset, loss: Loss, called: str = "the mo
         if isinstance(error, ByzantiumError):
             raise
         size = " x ".join(map(str, data.train_x.shape[1:]))
-        why = " ".join(str(error).split())[:300]
+        why = one_line(str(error))
         raise ByzantiumError(
-            f"{called} does not fit {data.name}, whose samples are {size}: {why}"
+            f"{name} does not fit {data.name}, whose samples are {size}: {why}"
         ) from error
     finally:
         model.train(mode)

@@ -1,4 +1,4 @@
-"""Where a simulation draws from: the order of batches, permutations, and the seeds of dropout."""
+"""The random numbers of a simulation: orders of batches, permutations, seeds of dropout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STREAMS = ("partition", "batches", "own batches", "server", "attack", "participa
 
 
 class Randomness:
-    """What a simulation draws from: independent streams of random numbers that follow from a seed.
+    """The source of random numbers of a simulation: independent streams that follow from a seed.
 
     What one part draws never shifts another. To draw from elsewhere, for example to repeat runs of
     another program, derive from this class and replace what a method or `generators` gives.
@@ -43,7 +43,7 @@ class Randomness:
     @property
     def honest(self) -> int:
         """How many workers are honest."""
-        return self.settings.n - self.settings.q
+        return self.settings.n - self.settings.attackers
 
     def batches(self, data: Dataset, partition: Partition) -> Batches:
         """The batches of the honest workers; called once, before `own_batches`."""
@@ -57,7 +57,7 @@ class Randomness:
         They draw from the whole set, dealt out among as many as there are honest workers.
         """
         everybody = iid()(data.train_y, self.honest, self.streams["partition"])
-        own = [everybody[j % self.honest] for j in range(self.settings.q)]
+        own = [everybody[j % self.honest] for j in range(self.settings.attackers)]
         return Batches(own, self.settings.batch, self.streams["own batches"])
 
     def dropout(self, t: int, worker: int) -> int:

@@ -66,7 +66,8 @@ def resume(training: Simulation, folder: Path) -> None:
     >>> import tempfile
     >>> from pathlib import Path
     >>> from byzantium import Mean
-    >>> from byzantium.learning import Settings, Simulation, linear, load
+    >>> from byzantium.data import load
+    >>> from byzantium.learning import Settings, Simulation, linear
     >>> def new():
     ...     return Simulation(Settings(n=4, rounds=6), load("digits"), linear((1, 8, 8)), Mean())
     >>> with tempfile.TemporaryDirectory() as name:
@@ -79,7 +80,7 @@ def resume(training: Simulation, folder: Path) -> None:
     [4, 5, 6]
     """
     if not finished(training, folder):
-        with _ours(folder):
+        with _with_folder_named(folder):
             checkpoint.newest(folder, training.load_state_dict)
 
 
@@ -89,7 +90,7 @@ def finished(training: Simulation, folder: Path) -> bool:
     if not path.exists():
         return False
     try:
-        with _ours(folder):
+        with _with_folder_named(folder):
             training.load_result(checkpoint.load(path))
     except checkpoint.OtherSimulationError:
         raise
@@ -100,8 +101,8 @@ def finished(training: Simulation, folder: Path) -> bool:
 
 
 @contextmanager
-def _ours(folder: Path) -> Iterator[None]:
-    """The folder may hold another simulation, which is somebody's: name the folder and refuse."""
+def _with_folder_named(folder: Path) -> Iterator[None]:
+    """Name the folder in the error where it holds another simulation."""
     try:
         yield
     except checkpoint.OtherSimulationError as error:

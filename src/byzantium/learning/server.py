@@ -1,4 +1,4 @@
-"""What the server of Algorithm 2 does: it aggregates what workers sent, and takes a step."""
+"""The server of Algorithm 2: it aggregates what workers send, and takes a step."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ import torch
 from torch import Tensor, nn
 
 from byzantium.core import ByzantiumError, validated
+from byzantium.core.options import FORMER_SPELLINGS, present_spellings, renamed
 from byzantium.learning.gradients import columns_of, shaped
 from byzantium.learning.models import trainable
 from byzantium.rules import Aggregator
 
-MakeOptimiser = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
+@renamed(**FORMER_SPELLINGS)
 class Server:
-    """The server: it aggregates what workers send with a rule, and steps with an optimiser.
+    """The server: it aggregates what workers send with a rule, and steps with an optimizer.
 
     The vectors may come from anywhere, not only from workers of this library.
 
     - `model`: the model that is trained, in place.
     - `rule`: how workers' vectors become one; the server works with a copy of it.
-    - `optimiser`: the torch optimiser of the model's parameters.
+    - `optimizer`: the torch optimizer of the model's parameters.
 
     >>> from byzantium import Median
     >>> model = nn.Linear(2, 1, bias=False)
@@ -37,11 +39,11 @@ class Server:
     """
 
     def __init__(
-        self, model: nn.Module, rule: Aggregator, optimiser: torch.optim.Optimizer
+        self, model: nn.Module, rule: Aggregator, optimizer: torch.optim.Optimizer
     ) -> None:
         self.model = model
         self.rule = copy.deepcopy(validated("Server", "rule", rule, Aggregator))
-        self.optimiser = optimiser
+        self.optimizer = optimizer
         self.parameters = trainable(model)
         self.columns = columns_of(self.parameters)
         self.d = sum(parameter.numel() for parameter in self.parameters.values())
@@ -73,8 +75,8 @@ class Server:
                 )
             for tensor, columns in self.columns.items():
                 tensor.grad = shaped(vector[columns].to(tensor), tensor)
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
 
     def _check_names(self, aggregate: Mapping[str, Any]) -> None:
         if missing := self.parameters.keys() - aggregate.keys():
@@ -85,15 +87,16 @@ class Server:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the model, of the optimiser and of the rule."""
+        """The state of the model, of the optimizer and of the rule."""
         return {
             "model": self.model.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
             "rule": self.rule.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave, and go on from there."""
+        state = present_spellings(state)
         self.model.load_state_dict(dict(state["model"]))
-        self.optimiser.load_state_dict(state["optimiser"])
+        self.optimizer.load_state_dict(state["optimizer"])
         self.rule.load_state_dict(state["rule"])

@@ -1,10 +1,11 @@
-"""How a simulation goes, and what is recorded of it."""
+"""How a simulation is set up, and what is recorded of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
+from byzantium import guarantees
 from byzantium.core import (
     Beta,
     ByzantiumError,
@@ -13,92 +14,124 @@ from byzantium.core import (
     PositiveMeasure,
     Seed,
     check_fields,
+    option,
+    with_options,
 )
-from byzantium.guarantees import announce
 from byzantium.learning import metrics
 
 
 @dataclass(frozen=True)
-class Settings:
-    r"""How a simulation goes, apart from the data, the model, the rule and the attack.
+class TrainingOptions:
+    """The options of a training that `Settings` and `Run` share, with their defaults and help."""
 
-    - `n`: how many workers there are, attackers included.
-    - `rounds`: how many rounds there are; the server takes one step in each.
-    - `q`: how many of the n workers attack. They are the last q. Half or more of the workers of
-      a round may attack; this is logged as a warning.
-    - `batch`: how many samples a worker draws for each of its gradients.
-    - `momentum`: the workers' momentum :math:`\beta`, 0 (none) to below 1: a worker sends :math:`m
-      \leftarrow \beta m + (1 - \beta) g` instead of its gradient g; m = g in its first round.
-    - `heavy_ball`: leave out the factor :math:`1 - \beta`, as in the published runs.
-    - `learning_rate`: the server's, for plain SGD; not used where the simulation is given another
-      optimiser.
-    - `local_steps`: how many steps of SGD a worker takes on its own before it sends. With 1 it
-      sends its gradient, with more (start - end) / local_rate: federated averaging.
-    - `local_rate`: the learning rate of a worker's own steps.
-    - `participants`: how many workers take part in a round, drawn anew for each round such that at
-      least one is honest; None lets all take part.
-    - `reshuffle_every`: after this many rounds every worker starts a new pass over its samples (30
-      in the published runs); None lets it finish each pass.
-    - `evaluate_every`: how many rounds lie between two evaluations on the test set. There is always
-      one after the last round.
-    - `record`: what to record beside losses and accuracy; `byzantium list metrics` lists the words.
-      "heterogeneity" is the paper's :math:`\zeta^2` and :math:`B^2`, at evaluations. "weights" of
-      coordinate-wise rules are recorded only in rounds with an evaluation, because they take longer
-      than the rule itself.
-    - `seed`: the seed of everything random.
-    - `loss`: the loss to minimise: "cross_entropy" for classes; "squared", "absolute" or
-      "huber(delta)" for regression.
-    - `device`: the torch device that computes, such as "cpu" or "cuda:0".
-    - `dtype`: the number format of the model, the data and the gradients: "float32" or "float64".
-    - `dropout`: whether each worker draws its dropout anew in each round ("fresh"), or all workers
-      have the same in all rounds ("shared", one seed, as in the published runs).
+    n: Positive = option(25, "How many workers there are, attackers included.")
+    rounds: Positive = option(
+        600, "How many rounds to train; the server takes one step in each round."
+    )
+    attackers: Count | None = option(
+        None, "How many workers attack, the last ones: by default f, or 0 under NoAttack()."
+    )
+    batch: Positive = option(32, "How many samples a worker draws for each of its gradients.")
+    momentum: Beta = option(
+        0.0, "The momentum of the workers, 0 (none) to below 1: beta of Algorithm 2."
+    )
+    heavy_ball: bool = option(
+        False,
+        "Let momentum be m = beta m + g, as in the published runs, without a factor 1 - beta.",
+    )
+    learning_rate: PositiveMeasure = option(0.1, "The learning rate of the server.")
+    local_steps: Positive = option(
+        1, "How many local steps a worker takes before it sends; 1 sends the gradient."
+    )
+    local_rate: PositiveMeasure = option(
+        0.01, "The learning rate of local steps; not used where local_steps is 1."
+    )
+    participants: Positive | None = option(
+        None, "How many workers, drawn at random, take part in each round: by default all."
+    )
+    reshuffle_every: Positive | None = option(
+        None,
+        "Let workers start a new pass over their data after this many rounds: by default when "
+        "their samples no longer fill a batch.",
+    )
+    evaluate_every: Positive = option(
+        30, "How many rounds lie between two evaluations on the test set."
+    )
+    record: tuple[str, ...] = option(
+        ("distance", "spread", "weights"),
+        "What to record beside losses and accuracy (on the command line separated by commas): any "
+        f"of {', '.join(metrics.words())}.",
+    )
+    seed: Seed = option(
+        0, "The seed of everything random: equal options and seeds give equal results."
+    )
+    loss: str = option(
+        "cross_entropy",
+        "The loss to minimize: cross_entropy for classes; squared, absolute or huber(delta) for "
+        "regression.",
+        later=True,
+    )
+    device: str = option(
+        "cpu", "The torch device to compute on, such as cpu or cuda:0.", later=True
+    )
+    dtype: Literal["float32", "float64"] = option(
+        "float32", "The number format of the model, the data and the gradients.", later=True
+    )
+    dropout: Literal["fresh", "shared"] = option(
+        "fresh",
+        "Whether each worker draws its dropout anew in each round (fresh), or all workers have the "
+        "same in all rounds (shared), as in the published runs.",
+        later=True,
+    )
 
-    >>> Settings(n=25, q=5, rounds=300, momentum=0.9).learning_rate
-    0.01
-    >>> Settings(n=25, q=25, rounds=300)
+
+@with_options
+@dataclass(frozen=True)
+class Settings(TrainingOptions):
+    r"""The settings of a simulation, apart from the data, the model, the rule and the attack.
+
+    A worker with momentum :math:`\beta` sends :math:`m \leftarrow \beta m + (1 - \beta) g` instead
+    of its gradient g; m = g in its first round. With several local steps it sends (start - end) /
+    local_rate, as in federated averaging. The learning rate is that of plain SGD; it is not used
+    where the simulation is given another optimizer. Participants are drawn such that at least one
+    is honest. There is always an evaluation after the last round. "heterogeneity" records the
+    paper's :math:`\zeta^2` and :math:`B^2` at evaluations; the weights of coordinate-wise rules are
+    recorded only in rounds with an evaluation, because they take longer than the rule itself.
+
+    >>> Settings(n=25, attackers=5, rounds=300, momentum=0.9).learning_rate
+    0.1
+    >>> Settings(n=25, attackers=25, rounds=300)
     Traceback (most recent call last):
-    byzantium.ByzantiumError: a simulation needs honest workers: q < n, got 25 of 25
+    byzantium.ByzantiumError: a simulation needs honest workers: attackers < n, got 25 of 25
     """
 
-    n: Positive
-    rounds: Positive
-    q: Count = 0
-    batch: Positive = 32
-    momentum: Beta = 0.0
-    heavy_ball: bool = False
-    learning_rate: PositiveMeasure = 0.01
-    local_steps: Positive = 1
-    local_rate: PositiveMeasure = 0.01
-    participants: Positive | None = None
-    reshuffle_every: Positive | None = None
-    evaluate_every: Positive = 30
-    record: tuple[str, ...] = ()
-    seed: Seed = 0
-    # These were added when there were checkpoints, whose settings do not name them.
-    loss: str = field(default="cross_entropy", repr=False)
-    device: str = field(default="cpu", repr=False)
-    dtype: Literal["float32", "float64"] = field(default="float32", repr=False)
-    dropout: Literal["fresh", "shared"] = field(default="fresh", repr=False)
+    attackers: Count = option(
+        0,
+        "How many of the n workers attack, the last ones; a warning is logged where half or more "
+        "of the workers of a round may attack.",
+    )
 
     def __post_init__(self) -> None:
         check_fields(self, "a simulation")
-        check(self.n, self.q, self.participants, self.device)
+        check(self.n, self.attackers, self.participants, self.device)
         object.__setattr__(self, "loss", spelled(self.loss))
         check_record(self.record)
-        announce(None, self.participants or self.n, self.q)
+        guarantees.announce(None, self.participants or self.n, self.attackers)
 
 
-def check(n: int, q: int, participants: int | None, device: str) -> None:
+def check(n: int, attackers: int, participants: int | None, device: str) -> None:
     """Raise an error unless there are honest workers, enough participants and such a device."""
-    if q >= n:
-        raise ByzantiumError(f"a simulation needs honest workers: q < n, got {q} of {n}")
+    if attackers >= n:
+        raise ByzantiumError(
+            f"a simulation needs honest workers: attackers < n, got {attackers} of {n}"
+        )
     if participants is not None and participants > n:
         raise ByzantiumError(f"a simulation needs participants <= n, got {participants} of {n}")
     _check_device(device)
 
 
 def check_record(words: tuple[str, ...]) -> None:
-    """Raise an error unless all of these words name something that can be recorded."""
+    """Raise an error unless each of these words names something that can be recorded."""
     known = metrics.words()
     if unknown := set(words) - set(known):
         raise ByzantiumError(
@@ -117,7 +150,7 @@ def spelled(loss: str) -> str:
 
 
 def _check_device(name: str) -> None:
-    """Raise a sentence unless torch knows such a device, here or elsewhere."""
+    """Raise an error unless torch knows such a device, on this machine or on another."""
     import torch
 
     try:

@@ -1,12 +1,11 @@
-"""Algorithm 2 of the paper, in one process: who holds what, who takes part, who attacks.
+"""Algorithm 2 of the paper, in one process: a simulation of workers, attackers and a server.
 
-The workers are in `worker.py`, the server is in `server.py`, what is measured in `metrics.py`.
+The workers are in `worker.py`, the server is in `server.py`, the metrics are in `metrics.py`.
 """
 
 from __future__ import annotations
 
 import copy
-import dataclasses
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from byzantium.attacks import Attack, NoAttack
 from byzantium.core import TooManyRejected
+from byzantium.core.options import FORMER_SPELLINGS, identity_fields, present_spellings, renamed
 from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition, iid
 from byzantium.guarantees import announce
@@ -24,7 +24,7 @@ from byzantium.learning.history import History
 from byzantium.learning.losses import Loss
 from byzantium.learning.models import check_device, check_fit
 from byzantium.learning.randomness import Randomness
-from byzantium.learning.server import MakeOptimiser, Server
+from byzantium.learning.server import MakeOptimizer, Server
 from byzantium.learning.settings import Settings
 from byzantium.learning.state import check, check_result
 from byzantium.learning.worker import Momentum, Workers
@@ -33,6 +33,7 @@ from byzantium.rules import Aggregator
 logger = logging.getLogger("byzantium")
 
 
+@renamed(**FORMER_SPELLINGS)
 class Simulation:
     """A federation in one process: Algorithm 2 of the bucketing paper, round by round.
 
@@ -49,7 +50,7 @@ class Simulation:
     - `rule`: how the server aggregates what workers send.
     - `attack`: what attackers send; by default nobody attacks (`NoAttack`).
     - `partition`: how the samples are dealt to the honest workers; by default `iid`.
-    - `optimiser`: a function that makes the server's optimiser of the parameters, such as `lambda
+    - `optimizer`: a function that makes the server's optimizer of the parameters, such as `lambda
       p: torch.optim.Adam(p)`; by default plain SGD with the learning rate of the settings.
     - `loss`: a function of the outputs and the targets of a batch, instead of the loss that the
       settings name.
@@ -57,8 +58,9 @@ class Simulation:
       independent streams that follow from the seed.
 
     >>> from byzantium import Bucketing, GeometricMedian, Mimic
-    >>> from byzantium.learning import Settings, Simulation, by_label, load, mlp
-    >>> data, settings = load("digits"), Settings(n=25, q=5, rounds=3)
+    >>> from byzantium.data import by_label, load
+    >>> from byzantium.learning import Settings, Simulation, mlp
+    >>> data, settings = load("digits"), Settings(n=25, attackers=5, rounds=3, record=())
     >>> rule, attack = Bucketing(s=2) >> GeometricMedian(), Mimic(warmup=1)
     >>> training = Simulation(settings, data, mlp((1, 8, 8)), rule, attack, by_label())
     >>> [sorted(record) for record in training]
@@ -73,11 +75,11 @@ class Simulation:
         rule: Aggregator,
         attack: Attack | None = None,
         partition: Partition | None = None,
-        optimiser: MakeOptimiser | None = None,
+        optimizer: MakeOptimizer | None = None,
         loss: Loss | None = None,
         randomness: Callable[[Settings], Randomness] = Randomness,
     ) -> None:
-        """Make ready for the first round."""
+        """Prepare the first round."""
         self.settings = settings
         check_device(settings.device)
         dtype = getattr(torch, settings.dtype)
@@ -92,18 +94,18 @@ class Simulation:
         self.workers = Workers(model, settings.n, self.loss)
         self.gradients, self.sent = self.workers.gradients, self.workers.sent
         parameters = self.gradients.parameters.values()
-        self.optimiser = (
+        self.optimizer = (
             torch.optim.SGD(parameters, lr=settings.learning_rate)
-            if optimiser is None
-            else optimiser(parameters)
+            if optimizer is None
+            else optimizer(parameters)
         )
-        self.server = Server(model, rule, self.optimiser)
+        self.server = Server(model, rule, self.optimizer)
         self.rule = self.server.rule
         if "weights" in settings.record and rule.knows_weights == "never":
             logger.warning(
                 "%r does not know how much each worker counted, so no weights are recorded", rule
             )
-        announce(rule, settings.participants or settings.n, settings.q or None)
+        announce(rule, settings.participants or settings.n, settings.attackers or None)
         self.history = History()
 
         self.randomness = randomness(settings)
@@ -121,13 +123,13 @@ class Simulation:
             self.history.rounds.append(record)
             last = t + 1 == settings.rounds
             if self.history.status == "running":
-                if self.evaluated(t):
+                if self.is_evaluated(t):
                     self.history.evaluations.append(self._evaluation(t))
                 if last:
                     self.history.status = "completed"
             yield record
 
-    def evaluated(self, t: int) -> bool:
+    def is_evaluated(self, t: int) -> bool:
         """Whether the model is evaluated after round t; the first round is 0."""
         return t + 1 == self.settings.rounds or (t + 1) % self.settings.evaluate_every == 0
 
@@ -137,7 +139,7 @@ class Simulation:
             self.batches.reshuffle()
             self.own_batches.reshuffle()
         workers = self._participants()
-        h = sum(worker < settings.n - settings.q for worker in workers)
+        h = sum(worker < settings.n - settings.attackers for worker in workers)
         whole = len(workers) == settings.n
         sent = self.sent if whole else self.sent[workers]
 
@@ -147,9 +149,9 @@ class Simulation:
             if self.attack.needs_own:
                 theirs = self._compute(sent[h:], workers[h:], t)
                 own = sent[h:]
-            elif metrics.need_own(settings.record):
+            elif metrics.need_own_losses(settings.record):
                 theirs = self.gradients.losses(
-                    *self._drawn(workers[h:]), self._seeds(workers[h:], t)
+                    *self._next_batches(workers[h:]), self._seeds(workers[h:], t)
                 )
         record: dict[str, Any] = {"round": t + 1, "loss": float(losses.mean())}
         if not losses.isfinite().all():
@@ -170,7 +172,7 @@ class Simulation:
             aggregate = self._aggregate(sent, h, workers, record, both)
         except TooManyRejected as error:
             # Without an unusable vector of an honest worker, nothing diverged: there are more
-            # attackers than the rule is declared to stand, which is for the user to know.
+            # attackers than the f that the rule assumes, which is for the user to know.
             if not any(row < h for row in error.reasons):
                 raise
             return self._diverged(record)
@@ -186,38 +188,38 @@ class Simulation:
         while True:
             drawn = torch.randperm(settings.n, generator=self.generators["participants"])
             workers = sorted(drawn[: settings.participants].tolist())
-            if workers[0] < settings.n - settings.q:
+            if workers[0] < settings.n - settings.attackers:
                 return workers
 
     def _compute(self, rows: Tensor, workers: list[int], t: int) -> Tensor:
-        """Bring the rows of some workers, all honest or all attackers, up to date."""
+        """Update the rows of some workers, who are all honest or all attackers."""
         if not workers:
             return torch.zeros(1)
-        bad = self._attacks(workers)
-        x, y = self._drawn(workers)
+        attacking = self._attacks(workers)
+        x, y = self._next_batches(workers)
         return self.workers.compute(
             rows,
             workers,
             x,
             y,
-            self.momentum if not bad or self.attack.own_momentum else Momentum(beta=0.0),
+            self.momentum if not attacking or self.attack.own_momentum else Momentum(beta=0.0),
             rate=self.settings.local_rate,
             seeds=self._seeds(workers, t),
         )
 
     def _attacks(self, workers: list[int]) -> bool:
         """Whether these workers, all honest or all attackers, are attackers."""
-        return workers[0] >= self.settings.n - self.settings.q
+        return workers[0] >= self.settings.n - self.settings.attackers
 
-    def _drawn(self, workers: list[int]) -> tuple[Tensor, Tensor]:
+    def _next_batches(self, workers: list[int]) -> tuple[Tensor, Tensor]:
         """The next batches of these workers and their labels, (k, steps, batch, ...)."""
-        settings, honest = self.settings, self.settings.n - self.settings.q
-        bad = self._attacks(workers)
-        source = self.own_batches if bad else self.batches
-        places = [worker - honest for worker in workers] if bad else workers
+        settings, honest = self.settings, self.settings.n - self.settings.attackers
+        attacking = self._attacks(workers)
+        source = self.own_batches if attacking else self.batches
+        places = [worker - honest for worker in workers] if attacking else workers
         indices = torch.stack([source.draw(places) for _ in range(settings.local_steps)], dim=1)
         y = self.data.train_y[indices]
-        if bad:
+        if attacking:
             y = self.attack.labels(y, self.data.classes)
         return self.data.train_x[indices], y
 
@@ -228,10 +230,10 @@ class Simulation:
     def _aggregate(
         self, sent: Tensor, h: int, workers: list[int], record: dict[str, Any], losses: Tensor
     ) -> Tensor:
-        """What the rule makes of the rows; what is measured of the round goes into the record."""
-        generator, evaluated = self.generators["server"], self.evaluated(record["round"] - 1)
-        wanted = metrics.of_rounds(self.settings.record, self.rule, evaluated)
-        if any(metric.needs for metric in wanted):
+        """The aggregate of the rows; the metrics of the round are added to the record."""
+        generator, evaluated = self.generators["server"], self.is_evaluated(record["round"] - 1)
+        measured = metrics.round_metrics(self.settings.record, self.rule, evaluated)
+        if any(metric.needs for metric in measured):
             report = self.rule.explain(sent, generator)
             aggregate: Tensor = report.aggregate
         else:
@@ -239,7 +241,7 @@ class Simulation:
         scene = metrics.Round(
             self.settings.n, workers, sent, sent[:h], record["loss"], aggregate, report, losses
         )
-        record |= {metric.key: metric.measure(scene) for metric in wanted}
+        record |= {metric.key: metric.measure(scene) for metric in measured}
         return aggregate
 
     def _diverged(self, record: dict[str, Any]) -> dict[str, Any]:
@@ -247,12 +249,12 @@ class Simulation:
         self.history.status = "diverged"
         return record
 
-    # -- looking -----------------------------------------------------------------------------------
+    # -- evaluation --------------------------------------------------------------------------------
 
     def _evaluation(self, t: int) -> dict[str, Any]:
         scene = metrics.Evaluation(self)
-        wanted = metrics.of_evaluations(self.settings.record, self.data.classes)
-        return {"round": t + 1, **{metric.key: metric.measure(scene) for metric in wanted}}
+        measured = metrics.evaluation_metrics(self.settings.record, self.data.classes)
+        return {"round": t + 1, **{metric.key: metric.measure(scene) for metric in measured}}
 
     def evaluate(self) -> dict[str, float]:
         """The "loss" on the test set and, where there are classes, the "accuracy" (percent)."""
@@ -275,15 +277,17 @@ class Simulation:
     def fingerprint(self) -> str:
         """A text of all settings; a checkpoint fits only a simulation with the same one."""
         shapes = [tuple(p.shape) for p in self.gradients.parameters.values()]
-        names = ("loss", "dtype", "dropout")
-        later = {name: getattr(self.settings, name) for name in names}
-        first = {field.name: field.default for field in dataclasses.fields(self.settings)}
-        later["randomness"], first["randomness"] = self.randomness.name, Randomness.name
-        said = "".join(f" {name}={value}" for name, value in later.items() if value != first[name])
+        values = identity_fields(self.settings)
+        values.pop("device", None)  # a simulation may go on on another device
+        last = list(values).index("seed") + 1  # the options that were added later follow it
+        first, later = list(values.items())[:last], list(values.items())[last:]
+        if self.randomness.name != Randomness.name:
+            later.append(("randomness", self.randomness.name))
+        settings = ", ".join(f"{name}={value!r}" for name, value in first)
         return (
-            f"{self.settings!r} {self.rule!r} {self.attack!r} {self.partition!r} "
-            f"{self.data.name} {len(self.data.train_y)} {type(self.optimiser).__name__} {shapes}"
-            f"{said}"
+            f"Settings({settings}) {self.rule!r} {self.attack!r} {self.partition!r} "
+            f"{self.data.name} {len(self.data.train_y)} {type(self.optimizer).__name__} {shapes}"
+            + "".join(f" {name}={value}" for name, value in later)
         )
 
     def result(self) -> dict[str, Any]:
@@ -324,6 +328,7 @@ class Simulation:
 
         Raises `CheckpointError`, and changes nothing, where it is not that of this simulation.
         """
+        state = present_spellings(state)
         history = check(self, state)
         self.server.load_state_dict(state)
         self.history = history

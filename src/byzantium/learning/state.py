@@ -1,7 +1,7 @@
-"""Whether a state is one of a simulation: looked at as a whole, before anything is taken from it.
+"""Checks of a whole state, before a simulation loads any part of it.
 
-A file may be whole and hold anything. What passes here can be loaded and gone on with; the
-simulation is as it was before.
+An intact file may hold anything. A simulation can load a state that passes, and go on from it; one
+that does not pass leaves the simulation unchanged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from byzantium.core import ByzantiumError
+from byzantium.core import ByzantiumError, one_line
 from byzantium.data.batches import Batches
 from byzantium.learning import metrics
 from byzantium.learning.checkpoint import CheckpointError, OtherSimulationError, State
@@ -26,56 +26,58 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def _refusing(name: str) -> Iterator[None]:
-    """Whatever goes wrong with a part is an error of the checkpoint."""
+def _checkpoint_errors(name: str) -> Iterator[None]:
+    """Turn any error that a part of a state causes into a `CheckpointError`."""
     try:
         yield
     except CheckpointError:
         raise
     except Exception as error:
-        why = f"{type(error).__name__} {error}".partition("\n")[0][:200]
+        why = one_line(f"{type(error).__name__} {error}")
         raise CheckpointError(f"its {name} cannot be used: {why}") from error
 
 
-@_refusing("state")
+@_checkpoint_errors("state")
 def check(training: Simulation, state: State) -> History:
     """The history of this state; a `CheckpointError` unless the simulation can go on from it."""
     history = check_result(training, state)
-    wanted = {
+    templates = {
         "seen": training.workers.seen,
         "sent": training.sent if training.settings.momentum else None,
         "generators": {name: g.get_state() for name, g in training.generators.items()},
         "batches": training.batches.state_dict(),
         "own batches": training.own_batches.state_dict(),
     }
-    for name, template in wanted.items():
-        like(state.get(name), template, name)
+    for name, template in templates.items():
+        check_form(state.get(name), template, name)
     for name, generator in training.generators.items():
         _check_generator(generator, state["generators"][name])
     for name, batches in (("batches", training.batches), ("own batches", training.own_batches)):
         _check_batches(batches, state[name], name)
     _try_rule_and_attack(training, state)
-    _try_optimiser(training, state)
+    _try_optimizer(training, state)
     return history
 
 
-@_refusing("state")
+@_checkpoint_errors("state")
 def check_result(training: Simulation, state: State) -> History:
-    """The same for the result of a finished simulation, which is its model and its history."""
+    """The history of a result: the model and the history of a finished simulation."""
     fingerprint = state.get("fingerprint")
     if not isinstance(fingerprint, str):
         raise CheckpointError("it is not the state of a simulation")
     if fingerprint != training.fingerprint():
         raise OtherSimulationError("this is the state of another simulation")
-    like(state.get("model"), training.model.state_dict(), "model")
-    like(state.get("history"), {"rounds": list, "evaluations": list, "status": str}, "history")
+    check_form(state.get("model"), training.model.state_dict(), "model")
+    check_form(
+        state.get("history"), {"rounds": list, "evaluations": list, "status": str}, "history"
+    )
     return _check_history(training, state["history"])
 
 
-def like(value: Any, template: Any, name: str) -> None:
-    """Raise unless a value has the form of another one: names, lengths, shapes, types.
+def check_form(value: Any, template: Any, name: str) -> None:
+    """Raise an error unless a value has the form of a template: names, lengths, shapes, types.
 
-    A type stands for any value of it.
+    A type in a template stands for any value of it.
     """
     if isinstance(template, type):
         fits = type(value) is template
@@ -91,10 +93,10 @@ def like(value: Any, template: Any, name: str) -> None:
         raise CheckpointError(f"its {name} is not one of this simulation")
     if isinstance(template, dict):
         for key in template:
-            like(value[key], template[key], name)
+            check_form(value[key], template[key], name)
     elif isinstance(template, list):
         for item, other in zip(value, template, strict=True):
-            like(item, other, name)
+            check_form(item, other, name)
 
 
 def _form(tensor: Tensor) -> tuple[Any, ...]:
@@ -105,7 +107,7 @@ def _form(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def _check_history(training: Simulation, state: State) -> History:
-    """It is of as many rounds as its status says, and each has what is recorded of it."""
+    """The history, whose rounds must be as many as its status says, with all metrics."""
     try:
         history = History.of(state)
     except ByzantiumError as error:
@@ -120,24 +122,26 @@ def _check_history(training: Simulation, state: State) -> History:
     if t not in bounds[history.status]:
         raise CheckpointError(f"its history of {t} rounds is {history.outcome!r}")
     for k, record in enumerate(history.rounds):
-        wanted = metrics.of_rounds(settings.record, training.rule, training.evaluated(k))
-        template = {"round": int, **{m.key: _recorded(m, settings.n) for m in wanted}}
+        measured = metrics.round_metrics(settings.record, training.rule, training.is_evaluated(k))
+        template = {"round": int, **{m.key: _recorded(m, settings.n) for m in measured}}
         if diverged and k + 1 == t and isinstance(record, dict):
             # The round in which it diverged ended before everything was measured.
             template = {name: template[name] for name in template if name in record}
-        like(record, template, "history")
-        for metric in wanted:
+        check_form(record, template, "history")
+        for metric in measured:
             if metric.kind == "workers":
                 _check_workers(record.get(metric.key, []), settings.n)
         if record.get("round") != k + 1:
-            raise CheckpointError(f"its history has a strange round {k + 1}")
-    looked = {
+            raise CheckpointError(f"its history has another number for round {k + 1}")
+    template = {
         "round": int,
-        **{m.key: float for m in metrics.of_evaluations(settings.record, training.data.classes)},
+        **{
+            m.key: float for m in metrics.evaluation_metrics(settings.record, training.data.classes)
+        },
     }
     for evaluation in history.evaluations:
-        like(evaluation, looked, "history")
-    expected = [k + 1 for k in range(t - diverged) if training.evaluated(k)]
+        check_form(evaluation, template, "history")
+    expected = [k + 1 for k in range(t - diverged) if training.is_evaluated(k)]
     if [evaluation["round"] for evaluation in history.evaluations] != expected:
         raise CheckpointError("its history lacks evaluations")
     return history
@@ -155,15 +159,15 @@ def _recorded(metric: Metric, n: int) -> Any:
 
 
 def _check_workers(workers: list[Any], n: int) -> None:
-    like(workers, [int] * len(workers), "history")
+    check_form(workers, [int] * len(workers), "history")
     if not set(workers) <= set(range(n)):
         raise CheckpointError(f"its history names workers that are not among the {n}")
 
 
 def _check_generator(generator: torch.Generator, state: Tensor) -> None:
-    """Only it knows what its state must be: it takes this one over, and then its own again."""
+    """Only the generator knows its states: load this one, then its own again."""
     before = generator.get_state()
-    with _refusing("generators"):
+    with _checkpoint_errors("generators"):
         try:
             generator.set_state(state)
         finally:
@@ -171,26 +175,26 @@ def _check_generator(generator: torch.Generator, state: Tensor) -> None:
 
 
 def _check_batches(batches: Batches, state: State, name: str) -> None:
-    """Every worker holds its own samples, and is somewhere among them."""
+    """In a state of batches, every worker must hold its own samples."""
     if batches.generator is not None:
         _check_generator(batches.generator, state["generator"])
-    with _refusing(name):
+    with _checkpoint_errors(name):
         fits = batches.fits(state)
     if not fits:
         raise CheckpointError(f"its {name} hold samples of other workers")
 
 
 def _try_rule_and_attack(training: Simulation, state: State) -> None:
-    """Only they know what their state must be: copies of them are tried on vectors of zeros."""
+    """Only rule and attack know their states: try copies of them on vectors of zeros."""
     settings = training.settings
     count = settings.participants or settings.n
-    honest = min(count - 1, settings.n - settings.q) if settings.q else count
+    honest = min(count - 1, settings.n - settings.attackers) if settings.attackers else count
     rows = training.sent.new_zeros(count, training.gradients.d)
-    with _refusing("rule"):
+    with _checkpoint_errors("rule"):
         rule = copy.deepcopy(training.rule)
         rule.load_state_dict(state["rule"])
         copy.deepcopy(rule)(rows, torch.Generator())
-    with _refusing("attack"):
+    with _checkpoint_errors("attack"):
         attack = copy.deepcopy(training.attack)
         attack.load_state_dict(state["attack"])
         if 0 < honest < count:
@@ -204,16 +208,16 @@ def _try_rule_and_attack(training: Simulation, state: State) -> None:
             )
 
 
-def _try_optimiser(training: Simulation, state: State) -> None:
-    """Let a copy of it take a step. One that is not torch's own cannot always be copied."""
-    with _refusing("optimiser"):
-        if not type(training.optimiser).__module__.startswith("torch."):
-            like(state["optimiser"], {"state": dict, "param_groups": list}, "optimiser")
+def _try_optimizer(training: Simulation, state: State) -> None:
+    """Let a copy of the optimizer take a step; one that is not torch's cannot always be copied."""
+    with _checkpoint_errors("optimizer"):
+        if not type(training.optimizer).__module__.startswith("torch."):
+            check_form(state["optimizer"], {"state": dict, "param_groups": list}, "optimizer")
             return
-        optimiser = copy.deepcopy(training.optimiser)
-        # An optimiser uses the tensors that it loads, and changes them: it gets a copy.
-        optimiser.load_state_dict(copy.deepcopy(state["optimiser"]))
-        for group in optimiser.param_groups:
+        optimizer = copy.deepcopy(training.optimizer)
+        # An optimizer uses the tensors that it loads, and changes them: it gets a copy.
+        optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        for group in optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = torch.zeros_like(parameter)
-        optimiser.step()
+        optimizer.step()

@@ -1,4 +1,4 @@
-"""A simulation from its first round to its last: in a folder if wanted, with a progress bar."""
+"""Training from the first round to the last, with a progress bar and saved in a folder."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from torch import nn
 
 from byzantium.attacks import Attack
 from byzantium.core import folder_lock
+from byzantium.core.options import FORMER_SPELLINGS, renamed
 from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition
 from byzantium.learning.history import History
 from byzantium.learning.losses import Loss
 from byzantium.learning.saving import checkpointed, finished, resume
-from byzantium.learning.server import MakeOptimiser
+from byzantium.learning.server import MakeOptimizer
 from byzantium.learning.settings import Settings
 from byzantium.learning.simulation import Simulation
 from byzantium.rules import Aggregator
 
 
+@renamed(**FORMER_SPELLINGS)
 def simulate(
     settings: Settings,
     data: Dataset,
@@ -30,7 +32,7 @@ def simulate(
     rule: Aggregator,
     attack: Attack | None = None,
     partition: Partition | None = None,
-    optimiser: MakeOptimiser | None = None,
+    optimizer: MakeOptimizer | None = None,
     *,
     loss: Loss | None = None,
     folder: Path | None = None,
@@ -49,7 +51,7 @@ def simulate(
     - `rule`: how the server aggregates what workers send.
     - `attack`: what attackers send; by default nobody attacks.
     - `partition`: how the samples are dealt to the honest workers; by default `iid`.
-    - `optimiser`: a function that makes the server's optimiser of the parameters; by default plain
+    - `optimizer`: a function that makes the server's optimizer of the parameters; by default plain
       SGD with the learning rate of the settings.
     - `loss`: a function of the outputs and the targets of a batch, instead of the loss that the
       settings name.
@@ -61,13 +63,14 @@ def simulate(
     Returns what happened: losses, accuracies and what else was recorded.
 
     >>> from byzantium import Krum
-    >>> from byzantium.learning import linear, load
+    >>> from byzantium.data import load
+    >>> from byzantium.learning import linear
     >>> settings = Settings(n=10, rounds=20, learning_rate=0.1)
     >>> history = simulate(settings, load("digits"), linear((1, 8, 8)), Krum(f=2))
     >>> history.status, history.accuracy > 50
     ('completed', True)
     """
-    training = Simulation(settings, data, model, rule, attack, partition, optimiser, loss)
+    training = Simulation(settings, data, model, rule, attack, partition, optimizer, loss)
     shown = sys.stderr.isatty() if progress is None else progress
     if folder is None:
         _finish(training, iter(training), shown)

@@ -1,4 +1,4 @@
-"""What a worker of Algorithm 2 does: it makes a gradient, and sends its momentum.
+"""The workers of Algorithm 2: each computes a gradient, and sends its momentum.
 
 `Momentum` is one worker, in any federation. `Workers` are all workers of a simulation, at once.
 """
@@ -128,9 +128,9 @@ class Workers:
 
     Gradients are written straight into the rows of the matrix, by one kernel for all workers.
 
-    sent: (n, d), of the model's dtype. Row i is what worker i sends: its momentum, or what
-          an attack made of it.
-    seen: for each worker, whether it has had its first round.
+    - `sent`: (n, d), of the model's dtype. Row i is what worker i sends: its momentum, or the
+      vector of an attack.
+    - `seen`: for each worker, whether it has had its first round.
     """
 
     def __init__(self, model: nn.Module, n: int, loss: Loss = cross_entropy) -> None:
@@ -151,8 +151,8 @@ class Workers:
     ) -> Tensor:
         """Bring the rows of these workers up to date with a gradient each; return the losses.
 
-        rows: (k, d), those of `sent` or a copy of them.
-        x, y: (k, steps, batch, ...), the batches of each worker.
+        - `rows`: (k, d), those of `sent` or a copy of them.
+        - `x`, `y`: (k, steps, batch, ...), the batches of each worker.
         """
         keep, share = momentum.factors(first=False)
         _, first = momentum.factors(first=True)

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
-from byzantium.core import Bounds, ByzantiumError, check_fields
+from annotated_types import Ge, Le
+
+from byzantium.core import ByzantiumError, check_fields
 from byzantium.learning import metrics
 from byzantium.papers import published
 from byzantium.papers.released import RELEASED, released
@@ -104,8 +106,8 @@ class Version:
     ('1 seed instead of 3', 'model mlp')
     """
 
-    seeds: Annotated[int, Bounds(least=1, most=MOST_SEEDS)] | None = None
-    rounds: Annotated[int, Bounds(least=1, most=MOST_ROUNDS)] | None = None
+    seeds: Annotated[int, Ge(1), Le(MOST_SEEDS)] | None = None
+    rounds: Annotated[int, Ge(1), Le(MOST_ROUNDS)] | None = None
     model: str | None = None
     data: str | None = None
     only: str | None = None

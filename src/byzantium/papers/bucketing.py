@@ -321,7 +321,14 @@ def _mimic_demo() -> Artifact:
     cells = tuple(
         Cell(
             {"aggregator": rule, "over": over, "x": x},
-            (Mimicry(rule=RULES[rule] if rule != "rfa" else "GeometricMedian()", n=n, q=q, d=d),),
+            (
+                Mimicry(
+                    rule=RULES[rule] if rule != "rfa" else "GeometricMedian()",
+                    n=n,
+                    attackers=q,
+                    d=d,
+                ),
+            ),
         )
         for over, x, q, d in by_share + by_size
         for rule in rules

@@ -215,7 +215,7 @@ def _run(result: Result, setting: int) -> dict[str, Any]:
     if isinstance(job, Federation):
         about = {"kind": "", "seed": 0, "n": len(weights["rows"][0]) if weights else 0, "q": 0}
     else:
-        about = {"kind": _kind(job.rule), "seed": job.seed, "n": job.n, "q": job.q}
+        about = {"kind": _kind(job.rule), "seed": job.seed, "n": job.n, "q": job.attacker_count}
     entries: dict[str, Any] = {
         **_facets(job),
         **about,
@@ -275,7 +275,9 @@ def _trust(result: Result) -> dict[str, Any] | None:
         "spread": [standing.spread for standing in standings],
         "enough": len(blocks) >= FEWEST_ROUNDS,
         "unheard": sorted(trust.unheard()),
-        "share": measured.share(means, job) if isinstance(job, Run) and job.q else None,
+        "share": measured.share(means, job)
+        if isinstance(job, Run) and job.attacker_count
+        else None,
     }
 
 
@@ -423,7 +425,7 @@ def _cell(
     if picture.kind == "bars":
         found = measured.weights(compared)
         cell["weights"] = _means(found) if found else None
-        cell["honest"] = job.n - job.q if isinstance(job, Run) else 0
+        cell["honest"] = job.n - job.attacker_count if isinstance(job, Run) else 0
     return {name: _short(value) for name, value in cell.items()}
 
 

@@ -344,7 +344,7 @@ def _bars(comparison: ResultTable) -> Figure:
         means = [fmean(worker) for worker in zip(*seeds, strict=True)]
         spread = [stdev(worker) for worker in zip(*seeds, strict=True)] if len(seeds) > 1 else None
         axis.axhline(1 / job.n, color=GREY, lw=0.8, ls=(0, (4, 2)), zorder=1)
-        first = job.n - job.q
+        first = job.n - job.attacker_count
         for kind, part in (("honest", slice(first)), ("attacker", slice(first, job.n))):
             axis.bar(
                 range(job.n)[part],

@@ -126,7 +126,7 @@ def weighed(result: Result) -> list[tuple[int, list[float]]]:
 def share(weights: Sequence[float], job: Run) -> float:
     """What part of the weight attackers had; none where nobody had any."""
     total = sum(weights)
-    return sum(weights[job.n - job.q :]) / total if total else 0.0
+    return sum(weights[job.n - job.attacker_count :]) / total if total else 0.0
 
 
 def deviation(result: Result) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from byzantium.core import ByzantiumError, notation
+from byzantium.core.options import options_of
 from byzantium.papers import Artifact, Cell, MeasuredCell, Picture, ResultTable, worst
 from byzantium.reports import palette
 from byzantium.runs import Result, Run
@@ -18,7 +19,7 @@ from byzantium.runs import Result, Run
 # Runs that differ in these alone are one cell: none of them says what is trained.
 WITHIN = ("seed", "record", "evaluate_every")
 # What can be the rows or the columns of a table.
-NAMES = tuple(field.name for field in dataclasses.fields(Run) if field.name not in WITHIN)
+NAMES = tuple(field.name for field in options_of(Run) if field.name not in WITHIN)
 # What is always said of a setting; the rest only where settings differ in it.
 SAID = ("data", "model", "partition", "n", "f", "momentum", "rounds")
 # How much of a digest tells versions of a plugin apart.

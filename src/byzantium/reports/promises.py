@@ -21,7 +21,7 @@ def promises(run: Run, lines: Sequence[Metrics]) -> dict[str, str]:
     """
     if plugins.missing(run.plugin):
         return {}
-    found = _guarantee(run.rule, run.participants or run.n, run.q or run.f)
+    found = _guarantee(run.rule, run.participants or run.n, run.attacker_count or run.f)
     if not isinstance(found, Guarantee):
         return {"promise": f"not covered: {found}"}
     said = {"promise": str(found).splitlines()[-1]}

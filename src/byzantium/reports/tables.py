@@ -184,7 +184,7 @@ def shares(comparison: ResultTable) -> Table:
         mean = [fmean(column) for column in zip(*found, strict=True)]
         total, squares = sum(mean), sum(weight**2 for weight in mean)
         largest = max(range(len(mean)), key=mean.__getitem__)
-        who = f"worker {largest}" + ", an attacker" * (largest >= job.n - job.q)
+        who = f"worker {largest}" + ", an attacker" * (largest >= job.n - job.attacker_count)
         effective = total**2 / squares if squares else 0.0
         rows.append(
             (

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
+from annotated_types import Gt
 from numpy.typing import NDArray
 
-from byzantium.core import Bounds, ByzantiumError, Count, Positive
+from byzantium.core import ByzantiumError, Count, OrInfinity, Positive
 from byzantium.rules.pipeline import Mixing, tolerates
 from byzantium.rules.stage import Stage
 from byzantium.vectors.geometry import Geometry
@@ -98,7 +99,7 @@ class Bucketing(Mixing):
     f: Count | None = None
 
     @classmethod
-    def wanted(cls, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    def also_required(cls, arguments: Mapping[str, Any]) -> tuple[str, ...]:
         return ("f",) if arguments.get("s") == "auto" else ()
 
     def check_parameters(self) -> None:
@@ -255,7 +256,7 @@ class Clipping(Mixing):
             [-2.]])
     """
 
-    radius: Annotated[float, Bounds(above=0, infinite=True)]
+    radius: Annotated[float, Gt(0), OrInfinity]
 
     @property
     def needs_origin(self) -> bool:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from annotated_types import Gt, Le
 from torch import Tensor
 
-from byzantium.core import Bounds, ByzantiumError, Count, Measure, Positive
+from byzantium.core import ByzantiumError, Count, Measure, OrInfinity, Positive
 from byzantium.rules.geometric_median import SumOfDistances
 from byzantium.rules.kinds import Weighting, central_mean
 from byzantium.rules.pipeline import Attempt
@@ -67,7 +68,7 @@ class Krum(Weighting):
 
     f: Count
     m: Positive = 1
-    power: Annotated[float, Bounds(above=0, most=LARGEST_POWER)] = 2
+    power: Annotated[float, Gt(0), Le(LARGEST_POWER)] = 2
 
     def min_vectors(self) -> tuple[int, str]:
         return 2 * self.f + 3, "2f + 3"
@@ -158,7 +159,7 @@ class CenteredClipping(Weighting):
     (tensor([1.]), tensor([1.3333]))
     """
 
-    radius: Annotated[float, Bounds(above=0, infinite=True)]
+    radius: Annotated[float, Gt(0), OrInfinity]
     steps: Positive = 1
     delta_max: ClassVar[float] = 0.1  # what is proved, if the radius suits the vectors
 
@@ -226,7 +227,7 @@ class AgnosticClipping(Weighting):
     """
 
     f: Count
-    b: Annotated[float, Bounds(above=0, most=1e9)] = 1.25
+    b: Annotated[float, Gt(0), Le(1e9)] = 1.25
 
     def weights(self, geometry: Geometry) -> Array:
         n, f = geometry.n, self.f

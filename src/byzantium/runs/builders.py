@@ -1,4 +1,4 @@
-"""What the texts of a run stand for: its data set, model, optimiser and rule."""
+"""The objects that the texts of a run name: its data set, model, optimizer and rule."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import torch
 from torch import nn
 
 from byzantium.core import ByzantiumError, Measure, Positive, Registry, notation
-from byzantium.data import Dataset, load, long_tail
-from byzantium.data import datasets as learning_data
-from byzantium.data import user_files as own
+from byzantium.data import Dataset, datasets, load, long_tail, user_files
 from byzantium.learning import models
 from byzantium.rules import Aggregator, parse_rule
 
@@ -84,15 +82,15 @@ def _adam(parameters: Any, rate: float, weight_decay: Measure = 0.0) -> torch.op
     return torch.optim.AdamW(parameters, lr=rate, weight_decay=weight_decay)
 
 
-OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"sgd": _sgd, "adam": _adam}
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"sgd": _sgd, "adam": _adam}
 
 
-def data(text: str) -> str:
+def spelled_data(text: str) -> str:
     """The usual spelling of a data set; for a file, its name and a digest of its contents."""
-    return own.recorded(text) if own.is_file(text) else learning_data.spelled(text)[0]
+    return user_files.with_digest(text) if user_files.is_file(text) else datasets.spelled(text)[0]
 
 
-def selected(name: str, gamma: float) -> Dataset:
+def load_data(name: str, gamma: float) -> Dataset:
     """A data set with a long tail, unless gamma is 1."""
     data = load(name)
     return data if gamma == 1 else long_tail(data, gamma)
@@ -100,13 +98,13 @@ def selected(name: str, gamma: float) -> Dataset:
 
 @functools.lru_cache(maxsize=2)
 def dataset(name: str, gamma: float, folder: str | None, plugins: tuple[str, ...]) -> Dataset:
-    """Read once for all runs of a process, while the plugins and the folder of files are these."""
-    return selected(name, gamma)
+    """The data set, which is read once for all runs with these plugins and this folder of files."""
+    return load_data(name, gamma)
 
 
-def rule_of(text: str, f: int) -> Aggregator:
+def read_rule(text: str, f: int) -> Aggregator:
     """The rule that a text names; one that is written without f takes this one."""
-    return parse_rule(notation.called(text), f=f)
+    return parse_rule(notation.with_parentheses(text), f=f)
 
 
 def model(text: str) -> tuple[str, Callable[[Dataset], nn.Module]]:
@@ -114,6 +112,6 @@ def model(text: str) -> tuple[str, Callable[[Dataset], nn.Module]]:
     return notation.spelled(text, MODELS, given=1)
 
 
-def optimiser(text: str) -> tuple[str, Callable[[Any, float], torch.optim.Optimizer]]:
-    """The usual spelling of an optimiser, and what makes it of parameters and a learning rate."""
-    return notation.spelled(text, OPTIMISERS, given=2)
+def optimizer(text: str) -> tuple[str, Callable[[Any, float], torch.optim.Optimizer]]:
+    """The usual spelling of an optimizer, and its function of parameters and a learning rate."""
+    return notation.spelled(text, OPTIMIZERS, given=2)

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from byzantium import guarantees
-from byzantium.core import ByzantiumError, Positive, Seed, files
+from byzantium.core import ByzantiumError, Positive, Seed, files, option, with_options
 from byzantium.runs import packs, plugins, records, values
-from byzantium.runs.job import METRICS, SUMMARY, Job, Stop, Watch, append, documented, option
+from byzantium.runs.job import METRICS, SUMMARY, Job, Stop, Watch, append
 from byzantium.runs.plugins import PLUGINS_USED
 from byzantium.runs.run import Run
-from byzantium.runs.values import Kinds
+from byzantium.runs.values import Checks
 
 if TYPE_CHECKING:
     from byzantium.guarantees import Certificate, Finding
@@ -32,7 +32,7 @@ LARGEST_INPUT = 1 << 26
 ROUNDS, MOST = 3, 500
 
 
-@documented
+@with_options
 @dataclass(frozen=True)
 class Certification(Job):
     """One search for the input that leads a pipeline astray most, as data: `guarantees.attack`.
@@ -44,9 +44,9 @@ class Certification(Job):
     'Krum(f=5)'
     """
 
-    called, measure = "a certification", "c"
-    in_summary: ClassVar[Kinds] = {
-        **Job.in_summary,
+    display_name, measure = "a certification", "c"
+    summary_checks: ClassVar[Checks] = {
+        **Job.summary_checks,
         **dict.fromkeys(("c", "error"), values.size),
         "how": values.text,
         "tried": values.whole,
@@ -80,8 +80,8 @@ class Certification(Job):
         return self.n
 
     @property
-    def in_metrics(self) -> Kinds:
-        """The kinds of its metrics: what the search found."""
+    def metric_checks(self) -> Checks:
+        """The checks of its metrics: what the search found."""
         return dict.fromkeys(("c", "error"), values.measured)
 
     def aggregator(self) -> Aggregator:
@@ -89,7 +89,7 @@ class Certification(Job):
         from byzantium.runs import builders
 
         plugins.load_required(self)
-        return builders.rule_of(self.rule, self.f)
+        return builders.read_rule(self.rule, self.f)
 
     def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:
         import numpy as np
@@ -167,7 +167,7 @@ def _fits(text: str, n: int, f: int) -> bool:
     from byzantium.runs import builders
 
     try:
-        certification.check(builders.rule_of(text, f), n, f)
+        certification.check(builders.read_rule(text, f), n, f)
     except ByzantiumError:
         return False
     return True
@@ -216,7 +216,9 @@ def finding(result: Result) -> Finding:
     try:
         rows = np.load(io.BytesIO(packs.read(path, LARGEST_INPUT)), allow_pickle=False)
     except Exception as wrong:  # decoders have errors of many kinds
-        raise ByzantiumError(f"{path} cannot be read: {records.why(wrong)}") from wrong
+        raise ByzantiumError(
+            f"{path} cannot be read: {records.describe_file_error(wrong)}"
+        ) from wrong
     if rows.ndim != 2 or len(rows) != job.n or rows.dtype != np.float64:
         raise ByzantiumError(f"{path} does not hold {job.n} vectors")
     c, error = float(summary["c"]), float(summary["error"])

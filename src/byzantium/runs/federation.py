@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from byzantium.core import ByzantiumError, notation
+from byzantium.core import ByzantiumError, notation, option, with_options
 from byzantium.runs import values
-from byzantium.runs.job import Job, Stop, Watch, documented, option
-from byzantium.runs.values import Kinds
+from byzantium.runs.job import Job, Stop, Watch
+from byzantium.runs.values import Checks
 
 
-@documented
+@with_options
 @dataclass(frozen=True)
 class Federation(Job):
     """A real federation, such as one of Flower, as data: what its server was configured with.
@@ -24,11 +24,11 @@ class Federation(Job):
     True
     """
 
-    called, measure = "a federation", "rounds"
-    in_summary: ClassVar[Kinds] = {
-        **Job.in_summary,
+    display_name, measure = "a federation", "rounds"
+    summary_checks: ClassVar[Checks] = {
+        **Job.summary_checks,
         "rounds": values.whole,
-        "accuracy": values.absent_or(values.size),
+        "accuracy": values.optional(values.size),
     }
 
     name: str = option(
@@ -57,8 +57,8 @@ class Federation(Job):
         return None
 
     @property
-    def in_metrics(self) -> Kinds:
-        """The kinds of its metrics: who took part, and what was evaluated."""
+    def metric_checks(self) -> Checks:
+        """The checks of its metrics: who took part, and what was evaluated."""
         return {
             **dict.fromkeys(("sampled", "used", "absent", "kept", "f"), values.whole),
             **dict.fromkeys(("accuracy", "loss"), values.measured),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import inspect
 import json
 import logging
 import os
@@ -16,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from byzantium.core import (
     ByzantiumError,
@@ -27,9 +26,10 @@ from byzantium.core import (
     notation,
     processor,
 )
+from byzantium.core.options import identity_fields, options_of, present_names
 from byzantium.runs import records, values
 from byzantium.runs.records import Metrics
-from byzantium.runs.values import Kinds
+from byzantium.runs.values import Checks
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -44,43 +44,22 @@ CONFIGURATION, METRICS, SUMMARY, LOG = "config.toml", "metrics.jsonl", "summary.
 # Of a job that is not done: why the last attempt failed, and how long it was worked on.
 FAILURE, SECONDS = "failed.json", ".seconds"
 
-Kind = TypeVar("Kind", bound="type[Job]")
 #: Called with how much of a job is done, how much there is in all, and a short note.
 Watch = Callable[[int, int, str], None]
 #: Asked now and then whether to stop; once it answers True, a job saves itself and ends.
 Stop = Callable[[], bool]
 
 
-def option(default: Any, text: str, *, later: bool = False) -> Any:
-    """A field of a job, with what it means: the help of the option on the command line.
-
-    - `default`: its value where nothing is said.
-    - `text`: what it means, in one sentence; `documented` puts it into the docstring, too.
-    - `later`: the field was added when there were results already. While it has its default, it is
-      left out of the identity, so that these results are still found.
-    """
-    return dataclasses.field(default=default, metadata={"help": text, "later": later})
-
-
-def documented(kind: Kind) -> Kind:
-    """Add what the fields of a job mean to its docstring."""
-    text, mark, example = inspect.cleandoc(kind.__doc__ or "").partition("\n>>> ")
-    helps = {field.name: field.metadata["help"] for field in dataclasses.fields(kind)}
-    fields = [f"- `{name}`: {help_[0].lower()}{help_[1:]}" for name, help_ in helps.items()]
-    kind.__doc__ = "\n".join([text, *fields, mark + example])
-    return kind
-
-
 @dataclasses.dataclass(frozen=True)
 class Job(ABC):
-    """Something to compute, as data: a frozen dataclass of numbers and texts.
+    """A computation as data: a frozen dataclass of numbers and texts.
 
     What it computes depends on its fields alone, so that equal jobs have equal results. `perform`
-    carries it out in a folder, a `Store` keeps such folders. `Run`, `Mimicry`, `Certification` and
-    `Federation` are the kinds of job.
+    carries it out in a folder; a `Store` is a folder of such folders. `Run`, `Mimicry`,
+    `Certification` and `Federation` are jobs.
 
-    `called` is what errors about its fields call it; `measure` is the number in its summary that it
-    is judged by; `in_summary` says of what kind the values in its summary are.
+    `display_name` is what errors about its fields call it; `measure` is the number in its summary
+    that it is judged by; `summary_checks` are the checks of the values in its summary.
 
     >>> from byzantium.runs import Run
     >>> run = Run(seed=1)
@@ -88,9 +67,9 @@ class Job(ABC):
     (True, False)
     """
 
-    called = "a job"
+    display_name = "a job"
     measure = "accuracy"
-    in_summary: ClassVar[Kinds] = {
+    summary_checks: ClassVar[Checks] = {
         "seconds": values.size,
         **dict.fromkeys(("byzantium", "python", "torch", "machine"), values.text),
         **dict.fromkeys(("numerics", "threads"), values.whole),
@@ -112,15 +91,15 @@ class Job(ABC):
 
     @property
     @abstractmethod
-    def in_metrics(self) -> Kinds:
-        """The kinds of what it measures, by name."""
+    def metric_checks(self) -> Checks:
+        """The checks of its metrics, by name."""
 
     @abstractmethod
     def check(self) -> None:
         """Raise an error unless it can be carried out: sizes, names, combinations."""
 
     def __post_init__(self) -> None:
-        check_fields(self, self.called)
+        check_fields(self, self.display_name)
         self.check()
         self._check_texts()
 
@@ -134,7 +113,7 @@ class Job(ABC):
             for text in value if isinstance(value, tuple) else (value,):
                 if isinstance(text, str) and not text.isprintable():
                     raise ByzantiumError(
-                        f"{self.called} needs printable characters in {field.name}, got "
+                        f"{self.display_name} needs printable characters in {field.name}, got "
                         f"{field.name}={reprlib.repr(text)}"
                     )
 
@@ -142,7 +121,8 @@ class Job(ABC):
 
     def configuration(self) -> dict[str, Any]:
         """Every field by name, and "kind", the name of the class."""
-        return {"kind": type(self).__name__, **dataclasses.asdict(self)}
+        names = [field.name for field in options_of(type(self))]
+        return {"kind": type(self).__name__, **{name: getattr(self, name) for name in names}}
 
     def toml(self) -> str:
         """The configuration as a TOML text; a field that is None is left out."""
@@ -156,13 +136,17 @@ class Job(ABC):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """The job with these fields; an unknown name raises an error that suggests a known one."""
+        """The job with these fields, of which some may have their former names.
+
+        An unknown name raises an error that suggests a known one.
+        """
+        values = present_names(cls, values)
         check_names(cls, values)
         return cls(**values)
 
     @classmethod
-    def recorded(cls, values: Mapping[str, Any]) -> Self:
-        """The job of a configuration that may be a stranger's: no file that it names is opened."""
+    def from_record(cls, values: Mapping[str, Any]) -> Self:
+        """The job of a configuration of somebody else: no file that it names is opened."""
         return cls.of(values)
 
     @cached_property
@@ -176,18 +160,13 @@ class Job(ABC):
 
     def identity_in(self, numerics: int) -> str:
         """The identity that it has in a version of the numerics."""
-        unsaid = {
-            field.name
-            for field in dataclasses.fields(self)
-            if field.metadata.get("later") and getattr(self, field.name) == field.default
-        }
-        hashed = {k: v for k, v in self.configuration().items() if k not in unsaid}
-        text = json.dumps({**hashed, "numerics": numerics}, sort_keys=True)
+        hashed = {"kind": type(self).__name__, **identity_fields(self), "numerics": numerics}
+        text = json.dumps(hashed, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def varied(self, **changes: Any) -> Self:
         """A copy of the job with some fields changed."""
-        return dataclasses.replace(self, **changes)
+        return dataclasses.replace(self, **present_names(type(self), changes))
 
 
 def check_names(kind: type[DataclassInstance], values: Mapping[str, Any]) -> None:
@@ -232,7 +211,7 @@ def perform(
     >>> import tempfile
     >>> from byzantium.runs import Mimicry
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     summary = perform(Mimicry(rule="Median()", n=11, q=2), Path(folder))
+    ...     summary = perform(Mimicry(rule="Median()", n=11, attackers=2), Path(folder))
     >>> summary["status"]
     'completed'
     """
@@ -247,7 +226,7 @@ def perform(
             with _logged(folder):
                 return _attempt(job, folder, watch, stop)
         except Exception as error:
-            write_failure(folder, records.reason(error))
+            write_failure(folder, records.describe_failure(error))
             raise
 
 
@@ -261,7 +240,7 @@ def _attempt(job: Job, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any]
             files.write(folder / SECONDS, f"{seconds:.1f}")
         logger.info("stopped; the next start goes on from here")
         return None
-    result |= {"seconds": round(seconds, 1), **surroundings()}
+    result |= {"seconds": round(seconds, 1), **environment()}
     files.write(folder / SUMMARY, json.dumps(result, indent=1) + "\n")
     with suppress(OSError):
         (folder / SECONDS).unlink()
@@ -274,18 +253,20 @@ def write_failure(folder: Path, reason: str) -> None:
     try:
         files.write(folder / FAILURE, json.dumps({"reason": reason}) + "\n")
     except OSError as error:  # of two things that went wrong the first is the one to be raised
-        logger.warning("%s cannot be written: %s", folder / FAILURE, records.why(error))
+        logger.warning(
+            "%s cannot be written: %s", folder / FAILURE, records.describe_file_error(error)
+        )
 
 
 def finished(job: Job, folder: Path) -> tuple[dict[str, Any], list[Metrics]] | None:
     """The summary and the metrics of a job that is done; None otherwise."""
-    done = records.summary(folder / SUMMARY, job.measure, job.in_summary)
+    done = records.summary(folder / SUMMARY, job.measure, job.summary_checks)
     return None if done is None else (done, measured(job, folder))
 
 
 def measured(job: Job, folder: Path) -> list[Metrics]:
     """What a job measured so far, a mapping for each evaluation."""
-    return records.metrics(folder / METRICS, job.workers, job.in_metrics)
+    return records.metrics(folder / METRICS, job.workers, job.metric_checks)
 
 
 def _seconds_before(folder: Path) -> float:
@@ -296,8 +277,8 @@ def _seconds_before(folder: Path) -> float:
         return 0.0
 
 
-def surroundings() -> dict[str, Any]:
-    """What the numbers were made with."""
+def environment() -> dict[str, Any]:
+    """The versions and the machine that a result was made with."""
     import torch
 
     from byzantium import __version__
@@ -319,7 +300,7 @@ def append(path: Path, line: Metrics) -> None:
 
 @contextmanager
 def _logged(folder: Path) -> Iterator[None]:
-    """What the library says meanwhile goes to the log of the job as well."""
+    """Write the messages of the library to the log of the job, too."""
     stream = files.appending(folder / LOG)
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -327,7 +308,7 @@ def _logged(folder: Path) -> Iterator[None]:
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
-        logger.info("begun with %s: %s", " ".join(sys.argv[:2]), surroundings())
+        logger.info("begun with %s: %s", " ".join(sys.argv[:2]), environment())
         yield
     except BaseException as error:
         logger.error("%s: %s", type(error).__name__, error)

@@ -7,48 +7,51 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from byzantium.core import ByzantiumError, Count, Positive, Seed, files
+from byzantium.core import ByzantiumError, Count, Positive, Seed, files, option, with_options
 from byzantium.runs import plugins, values
-from byzantium.runs.job import METRICS, Job, Stop, Watch, append, documented, option
+from byzantium.runs.job import METRICS, Job, Stop, Watch, append
 from byzantium.runs.plugins import PLUGINS_USED
-from byzantium.runs.values import Kinds
+from byzantium.runs.values import Checks
 
 if TYPE_CHECKING:
     from byzantium.rules import Aggregator
 
 
-@documented
+@with_options
 @dataclass(frozen=True)
 class Mimicry(Job):
     r"""How far a rule lands from the honest mean when attackers copy one honest worker, as data.
 
-    Nothing is trained. The n - q honest vectors are random, :math:`\pm 1` in each of d coordinates,
-    and the q attackers send copies of the first one. The error is the squared distance of the
+    Nothing is trained. The honest vectors are random, :math:`\pm 1` in each of d coordinates,
+    and the attackers send copies of the first one. The error is the squared distance of the
     result to the honest mean, averaged over several draws.
 
     Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR
     2022.
 
-    >>> Mimicry(rule="Median", n=10, q=2).rule
+    >>> Mimicry(rule="Median", n=10, attackers=2).rule
     'Median()'
     """
 
-    called, measure = "a demonstration", "error"
-    in_summary: ClassVar[Kinds] = {**Job.in_summary, "error": values.size}
+    display_name, measure = "a demonstration", "error"
+    summary_checks: ClassVar[Checks] = {**Job.summary_checks, "error": values.size}
 
     rule: str = option(
-        "Mean()", "The rule, with mixings before it if wanted; one without f takes q for it."
+        "Mean()",
+        "The rule, with mixings before it if wanted; one without f takes the number of attackers.",
     )
     n: Positive = option(50, "How many workers there are, attackers included.")
-    q: Count = option(10, "How many of them copy the first honest one.")
+    attackers: Count = option(10, "How many of them copy the first honest one.")
     d: Positive = option(100, "How many coordinates a vector has.")
     draws: Positive = option(20, "How many times vectors are drawn.")
     seed: Seed = option(0, "The seed of the vectors, and of random mixings.")
     plugin: tuple[str, ...] = option((), PLUGINS_USED, later=True)
 
     def check(self) -> None:
-        if self.q >= self.n:
-            raise ByzantiumError(f"a demonstration needs q < n, got q={self.q} of {self.n}")
+        if self.attackers >= self.n:
+            raise ByzantiumError(
+                f"a demonstration needs attackers < n, got {self.attackers} of {self.n}"
+            )
         if plugins.check_recorded(self, ["rule"]):
             return
         from byzantium.rules.admission import check_sizes
@@ -64,8 +67,8 @@ class Mimicry(Job):
         return self.n
 
     @property
-    def in_metrics(self) -> Kinds:
-        """The kinds of its metrics: how far the rule landed from the honest mean."""
+    def metric_checks(self) -> Checks:
+        """The checks of its metrics: how far the rule landed from the honest mean."""
         return dict.fromkeys(("error", "deviation"), values.measured)
 
     def aggregator(self) -> Aggregator:
@@ -73,7 +76,7 @@ class Mimicry(Job):
         from byzantium.runs import builders
 
         plugins.load_required(self)
-        return builders.rule_of(self.rule, self.q)
+        return builders.read_rule(self.rule, self.attackers)
 
     def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:
         import torch
@@ -84,8 +87,10 @@ class Mimicry(Job):
             if stop():
                 return None
             rule.reset()
-            honest = torch.randint(2, (self.n - self.q, self.d), generator=generator) * 2.0 - 1
-            sent = torch.cat([honest, honest[:1].expand(self.q, self.d)])
+            honest = (
+                torch.randint(2, (self.n - self.attackers, self.d), generator=generator) * 2.0 - 1
+            )
+            sent = torch.cat([honest, honest[:1].expand(self.attackers, self.d)])
             aggregate = rule(sent, generator)
             errors.append(float((aggregate - honest.mean(dim=0)).square().sum()))
             watch(draw + 1, self.draws, "")

@@ -66,7 +66,7 @@ def pack(
     >>> import tempfile
     >>> from byzantium.runs import Mimicry, perform
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     store, job = Store(folder), Mimicry(rule="Median()", n=11, q=2)
+    ...     store, job = Store(folder), Mimicry(rule="Median()", n=11, attackers=2)
     ...     summary = perform(job, store.folder(job))
     ...     changes = pack(store, lambda job: "mine")
     ...     print(store.result(job).status, store.result(job).pack.name)
@@ -90,7 +90,7 @@ def pack(
                 if identity in packed:
                     _check_progress(store, job, before[path][identity])
             except Exception as error:  # whatever it is that the file of somebody else causes
-                changes.skipped[str(folder)] = records.why(error)
+                changes.skipped[str(folder)] = records.describe_file_error(error)
             else:
                 after.setdefault(path, {})[identity] = line
         for path, lines in after.items():
@@ -175,7 +175,7 @@ def _remove(folder: Path, line: bytes, pack: Path, changes: Changes) -> None:
         with suppress(OSError):  # another process has just begun to work there
             folder.rmdir()
     except (OSError, ValueError, BusyError) as error:
-        changes.skipped[str(folder)] = records.why(error)
+        changes.skipped[str(folder)] = records.describe_file_error(error)
 
 
 # -- unpacking ----------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def unpack(store: Store, watch: Watch = lambda done, total: None) -> Changes:
                     _restore(store.root, line)
                     changes.moved[path] = changes.moved.get(path, 0) + 1
                 except Exception as error:  # whatever it is that the file of somebody else causes
-                    changes.skipped[f"line {number} of {path}"] = records.why(error)
+                    changes.skipped[f"line {number} of {path}"] = records.describe_file_error(error)
                     rest.append(line)
             if rest and len(rest) < len(content):
                 files.write(path, b"".join(rest))
@@ -224,7 +224,7 @@ def _raw_lines(path: Path, changes: Changes) -> list[bytes]:
             raise ByzantiumError("it is a link")
         return files.read(path, packs.LARGEST_PACK).splitlines(keepends=True)
     except (OSError, ValueError) as error:
-        changes.skipped[str(path)] = records.why(error)
+        changes.skipped[str(path)] = records.describe_file_error(error)
         return []
 
 

@@ -26,7 +26,7 @@ from byzantium.core import ByzantiumError, cached_property, files
 from byzantium.runs import records
 from byzantium.runs.job import CONFIGURATION, FAILURE, METRICS, SUMMARY
 from byzantium.runs.records import Metrics
-from byzantium.runs.values import Kinds
+from byzantium.runs.values import Checks
 
 SUFFIX = ".jsonl"
 # The most bytes of a pack and of a line in it, and the most lines.
@@ -167,7 +167,7 @@ class Record:
             records.check_length(text)
             return tomllib.loads(text)
 
-    def summary(self, measure: str, declared: Kinds) -> dict[str, Any] | None:
+    def summary(self, measure: str, declared: Checks) -> dict[str, Any] | None:
         """The summary of the job, checked like `records.summary`; None if there is none."""
         with records.reading(self.name_of(SUMMARY)):
             text = self._text(SUMMARY)
@@ -176,7 +176,7 @@ class Record:
             values = self.values["summary"] if text is None else json.loads(text)
             return records.check_summary(values, measure, declared)
 
-    def metrics(self, workers: int | None, declared: Kinds) -> list[Metrics]:
+    def metrics(self, workers: int | None, declared: Checks) -> list[Metrics]:
         """The metrics of the job, checked like `records.metrics`."""
         with records.reading(self.name_of(METRICS)):
             text = self._text(METRICS)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from byzantium import rules
 from byzantium.core import (
@@ -30,6 +30,7 @@ from byzantium.core import (
     check_dataclass,
     files,
     notation,
+    one_line,
     registered_as,
     type_name,
 )
@@ -39,14 +40,14 @@ logger = logging.getLogger("byzantium")
 
 # The group in which installed packages name the module that holds their members.
 GROUP = "byzantium.plugins"
-# How a plugin is written down in a run: its name, and a digest of its source.
+# How a run records a plugin: its name, and a digest of its source.
 PLUGINS_USED = "The plugins that it uses, by name and digest; it finds them out by itself."
 RECORDED = re.compile(r"(?P<name>[^/\\\x00-\x1f]{1,200}) (?P<digest>sha256:[0-9a-f]{64})")
 
 # The most bytes of a file with source code.
 LARGEST_SOURCE = 1 << 24
 
-# What is loaded in this process, by what is written down of it.
+# The plugins that this process has loaded, by name and digest.
 _loaded: dict[str, Plugin] = {}
 
 
@@ -111,7 +112,7 @@ def load_plugin(path: str | os.PathLike[str]) -> Plugin:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look for their module there
     try:
-        with _told(plugin.name, str(place)):
+        with _plugin_errors(plugin.name, str(place)):
             loader.exec_module(module)
         return _take(plugin, module)
     except BaseException:
@@ -132,7 +133,7 @@ def load_installed() -> None:
 
 
 def _load_entry(entry: importlib.metadata.EntryPoint) -> Plugin:
-    with _told(entry.name):
+    with _plugin_errors(entry.name):
         module = entry.load()
     if not isinstance(module, ModuleType):
         raise ByzantiumError(
@@ -140,7 +141,7 @@ def _load_entry(entry: importlib.metadata.EntryPoint) -> Plugin:
             f"{type_name(module)}"
         )
     version = entry.dist.version if entry.dist is not None else "?"
-    with _told(entry.name):
+    with _plugin_errors(entry.name):
         plugin = Plugin(entry.name, f"sha256:{_digest_of_package(module, version)}")
     return _loaded.get(str(plugin)) or _take(plugin, module)
 
@@ -159,8 +160,8 @@ class _Source(importlib.abc.InspectLoader):
 
 
 @contextmanager
-def _told(name: str, place: str = "") -> Iterator[None]:
-    """Whatever goes wrong in the code of a plugin is one sentence, with the line of its file."""
+def _plugin_errors(name: str, place: str = "") -> Iterator[None]:
+    """Turn any error in the code of a plugin into one line, with the number of the line."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -169,12 +170,12 @@ def _told(name: str, place: str = "") -> Iterator[None]:
             if trace.tb_frame.f_code.co_filename == place:
                 line = f" (line {trace.tb_lineno})"
             trace = trace.tb_next
-        why = " ".join(f"{type(error).__name__}: {error}".split())
+        why = one_line(f"{type(error).__name__}: {error}")
         raise ByzantiumError(f"the plugin {name} cannot be loaded: {why}{line}") from error
 
 
 def _digest_of_package(module: ModuleType, version: str) -> str:
-    """Of all Python files of the package that a module is of."""
+    """The digest of all Python files of the package of a module."""
     top = sys.modules[module.__name__.partition(".")[0]]
     roots = [Path(root) for root in getattr(top, "__path__", [])]
     if roots:
@@ -188,7 +189,13 @@ def _digest_of_package(module: ModuleType, version: str) -> str:
     return digest.hexdigest()
 
 
-# -- what is in it ------------------------------------------------------------------------------
+# -- members ------------------------------------------------------------------------------
+
+
+class Member(NamedTuple):
+    table: Registry[Any]
+    name: str
+    value: Any
 
 
 def _take(plugin: Plugin, module: ModuleType) -> Plugin:
@@ -216,9 +223,9 @@ def _take(plugin: Plugin, module: ModuleType) -> Plugin:
     return plugin
 
 
-def _members(plugin: Plugin, module: ModuleType) -> list[tuple[Registry[Any], str, Any]]:
+def _members(plugin: Plugin, module: ModuleType) -> list[Member]:
     kinds = {table.kind: table for table in tables().values()}
-    found: dict[tuple[str, str], tuple[Registry[Any], str, Any]] = {}
+    found: dict[tuple[str, str], Member] = {}
     for variable, value in vars(module).items():
         if variable.startswith("_") or not _is_of(value, module):
             continue
@@ -234,7 +241,7 @@ def _members(plugin: Plugin, module: ModuleType) -> list[tuple[Registry[Any], st
         elif (kind := registered_as(value)) is not None:
             table = kinds[kind]
         if table is not None:
-            found[table.kind, name] = (table, name, value)
+            found[table.kind, name] = Member(table, name, value)
     return list(found.values())
 
 
@@ -247,7 +254,7 @@ def _is_of(value: Any, module: ModuleType) -> bool:
 
 
 def _check_metric(plugin: Plugin, metric: metrics.Metric) -> None:
-    """Raise a sentence where the record of a round or an evaluation has another thing there."""
+    """Raise an error where the record of a round or an evaluation has this name already."""
     shipped = metrics.SHIPPED
     taken = {"round", *(m.key for m in shipped), *(m.name for m in shipped)}
     if metric.key in taken or metric.name == "round":
@@ -262,13 +269,13 @@ def _check_metric(plugin: Plugin, metric: metrics.Metric) -> None:
         )
 
 
-# -- of a job -----------------------------------------------------------------------------------
+# -- jobs -----------------------------------------------------------------------------------
 
 
 def used(texts: Mapping[str, str | Iterable[str]]) -> tuple[str, ...]:
-    """The plugins of what some texts name, as they are written down.
+    """The plugins of the members that some texts name, each as its name and digest.
 
-    texts: by the names of `tables`.
+    - `texts`: the texts, by the names of `tables`.
     """
     found = set()
     for part, text in texts.items():
@@ -281,15 +288,17 @@ def used(texts: Mapping[str, str | Iterable[str]]) -> tuple[str, ...]:
 
 
 def check_recorded(job: Any, names: Iterable[str]) -> bool:
-    """Whether a plugin of a job is not loaded, as it was then; its texts cannot be read here.
+    """Whether a plugin of a job is not loaded, so that the texts of the job cannot be read.
 
-    They are its fields of these names, and must at least be fit to be shown. How plugins are
-    written down is checked, too.
+    Such texts must at least be printable; the names and digests of plugins must be valid.
+
+    - `job`: the job.
+    - `names`: its fields that are texts.
     """
     for text in job.plugin:
         if not RECORDED.fullmatch(text):
             raise ByzantiumError(
-                f"{job.called} finds out by itself which plugins it uses, and notes them as "
+                f"{job.display_name} finds out by itself which plugins it uses, and notes them as "
                 f"'name sha256:...', got {text[:80]!r}; load a plugin with --plugin or load_plugin"
             )
     if not missing(job.plugin):
@@ -298,37 +307,37 @@ def check_recorded(job: Any, names: Iterable[str]) -> bool:
         found = getattr(job, name)
         for text in (found,) if isinstance(found, str) else found:
             if not text.isprintable() or not 0 < len(text) <= notation.LONGEST:
-                raise ByzantiumError(f"{job.called} needs a printable text for {name}")
+                raise ByzantiumError(f"{job.display_name} needs a printable text for {name}")
     return True
 
 
 def record_plugins(job: Any, names: Iterable[str]) -> None:
-    """Write down which plugins a job uses, and, for other processes, where they are.
+    """Record which plugins a job uses, and, for other processes, the paths of their files.
 
-    The places travel with the job and are no part of what it is.
+    The paths are no part of its identity.
     """
     object.__setattr__(job, "plugin", used({name: getattr(job, name) for name in names}))
     object.__setattr__(job, "_places", {text: _loaded[text].place for text in job.plugin})
 
 
 def missing(texts: Iterable[str]) -> list[str]:
-    """Those that are not loaded, as they were then."""
+    """The plugins among these, by name and digest, that are not loaded."""
     return [text for text in texts if text not in _loaded]
 
 
 def load_required(job: Any) -> None:
-    """Have the plugins of a job loaded; a sentence about one that is not here, or was changed.
+    """Load the plugins of a job; raises an error where one is missing or has changed.
 
-    Where they are is known of a job that comes from a process whose user chose to run them.
+    The paths of plugins come with a job from a process whose user chose to load them.
     """
-    known: Mapping[str, str] = getattr(job, "_places", {})
+    places: Mapping[str, str] = getattr(job, "_places", {})
     for text in missing(job.plugin):
         name, _, digest = text.rpartition(" ")
-        if text not in known:
+        if text not in places:
             raise ByzantiumError(
                 f"this needs the plugin {name} ({digest[:19]}...), which is not loaded; "
                 "load it with --plugin FILE or byzantium.load_plugin(file)"
             )
-        load_plugin(known[text]) if known[text] else load_installed()
+        load_plugin(places[text]) if places[text] else load_installed()
         if text not in _loaded:
             raise ByzantiumError(f"the plugin {name} has changed since this job was planned")

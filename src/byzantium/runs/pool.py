@@ -107,7 +107,7 @@ def attempt(job: Job, root: Path, listen: Listen, stop: Stop) -> None:
     except BusyError as error:
         listen(Event(job, "busy", note=str(error)))
     except Exception as error:
-        listen(Event(job, "failed", note=records.reason(error)))
+        listen(Event(job, "failed", note=records.describe_failure(error)))
     else:
         if result is not None:
             listen(Event(job, "done", note=str(result["status"])))
@@ -255,7 +255,12 @@ class Pool(ABC, Generic[AnyWorker]):
             with folder_lock(folder):
                 write_failure(folder, reason)
         except (BusyError, OSError) as error:
-            logger.warning("%s: %s could not be written: %s", folder, reason, records.why(error))
+            logger.warning(
+                "%s: %s could not be written: %s",
+                folder,
+                reason,
+                records.describe_file_error(error),
+            )
         return Event(job, "failed", note=reason)
 
     def _wait_for_lock(self, job: Job, note: str) -> Event:

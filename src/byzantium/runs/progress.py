@@ -1,4 +1,4 @@
-"""What is shown while jobs are carried out: bars on a terminal, lines elsewhere."""
+"""The progress of jobs: bars on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def described(job: Job) -> str:
         momentum = f", momentum {job.momentum:g}" if job.momentum else ""
         return f"{job.rule} against {job.attack}{momentum}, {job.partition}, seed {job.seed}"
     if isinstance(job, Mimicry):
-        return f"{job.rule}, {job.q} of {job.n} workers copy one, dimension {job.d}"
+        return f"{job.rule}, {job.attackers} of {job.n} workers copy one, dimension {job.d}"
     if isinstance(job, Certification):
         return f"{job.rule} attacked, {job.f} of {job.n} vectors bad, seed {job.seed}"
     if isinstance(job, Federation):
@@ -86,7 +86,7 @@ class Board:
         """Show an event."""
         name = described(event.job)
         if event.kind == "begun":
-            if event.job not in self.bars:  # by another worker, whose end nobody told of
+            if event.job not in self.bars:  # by another worker, whose end was not reported
                 self.bars[event.job] = self.progress.add_task(name, total=None)
         elif event.kind == "progress":
             self.progress.update(

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from byzantium.core import ByzantiumError, files, printable, type_name
 from byzantium.runs import values as kinds
-from byzantium.runs.values import Kind, Kinds
+from byzantium.runs.values import Check, Checks
 
 #: What was measured at an evaluation, by name: a line of metrics.jsonl.
 Metrics = dict[str, Any]
@@ -79,7 +79,7 @@ def check_length(text: str) -> None:
         raise ByzantiumError(f"it has {len(text)} characters, more than any job")
 
 
-def summary(path: Path, measure: str, declared: Kinds) -> dict[str, Any] | None:
+def summary(path: Path, measure: str, declared: Checks) -> dict[str, Any] | None:
     """The summary of a finished job, checked; None if there is no such file.
 
     - `path`: the file.
@@ -93,7 +93,7 @@ def summary(path: Path, measure: str, declared: Kinds) -> dict[str, Any] | None:
         return check_summary(values, measure, declared)
 
 
-def check_summary(values: Any, measure: str, declared: Kinds) -> dict[str, Any]:
+def check_summary(values: Any, measure: str, declared: Checks) -> dict[str, Any]:
     """The summary of a finished job, checked.
 
     - `values`: the summary.
@@ -132,7 +132,7 @@ def check_failure(text: str) -> str:
     return str(reason)
 
 
-def metrics(path: Path, workers: int | None, declared: Kinds) -> list[Metrics]:
+def metrics(path: Path, workers: int | None, declared: Checks) -> list[Metrics]:
     """The metrics of a job, checked: a mapping for each evaluation; empty if there is no such file.
 
     - `path`: the file.
@@ -142,7 +142,7 @@ def metrics(path: Path, workers: int | None, declared: Kinds) -> list[Metrics]:
         return check_metrics(_lines(path), workers, declared)
 
 
-def check_metrics(lines: Iterable[Any], workers: int | None, declared: Kinds) -> list[Metrics]:
+def check_metrics(lines: Iterable[Any], workers: int | None, declared: Checks) -> list[Metrics]:
     """The metrics of a job, checked.
 
     - `lines`: a mapping for each evaluation; each is checked before the next is read.
@@ -151,7 +151,7 @@ def check_metrics(lines: Iterable[Any], workers: int | None, declared: Kinds) ->
     - `declared`: the kinds of its metrics, by name. One that is not among them, of a plugin that is
       not loaded, is in all lines of the kind that it is in the first.
     """
-    checked, last, others = list[Metrics](), 0, dict[str, Kind]()
+    checked, last, others = list[Metrics](), 0, dict[str, Check]()
     for k, line in enumerate(map(mapping, lines), 1):
         at: Any = line.get("round")
         if not kinds.whole(at) or at <= last:
@@ -162,7 +162,7 @@ def check_metrics(lines: Iterable[Any], workers: int | None, declared: Kinds) ->
         for name, value in line.items():
             if not kinds.text(name):
                 raise ByzantiumError(f"line {k} has a metric named {reprlib.repr(name)}")
-            kind = declared.get(name) or others.setdefault(name, kinds.of_unknown(value))
+            kind = declared.get(name) or others.setdefault(name, kinds.check_by_value(value))
             odd = kind is kinds.shares and isinstance(value, list) and len(value) != workers
             if odd or not kind(value):
                 raise ByzantiumError(f"line {k} has the {name[:40]} {reprlib.repr(value)}")
@@ -214,10 +214,10 @@ def reading(path: Path | str) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except Exception as error:  # decoders have errors of many kinds
-        raise ByzantiumError(f"{path} cannot be read: {why(error)}") from error
+        raise ByzantiumError(f"{path} cannot be read: {describe_file_error(error)}") from error
 
 
-def why(error: BaseException) -> str:
+def describe_file_error(error: BaseException) -> str:
     """An error in a few words, as part of a sentence."""
     if isinstance(error, OSError) and error.strerror:
         return _line(error.strerror)
@@ -228,7 +228,7 @@ def why(error: BaseException) -> str:
     return _line(str(error)) or type(error).__name__
 
 
-def reason(error: BaseException) -> str:
+def describe_failure(error: BaseException) -> str:
     """Why a job failed, in one line; our own sentences say all, of others the kind helps."""
     own = isinstance(error, ByzantiumError)
     return _line(str(error) if own else f"{type(error).__name__}: {error}")

@@ -138,7 +138,7 @@ class Released(Randomness):
         samples, h = len(data.train_y), self.honest
         return GivenBatches(
             lambda worker, number: _order(number, samples)[worker % h :: h],
-            self.settings.q,
+            self.settings.attackers,
             self.settings.batch,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import inspect
+import dataclasses
 import json
 import math
 import os
@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from byzantium import attacks, guarantees, learning
 from byzantium.core import (
-    Beta,
     ByzantiumError,
     Count,
     Imbalance,
-    Positive,
-    PositiveMeasure,
-    Seed,
     files,
     notation,
+    option,
     type_name,
+    with_options,
 )
+from byzantium.core.options import former_attribute
 from byzantium.learning import metrics
+from byzantium.learning.settings import TrainingOptions
 from byzantium.runs import plugins, values
-from byzantium.runs.job import METRICS, Job, Stop, Watch, append, documented, option
+from byzantium.runs.job import METRICS, Job, Stop, Watch, append
 from byzantium.runs.records import Metrics
-from byzantium.runs.values import Kinds
+from byzantium.runs.values import Checks
 
 if TYPE_CHECKING:
     from torch import nn
@@ -47,9 +47,9 @@ PLUGIN_HELP = (
 )
 
 
-@documented
+@with_options
 @dataclass(frozen=True)
-class Run(Job):
+class Run(Job, TrainingOptions):
     """One training of one model, as data; its fields are the options of `byzantium run`.
 
     Rules, attacks, partitions, models and so on are texts such as "Krum(f=5)". They are spelled in
@@ -62,11 +62,11 @@ class Run(Job):
     byzantium.ArgumentTypeError: a run needs a whole number for rounds, got rounds='many'
     """
 
-    called = "a run"
-    in_summary: ClassVar[Kinds] = {
-        **Job.in_summary,
-        "accuracy": values.absent_or(values.size),
-        "loss": values.absent_or(values.number),
+    display_name = "a run"
+    summary_checks: ClassVar[Checks] = {
+        **Job.summary_checks,
+        "accuracy": values.optional(values.size),
+        "loss": values.optional(values.number),
         "data": values.digests,
     }
 
@@ -88,13 +88,9 @@ class Run(Job):
         "The model to train: mlp, mlp(hidden=64, layers=1), linear, cnn, cnn(scale=2), convnet or "
         "resnet20.",
     )
-    n: Positive = option(25, "How many workers there are, attackers included.")
     f: Count = option(
         5,
-        "How many attackers the rule must withstand: too few is fatal, one too many costs little.",
-    )
-    attackers: Count | None = option(
-        None, "How many workers really attack: by default f, or 0 under NoAttack()."
+        "How many Byzantine vectors the rule assumes: too few is fatal, one too many costs little.",
     )
     rule: str = option(
         "Bucketing(s=2) >> GeometricMedian()",
@@ -104,64 +100,11 @@ class Run(Job):
     attack: str = option(
         "NoAttack()", "What the attackers send: an attack from `byzantium list attacks`."
     )
-    momentum: Beta = option(
-        0.0, "The momentum of the workers, 0 (none) to below 1: beta of Algorithm 2."
-    )
-    heavy_ball: bool = option(
-        False,
-        "Let momentum be m = beta m + g, as in the published runs, without a factor 1 - beta.",
-    )
-    optimiser: str = option(
+    optimizer: str = option(
         "sgd",
-        "The optimiser of the server: sgd, sgd(momentum=0.9), sgd(weight_decay=1e-4) or adam.",
-    )
-    learning_rate: PositiveMeasure = option(0.1, "The learning rate of the server.")
-    rounds: Positive = option(
-        600, "How many rounds to train; the server takes one step in each round."
-    )
-    batch: Positive = option(32, "How many samples a worker draws for each of its gradients.")
-    local_steps: Positive = option(
-        1, "How many steps a worker takes on its own before it sends; 1 sends the gradient."
-    )
-    local_rate: PositiveMeasure = option(
-        0.01, "The learning rate of a worker's own steps; not used where local_steps is 1."
-    )
-    participants: Positive | None = option(
-        None, "How many workers, drawn at random, take part in each round: by default all."
-    )
-    reshuffle_every: Positive | None = option(
-        None,
-        "Let workers start a new pass over their data after this many rounds: by default when "
-        "their samples no longer fill a batch.",
-    )
-    evaluate_every: Positive = option(
-        30, "How many rounds lie between two evaluations on the test set."
-    )
-    record: tuple[str, ...] = option(
-        ("distance", "spread", "weights"),
-        "What to record beside losses and accuracy, separated by commas: any of "
-        f"{', '.join(metrics.words())}.",
-    )
-    seed: Seed = option(0, "The seed of all that is random: equal settings give equal results.")
-    loss: str = option(
-        "cross_entropy",
-        "The loss to minimise: cross_entropy for classes; squared, absolute or huber(delta) for "
-        "regression.",
-        later=True,
-    )
-    device: str = option(
-        "cpu", "The torch device to compute on, such as cpu or cuda:0.", later=True
-    )
-    dtype: Literal["float32", "float64"] = option(
-        "float32", "The number format of the model, the data and the gradients.", later=True
+        "The optimizer of the server: sgd, sgd(momentum=0.9), sgd(weight_decay=1e-4) or adam.",
     )
     plugin: tuple[str, ...] = option((), PLUGIN_HELP, later=True)
-    dropout: Literal["fresh", "shared"] = option(
-        "fresh",
-        "Whether each worker draws its dropout anew in each round (fresh), or all workers have the "
-        "same in all rounds (shared), as in the published runs.",
-        later=True,
-    )
     randomness: Literal["fresh", "released"] = option(
         "fresh",
         "Where the random numbers come from: independent streams (fresh), or those of the runs "
@@ -175,13 +118,13 @@ class Run(Job):
         from byzantium.rules.admission import check_sizes
         from byzantium.runs import builders, released
 
-        if plugins.check_recorded(self, (*plugins.tables(), "optimiser")):
-            settings.check(self.n, self.q, self.participants, self.device)
+        if plugins.check_recorded(self, (*plugins.tables(), "optimizer")):
+            settings.check(self.n, self.attacker_count, self.participants, self.device)
             return
-        # First of all: how many workers attack depends on it.
-        attack = repr(attacks.parse_attack(notation.called(self.attack)))
+        # First: the number of attackers depends on it.
+        attack = repr(attacks.parse_attack(notation.with_parentheses(self.attack)))
         object.__setattr__(self, "attack", attack)
-        settings.check(self.n, self.q, self.participants, self.device)
+        settings.check(self.n, self.attacker_count, self.participants, self.device)
         settings.check_record(self.record)
         rule = self.aggregator()
         for stage in rule.stages:
@@ -195,8 +138,8 @@ class Run(Job):
             "rule": repr(rule),
             "partition": repr(partition.read(self.partition)),
             "model": builders.model(self.model)[0],
-            "optimiser": builders.optimiser(self.optimiser)[0],
-            "data": builders.data(self.data),
+            "optimizer": builders.optimizer(self.optimizer)[0],
+            "data": builders.spelled_data(self.data),
             "loss": settings.spelled(self.loss),
         }
         for name, text in normal.items():
@@ -207,8 +150,8 @@ class Run(Job):
         object.__setattr__(self, "_data", user_files.path_of(self.data))
 
     @classmethod
-    def recorded(cls, values: Mapping[str, Any]) -> Self:
-        """The run of a configuration that may be a stranger's: no file that it names is opened."""
+    def from_record(cls, values: Mapping[str, Any]) -> Self:
+        """The run of a configuration of somebody else: no file that it names is opened."""
         from byzantium.data import user_files
 
         data = values.get("data", "")
@@ -217,9 +160,9 @@ class Run(Job):
         return cls.of(values)
 
     def _prepare(self) -> None:
-        """Have at hand what it was planned with; a sentence about what is missing.
+        """Load its plugins and find its data; raises an error where one of them is missing.
 
-        Where a file of data is, travels with it into other processes, as the places of plugins do.
+        Other processes get the path of a file of data from here, as they get those of plugins.
         """
         from byzantium.data import user_files
 
@@ -235,28 +178,31 @@ class Run(Job):
         return self.n
 
     @property
-    def in_metrics(self) -> Kinds:
-        """The kinds of its metrics: those of the table, to which plugins add."""
-        return {name: values.OF_METRICS[metric.kind] for name, metric in metrics.TABLE.items()}
+    def metric_checks(self) -> Checks:
+        """The checks of its metrics, which are those of the table; plugins may have added some."""
+        return {name: values.METRIC_CHECKS[metric.kind] for name, metric in metrics.TABLE.items()}
+
+    q = former_attribute("q", "attacker_count")
 
     @property
-    def q(self) -> int:
+    def attacker_count(self) -> int:
         """How many workers attack: `attackers` or, if that is None, f; 0 without an attack."""
         if self.attackers is not None:
             return self.attackers
-        return 0 if notation.called(self.attack) == "NoAttack()" else self.f
+        return 0 if notation.with_parentheses(self.attack) == "NoAttack()" else self.f
 
     def settings(self) -> Settings:
-        """How its simulation goes."""
-        names = inspect.signature(learning.Settings).parameters
-        return learning.Settings(**{name: getattr(self, name) for name in names})
+        """The settings of its simulation."""
+        shared = dataclasses.fields(TrainingOptions)
+        values = {field.name: getattr(self, field.name) for field in shared}
+        return learning.Settings(**{**values, "attackers": self.attacker_count})
 
     def aggregator(self) -> Aggregator:
         """Its rule, with the mixings before it."""
         from byzantium.runs import builders
 
         self._prepare()
-        return builders.rule_of(self.rule, self.f)
+        return builders.read_rule(self.rule, self.f)
 
     @property
     def vectors(self) -> int:
@@ -265,22 +211,22 @@ class Run(Job):
 
     @property
     def bad(self) -> int:
-        """How many of these may be bad: f, or the number of attackers where there are more."""
-        return min(max(self.f, self.q), self.vectors)
+        """How many of these may be Byzantine: f, or the number of attackers if it is larger."""
+        return min(max(self.f, self.attacker_count), self.vectors)
 
     def gap(self) -> str:
-        """Why nothing is promised of its rule; "" if something is, or its plugin is not loaded."""
+        """Why its rule has no guarantee; "" if it has one, or if a plugin is not loaded."""
         if plugins.missing(self.plugin):
             return ""
         return guarantees.gap(self.aggregator(), self.vectors, self.bad)
 
     def announce(self, *, again: bool = False) -> None:
-        """Log what is promised of its rule, as a warning where nothing is."""
+        """Log the guarantee of its rule, as a warning where there is none."""
         if not plugins.missing(self.plugin):
             guarantees.announce(self.aggregator(), self.vectors, self.bad, again=again)
 
     def dataset(self) -> Dataset:
-        """Its data set; the last two that runs of this process used are kept in memory."""
+        """Its data set; the last two that runs of this process used stay in memory."""
         from byzantium.runs import builders, released
 
         self._prepare()
@@ -288,7 +234,7 @@ class Run(Job):
         data = builders.dataset(self.data, self.long_tail, folder, self.plugin)
         return released.whole_batches(data) if self.randomness == "released" else data
 
-    def built(self, data: Dataset) -> nn.Module:
+    def build_model(self, data: Dataset) -> nn.Module:
         """Its model for a data set, before the first round."""
         import torch
 
@@ -300,8 +246,8 @@ class Run(Job):
             torch.manual_seed(self.seed)
             model: nn.Module = build(data)
         if not isinstance(model, torch.nn.Module):
-            kind = type_name(model)
-            raise ByzantiumError(f"the model {self.model} must be an nn.Module, got {kind}")
+            name = type_name(model)
+            raise ByzantiumError(f"the model {self.model} must be an nn.Module, got {name}")
         if self.randomness == "released" and self.dropout == "shared":
             return released.masked(model, self.seed)
         return model
@@ -316,14 +262,14 @@ class Run(Job):
         models.check_device(self.device)
         try:
             with torch.device("meta"):  # shapes without numbers, which take no memory
-                model = self.built(data)
+                model = self.build_model(data)
         except (RuntimeError, MemoryError) as error:
             raise ByzantiumError(f"the model {self.model} cannot be built: {error}") from error
         loss = losses.read(self.loss)
         models.check_fit(model, data, loss, f"the model {self.model}")
         generator = torch.Generator().manual_seed(0)
         partition.read(self.partition)(
-            data.train_y, self.n - self.q, generator, users=data.train_user
+            data.train_y, self.n - self.attacker_count, generator, users=data.train_user
         )
 
     def simulation(self) -> Simulation:
@@ -332,15 +278,15 @@ class Run(Job):
         from byzantium.runs import builders, released
 
         data = self.dataset()
-        _, optimiser = builders.optimiser(self.optimiser)
+        _, optimizer = builders.optimizer(self.optimizer)
         return learning.Simulation(
             self.settings(),
             data,
-            self.built(data),
+            self.build_model(data),
             self.aggregator(),
             attacks.parse_attack(self.attack),
             partition.read(self.partition),
-            lambda parameters: optimiser(parameters, self.learning_rate),
+            lambda parameters: optimizer(parameters, self.learning_rate),
             randomness=(
                 released.Released if self.randomness == "released" else learning.Randomness
             ),
@@ -424,8 +370,8 @@ def check_ready(jobs: Iterable[Job]) -> None:
         if isinstance(run, Run):
             run._prepare()
             same = alike.setdefault((run.data, run.long_tail), {})
-            same[run.model, run.partition, run.loss, run.device, run.n - run.q] = run
+            same[run.model, run.partition, run.loss, run.device, run.n - run.attacker_count] = run
     for (name, gamma), different in alike.items():
-        data = builders.selected(name, gamma)
+        data = builders.load_data(name, gamma)
         for run in different.values():
             run.check_parts(data)

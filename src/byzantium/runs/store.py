@@ -130,7 +130,11 @@ class Store:
             except ValueError as error:
                 folder = self.folder(job)
                 self.pass_over(str(folder), error)
-                results.append(Result(job, folder, "damaged", [], {}, reason=records.why(error)))
+                results.append(
+                    Result(
+                        job, folder, "damaged", [], {}, reason=records.describe_file_error(error)
+                    )
+                )
         return results
 
     def __iter__(self) -> Iterator[Result]:
@@ -189,8 +193,8 @@ class Store:
 
     def _packed(self, job: Job, record: Record) -> Result:
         folder, pack = self.folder(job), record.pack
-        summary = record.summary(job.measure, job.in_summary)
-        metrics = record.metrics(job.workers, job.in_metrics)
+        summary = record.summary(job.measure, job.summary_checks)
+        metrics = record.metrics(job.workers, job.metric_checks)
         if summary is not None:
             status, at = records.outcome(summary["status"])
             return Result(job, folder, status, metrics, summary, at, pack=pack)
@@ -204,7 +208,7 @@ class Store:
         """Say in the log, once, what cannot be read; nothing is changed."""
         if what not in self._named:
             self._named.add(what)
-            logger.warning("%s is skipped: %s", what, records.why(error))
+            logger.warning("%s is skipped: %s", what, records.describe_file_error(error))
 
     # -- all of it --------------------------------------------------------------------------------
 
@@ -243,7 +247,7 @@ def job_of(values: dict[str, Any]) -> Job:
     kind = values.pop("kind", "Run")
     if kind not in KINDS:
         raise ByzantiumError(f"there is no kind of job {kind!r}; there are {', '.join(KINDS)}")
-    return KINDS[kind].recorded(values)
+    return KINDS[kind].from_record(values)
 
 
 def _row(result: Result) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Many jobs: which ones, and what there is of each when they were carried out."""
+"""Many jobs: which ones a sweep has, and how they are carried out."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from byzantium.core import ByzantiumError
+from byzantium.core.options import present_names
 from byzantium.runs import plugins
 from byzantium.runs.job import Job, Stop
 from byzantium.runs.pool import Engine, Event, Listen
@@ -31,6 +32,7 @@ def product(fixed: Mapping[str, Any], varies: Mapping[str, Sequence[Any]]) -> li
     >>> [(run.rule, run.seed) for run in runs]
     [('Mean()', 0), ('Mean()', 1), ('Median()', 0), ('Median()', 1)]
     """
+    fixed, varies = present_names(Run, fixed), present_names(Run, varies)
     for name, values in varies.items():
         if not isinstance(values, (list, tuple)) or not values:
             raise ByzantiumError(f"what varies needs a list of values, got {name} = {values!r}")
@@ -98,7 +100,7 @@ def execute(
     What cannot be promised of the rules of runs is logged before the first one begins.
 
     - `jobs`: what to carry out.
-    - `store`: where the results are kept.
+    - `store`: the folder of results.
     - `engine`: who does the work: by default this process; `Processes(4)` are four at a time, and
       `byzantium.engines.Ray` is a cluster.
     - `listen`: called with an `Event` whenever something happens to a job.

@@ -1,9 +1,10 @@
-"""How long jobs will take, from a short probe."""
+"""Estimates of how long jobs take, from a short probe."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from byzantium.runs.job import Job
 from byzantium.runs.run import Run
@@ -12,7 +13,14 @@ from byzantium.runs.store import Store
 ROUNDS = 3
 
 
-def probe(run: Run) -> tuple[float, float]:
+class Cost(NamedTuple):
+    """How many seconds a round and an evaluation take."""
+
+    round: float
+    evaluation: float
+
+
+def probe(run: Run) -> Cost:
     """Measure how many seconds a round takes, and an evaluation.
 
     The first round, which compiles kernels, is not measured.
@@ -25,7 +33,7 @@ def probe(run: Run) -> tuple[float, float]:
         next(rounds)
     middle = time.perf_counter()
     training.evaluate()
-    return (middle - start) / ROUNDS, time.perf_counter() - middle
+    return Cost((middle - start) / ROUNDS, time.perf_counter() - middle)
 
 
 def estimate(
@@ -43,8 +51,8 @@ def estimate(
     >>> estimate([Run(rounds=100)], Store("nowhere")) > 0
     True
     """
-    found = {result.job: result for result in store.results(jobs) if not result.done}
-    runs = [job for job in found if isinstance(job, Run)]
+    unfinished = {result.job: result for result in store.results(jobs) if not result.done}
+    runs = [job for job in unfinished if isinstance(job, Run)]
     kinds = {run: run.varied(seed=0, attack="NoAttack()", momentum=0.0, rounds=1) for run in runs}
     different = list(dict.fromkeys(kinds.values()))
     costs = {}
@@ -53,8 +61,8 @@ def estimate(
         costs[kind] = probe(kind)
     total = 0.0
     for run, kind in kinds.items():
-        metrics = found[run].metrics
+        metrics = unfinished[run].metrics
         left = max(0, run.rounds - (metrics[-1]["round"] if metrics else 0))
-        of_round, of_evaluation = costs[kind]
-        total += left * of_round + left / run.evaluate_every * of_evaluation
+        cost = costs[kind]
+        total += left * cost.round + left / run.evaluate_every * cost.evaluation
     return total

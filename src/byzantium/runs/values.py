@@ -1,8 +1,9 @@
-"""What a file of results may hold under a name: kinds of values.
+"""Checks of the values in files of results.
 
-Each kind of job declares the kinds of its own fields (`Job.in_summary` and `Job.in_metrics`), and
-`records` checks them when a file is read. A file may come from a stranger: what is not declared is
-never used, apart from metrics of plugins that are not loaded, which show their kind themselves.
+Each class of jobs declares the checks of its values (`Job.summary_checks`, `Job.metric_checks`),
+and `records` applies them when a file is read. A file may come from somebody else: a value without
+a check is never used, except for metrics of plugins that are not loaded, whose values tell their
+type.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ LONGEST_TEXT = 300
 MOST_FILES = 100
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
-#: Whether a value is of a kind.
-Kind = Callable[[Any], bool]
-Kinds = Mapping[str, Kind]
+#: A function that says whether a value is valid.
+Check = Callable[[Any], bool]
+Checks = Mapping[str, Check]
 
 
 def number(value: Any, least: float = -LARGEST) -> bool:
@@ -33,8 +34,8 @@ def number(value: Any, least: float = -LARGEST) -> bool:
     >>> number(-1.5), number(True), number(float("nan")), number(10**400)
     (True, False, False, False)
     """
-    known = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return known and least <= value <= LARGEST
+    numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return numeric and least <= value <= LARGEST
 
 
 def size(value: Any) -> bool:
@@ -68,7 +69,7 @@ def digests(value: Any) -> bool:
 
 
 def shares(value: Any) -> bool:
-    """A number for each worker; how many there are, the file as a whole says."""
+    """A number for each worker; `records` checks how many there are."""
     return isinstance(value, list) and all(map(number, value))
 
 
@@ -82,13 +83,13 @@ def times(value: Any) -> bool:
     return isinstance(value, dict) and all(text(k) and whole(v) for k, v in value.items())
 
 
-def absent_or(kind: Kind) -> Kind:
-    """A value of a kind, or None: a job that diverged has no accuracy."""
-    return lambda value: value is None or kind(value)
+def optional(check: Check) -> Check:
+    """A check that None passes, too: a job that diverged has no accuracy."""
+    return lambda value: value is None or check(value)
 
 
-#: The kinds of metrics, by the names that the table of metrics gives them.
-OF_METRICS: Kinds = {
+#: The checks of metrics, by `Metric.kind`.
+METRIC_CHECKS: Checks = {
     "number": measured,
     "rounds": series,
     "shares": shares,
@@ -96,8 +97,8 @@ OF_METRICS: Kinds = {
 }
 
 
-def of_unknown(value: Any) -> Kind:
-    """The kind of a metric that nobody here knows, by its value."""
+def check_by_value(value: Any) -> Check:
+    """The check of a metric that is not in the table, by one of its values."""
     if isinstance(value, list):
         return shares
     return times if isinstance(value, dict) else measured

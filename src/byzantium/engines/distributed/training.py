@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from byzantium.core import ByzantiumError
+from byzantium.core.options import FORMER_SPELLINGS, renamed
 from byzantium.engines.distributed.ranks import TIMEOUT
 from byzantium.engines.distributed.reduce import robust_all_reduce
 from byzantium.learning import Momentum
@@ -30,7 +31,7 @@ def aggregate_gradients(
 ) -> None:
     """Replace the gradients of this rank by the robust aggregate of those of all ranks.
 
-    All ranks call it between `loss.backward()` and `optimiser.step()`. The rule sees the gradient
+    All ranks call it between `loss.backward()` and `optimizer.step()`. The rule sees the gradient
     of a rank as one vector, the parameters one after the other; a parameter without a gradient
     counts as zero, and parameters that are not trained are left out.
 
@@ -47,7 +48,7 @@ def aggregate_gradients(
 
         loss.backward()
         aggregate_gradients(model.parameters(), Krum(f=1))
-        optimiser.step()
+        optimizer.step()
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     vector = _joined(trained, {id(p): p.grad for p in trained if p.grad is not None}, momentum)
@@ -60,12 +61,13 @@ def aggregate_gradients(
         parameter.grad.copy_(piece)
 
 
+@renamed(**FORMER_SPELLINGS)
 def aggregate_before_step(
-    optimiser: torch.optim.Optimizer, rule: Aggregator, *args: Any, **kwargs: Any
+    optimizer: torch.optim.Optimizer, rule: Aggregator, *args: Any, **kwargs: Any
 ) -> RemovableHandle:
-    """Let an optimiser aggregate the gradients of all ranks before each of its steps.
+    """Let an optimizer aggregate the gradients of all ranks before each of its steps.
 
-    - `optimiser`: the optimiser.
+    - `optimizer`: the optimizer.
     - `rule`: the rule, with or without mixings before it; the same on all ranks.
     - `args`: further arguments of `aggregate_gradients`.
     - `kwargs`: the same, by name.
@@ -74,15 +76,15 @@ def aggregate_before_step(
 
     A training loop is not changed; before it stands::
 
-        aggregate_before_step(optimiser, Krum(f=1))
+        aggregate_before_step(optimizer, Krum(f=1))
     """
 
-    def before(optimiser: torch.optim.Optimizer, *_: Any) -> None:
-        groups = optimiser.param_groups
+    def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        groups = optimizer.param_groups
         parameters = [parameter for group in groups for parameter in group["params"]]
         aggregate_gradients(parameters, rule, *args, **kwargs)
 
-    return optimiser.register_step_pre_hook(before)
+    return optimizer.register_step_pre_hook(before)
 
 
 def aggregate_in_ddp(

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
+from annotated_types import Ge, Le
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from torch import Tensor
@@ -19,7 +20,6 @@ from torch import Tensor
 from byzantium.attacks import Attack, BitFlip, GaussianNoise, NoAttack, NonFinite, parse_attack
 from byzantium.core import (
     ArgumentTypeError,
-    Bounds,
     ByzantiumError,
     Formula,
     Measure,
@@ -35,7 +35,7 @@ MOMENTUM = "byzantium.momentum"
 # The names of statistics in layers of torch, which are no parameters.
 STATISTICS = ("running_mean", "running_var")
 
-Share = Annotated[float, Bounds(least=0, most=1)]
+Share = Annotated[float, Ge(0), Le(1)]
 
 
 # -- momentum -------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ class Record:
                 yield
             except Exception as error:
                 self.flush()
-                job.write_failure(self.folder, records.reason(error))
+                job.write_failure(self.folder, records.describe_failure(error))
                 raise
             self.flush()
             self._finish(time.monotonic() - start)
@@ -63,7 +63,7 @@ class Record:
             "rounds": len(self.lines),
             **({"accuracy": sum(last) / len(last)} if last else {}),
             "seconds": round(seconds, 1),
-            **job.surroundings(),
+            **job.environment(),
         }
         files.write(self.folder / job.SUMMARY, json.dumps(summary, indent=1) + "\n")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Ge, Lt
 from flwr.app import (
     ArrayRecord,
     ConfigRecord,
@@ -25,7 +26,6 @@ from flwr.serverapp.strategy import FedAvg, Result
 from byzantium.attacks import Attack
 from byzantium.core import (
     ArgumentTypeError,
-    Bounds,
     ByzantiumError,
     Count,
     Measure,
@@ -34,6 +34,7 @@ from byzantium.core import (
     type_name,
     validated,
 )
+from byzantium.core.options import FORMER_SPELLINGS, renamed
 from byzantium.engines.flower.grid import ReplyGrid, message_to
 from byzantium.engines.flower.record import Record
 from byzantium.engines.flower.rehearsal import Rehearsal
@@ -55,7 +56,7 @@ from byzantium.engines.flower.rounds import (
     logger,
     probability_of_more,
 )
-from byzantium.engines.flower.step import MakeOptimiser, Step
+from byzantium.engines.flower.step import MakeOptimizer, Step
 from byzantium.engines.flower.vectors import distance, layout, rejection_reasons
 from byzantium.guarantees import announce
 from byzantium.rules import Aggregator, Report, Trust, parse_rule
@@ -65,7 +66,7 @@ from byzantium.vectors import as_source
 RuleOrText = Aggregator | str
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
-Fraction = Annotated[float, Bounds(least=0, below=0.5)]
+Fraction = Annotated[float, Ge(0), Lt(0.5)]
 
 
 class RobustStrategy(FedAvg):
@@ -85,7 +86,7 @@ class RobustStrategy(FedAvg):
       which is rounded up. Too few is fatal, one too many costs little.
     - `patience`: after so many rounds in a row that leave the model unchanged: `Standstill`.
     - `node_timeout`: how many seconds to wait for enough nodes; after them: `TooFewNodes`.
-    - `optimiser`: a function that makes an optimiser of torch for the parameters that it is given;
+    - `optimizer`: a function that makes an optimizer of torch for the parameters that it is given;
       the aggregate is then its gradient. By default the aggregated change is added to the model.
     - `folder`: the folder of results, as for other runs. Every round is saved there, and a server
       that was killed continues after the last one; `byzantium report FOLDER` shows it.
@@ -98,6 +99,7 @@ class RobustStrategy(FedAvg):
     Bucketing(s=2) >> Krum(f=1)
     """
 
+    @renamed(**FORMER_SPELLINGS)
     def __init__(
         self,
         rule: RuleOrText | Callable[[int], RuleOrText],
@@ -105,7 +107,7 @@ class RobustStrategy(FedAvg):
         f: int | float,
         patience: int = 3,
         node_timeout: float = 600.0,
-        optimiser: MakeOptimiser | None = None,
+        optimizer: MakeOptimizer | None = None,
         folder: Path | str | None = None,
         name: str = "federation",
         rehearse: Attack | str | None = None,
@@ -144,7 +146,7 @@ class RobustStrategy(FedAvg):
         self.rule: Aggregator | None = None
         if isinstance(self.f, int) and isinstance(rule, Aggregator | str):
             self.rule = self._rule_for(0, self.f)
-        self.step = Step(optimiser)
+        self.step = Step(optimizer)
         self.rehearsal = None if rehearse is None else Rehearsal(rehearse, nodes)
         self.record: Record | None = None
         if folder is not None:

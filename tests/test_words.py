@@ -1,0 +1,27 @@
+"""Words that `src` does without: CONTRIBUTING.md says what to write instead."""
+
+import re
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "src" / "byzantium"
+WORDS = re.compile(
+    r"(?<![a-z])(rooms?|doors?|liars?|strangers?|withst(and|ood)s?|raises? a sentence"
+    r"|le(ave|ft) it away|cent(re[sd]?|ring)"
+    r"|(neighbour|colour|behaviour|optimis|normalis|minimis)[a-z]*)(?![a-z])",
+    re.IGNORECASE,
+)
+# Packages and files that are still to be cleaned.
+UNCLEAN = (
+    *("_kernels", "attacks", "cli", "engines", "papers", "reports", "rules", "vectors"),
+    *("core/formula.py", "runs/records.py", "runs/store.py"),
+)
+
+
+def test_the_package_is_written_in_the_words_of_the_field() -> None:
+    found = []
+    for path in sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyi")]):
+        place = path.relative_to(PACKAGE).as_posix()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if not place.startswith(UNCLEAN) and not line.endswith("# former name"):
+                found += [f"{place}:{number}: {match[0]}" for match in WORDS.finditer(line)]
+    assert not found
