@@ -23,10 +23,11 @@ from rich.text import Text
 from byzantium.cli import main
 from byzantium.cli.terminal import Terminal
 from byzantium.core import printable
-from byzantium.reports import pivots, style
+from byzantium.reports import style
 from byzantium.reports.escaping import as_code, in_csv, in_latex, in_markdown
 from byzantium.reports.figures import KINDS
 from byzantium.runs import Run, Store
+from byzantium.tables import pivots
 
 PLUGIN = (f"theirs.py sha256:{'0' * 64}",)
 TEXTS = (

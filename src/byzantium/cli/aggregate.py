@@ -14,7 +14,8 @@ from rich.table import Table
 import byzantium as bz
 from byzantium import engines
 from byzantium.cli.main import main
-from byzantium.cli.options import Place, complete, err, members, out, plugin_option
+from byzantium.cli.options import FilePath, complete, members, plugin_option
+from byzantium.cli.terminal import err, out
 
 
 class Upload(click.Path):
@@ -46,13 +47,13 @@ class Upload(click.Path):
     "-o",
     "--out",
     "output",
-    type=Place(),
+    type=FilePath(),
     required=True,
     help="The file to write the merged checkpoint to.",
 )
 @click.option(
     "--base",
-    type=Place(exists=True),
+    type=FilePath(exists=True),
     help="The checkpoint that all contributors started from: the rule then sees their changes to "
     "it, and the merged change is added to it again.",
 )

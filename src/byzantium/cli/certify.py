@@ -7,18 +7,17 @@ from pathlib import Path
 import click
 
 import byzantium as bz
+from byzantium.cli.execution import execute_jobs
 from byzantium.cli.main import main
 from byzantium.cli.options import (
-    Place,
-    carry_out,
+    FilePath,
     complete,
     engine_options,
-    err,
     members,
-    out,
     plugin_option,
     results_option,
 )
+from byzantium.cli.terminal import err, out
 from byzantium.core import ByzantiumError, import_optional
 from byzantium.runs import Certification, Engine, Store, certificates, pipelines
 
@@ -74,13 +73,13 @@ def _counts(_: click.Context, parameter: click.Parameter, text: str) -> tuple[in
     help="How many inputs each search tries.",
 )
 @click.option(
-    "--json", type=Place(dir_okay=False), help="Also write what was found to a JSON file."
+    "--json", type=FilePath(dir_okay=False), help="Also write what was found to a JSON file."
 )
 @click.option(
-    "--markdown", type=Place(dir_okay=False), help="Also write the table to a Markdown file."
+    "--markdown", type=FilePath(dir_okay=False), help="Also write the table to a Markdown file."
 )
 @click.option(
-    "--figure", type=Place(dir_okay=False), help="Also draw c against delta into a PNG file."
+    "--figure", type=FilePath(dir_okay=False), help="Also draw c against delta into a PNG file."
 )
 @results_option
 @engine_options
@@ -120,7 +119,7 @@ def certify(
     if all_rules:
         texts = [(text, f) for f in counts for text in pipelines(n, f)]
         todo += [one for text, f in texts for one in _searches(text, n, (f,), seeds, budget)]
-    found = certificates(carry_out(todo, Store(results), engine))
+    found = certificates(execute_jobs(todo, Store(results), engine))
     out.print(reported.terminal(found))
     out.print(f"the inputs that were found are in {results}", soft_wrap=True, highlight=False)
     if json:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from byzantium.papers.artifacts import Artifact, Cell, Picture, Version
+from byzantium.papers.versions import in_version
 from byzantium.runs import Run
+from byzantium.tables import Artifact, Cell, Picture, Version
 
 # What the paper has, alone and behind buckets of two; and what the field uses beside it.
 ALONE = {
@@ -75,7 +76,7 @@ def benchmark(version: Version | None = None) -> Artifact:
         for aggregator, rule in PIPELINES.items()
         for attack, sent in ATTACKS.items()
     )
-    made = Artifact(
+    artifact = Artifact(
         "benchmark",
         "Which rule to use",
         "digits, 25 workers, 200 rounds, momentum 0.9",
@@ -84,4 +85,4 @@ def benchmark(version: Version | None = None) -> Artifact:
         cells,
         maker="byzantium benchmark",
     )
-    return made.in_version(version)
+    return in_version(artifact, version)

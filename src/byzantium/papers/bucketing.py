@@ -15,8 +15,9 @@ from dataclasses import replace
 from typing import Any
 
 from byzantium.core import ByzantiumError, notation
-from byzantium.papers.artifacts import Artifact, Cell, Picture, Version
+from byzantium.papers.versions import in_version
 from byzantium.runs import Mimicry, Run
+from byzantium.tables import Artifact, Cell, Picture, Version
 
 ATTACKS = {
     "bit-flip": "BitFlip()",
@@ -370,4 +371,5 @@ def artifact(name: str, version: Version | None = None) -> Artifact:
     """
     if name not in MAKERS:
         raise ByzantiumError(f"there is no artifact {name!r}{notation.hint(name, MAKERS)}")
-    return replace(MAKERS[name](), maker=f"byzantium reproduce {name}").in_version(version)
+    made = replace(MAKERS[name](), maker=f"byzantium reproduce {name}")
+    return in_version(made, version)

@@ -9,17 +9,15 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from statistics import fmean
 from typing import Any
 
 from byzantium.runs import LAST
+from byzantium.tables import COLLAPSED, Published
 
-#: A model of at most this test accuracy, in percent of ten classes, has collapsed: it guesses. One
-#: that always predicts the same class of MNIST has up to 11.35.
-COLLAPSED = 12.0
 # After NaN the released runs went on and predicted class 0; the logs of curves end there.
 AFTER_NAN = 9.82
 # How many evaluations a released run of 600 rounds has, and how many of the last are compared.
@@ -27,25 +25,6 @@ EVALUATIONS, LATE = 20, 10
 
 # What tells the cells of an artifact apart in the published data.
 KEYS = ("aggregator", "attack", "momentum", "s", "split")
-
-
-@dataclass(frozen=True)
-class Published:
-    """What was published for a cell.
-
-    - `mean`: the mean test accuracy over seeds, in percent.
-    - `deviation`: its standard deviation over seeds.
-    - `seeds`: how many seeds there were.
-    - `spread`: the standard deviation, about the mean, of the means of five evaluations in a row,
-      over seeds and over the last ten evaluations; 0 where no curves were released.
-    - `collapsed`: how many seeds ended at the accuracy of guessing.
-    """
-
-    mean: float
-    deviation: float
-    seeds: int
-    spread: float = 0.0
-    collapsed: int = 0
 
 
 @cache

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from byzantium.core import ByzantiumError, files
-from byzantium.papers.artifacts import Version
 from byzantium.papers.bucketing import artifact
 from byzantium.runs import Store, records
+from byzantium.tables import Version
 
 ARTIFACTS = "artifacts.json"
 

@@ -102,7 +102,7 @@ def _figure(certificates: Sequence[Certificate]) -> Figure:
     labels = {one: label(one) for one in certificates}
     mixings = list(dict.fromkeys(mixing for mixing, _ in labels.values()))
     rules = list(dict.fromkeys(rule for _, rule in labels.values()))
-    colours = _colours(rules)
+    colors = _colors(rules)
     n = certificates[0].n
     figure, axes = row(len(mixings), (2.6, 2.9), left=1.0, right=2.0)
     for axis, mixing in zip(axes, mixings, strict=True):
@@ -113,7 +113,7 @@ def _figure(certificates: Sequence[Certificate]) -> Figure:
         for rule in rules:
             line = sorted((o.f / o.n, min(o.c, TOP)) for o in here if labels[o][1] == rule)
             if line:
-                look: dict[str, Any] = {"color": colours[rule], "linewidth": 1.2}
+                look: dict[str, Any] = {"color": colors[rule], "linewidth": 1.2}
                 axis.plot(*zip(*line, strict=True), marker="o", markersize=3, label=rule, **look)
             proved = sorted(
                 (o.f / o.n, o.promised)
@@ -122,7 +122,7 @@ def _figure(certificates: Sequence[Certificate]) -> Figure:
             )
             if proved:
                 dots: dict[str, Any] = {"linestyle": ":", "alpha": 0.6}
-                axis.plot(*zip(*proved, strict=True), color=colours[rule], linewidth=0.9, **dots)
+                axis.plot(*zip(*proved, strict=True), color=colors[rule], linewidth=0.9, **dots)
         axis.set_yscale("log")
         axis.set_ylim(BOTTOM, 1.25 * TOP)
         axis.set_title(f"behind {mixing}" if mixing else "alone", fontsize=USUAL)
@@ -145,13 +145,13 @@ def _figure(certificates: Sequence[Certificate]) -> Figure:
     return figure
 
 
-def _colours(rules: Sequence[str]) -> dict[str, str]:
-    """The colours of the paper's rules, and others for the others."""
-    known = {rule.kind: rule.colour.light for rule in palette.RULES}
+def _colors(rules: Sequence[str]) -> dict[str, str]:
+    """The colors of the paper's rules, and others for the others."""
+    known = {name: style.color.light for name, style in palette.BY_CLASS.items()}
     others = iter([*palette.OTHER_RULES, *palette.ORDERED])
-    colours = {}
+    colors = {}
     for rule in rules:
-        kind, _, arguments = rule.partition("(")
-        plain = kind in known and (arguments == ")" or kind == "CenteredClipping")
-        colours[rule] = known[kind] if plain else next(others).light
-    return colours
+        name, _, arguments = rule.partition("(")
+        plain = name in known and (arguments == ")" or name == "CenteredClipping")
+        colors[rule] = known[name] if plain else next(others).light
+    return colors

@@ -7,24 +7,25 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from byzantium.learning import metrics
-from byzantium.papers import MeasuredCell, ResultTable, published
-from byzantium.runs import LARGEST, LAST, Result, Run
+from byzantium.papers import published
+from byzantium.runs import LARGEST, LAST, Result
+from byzantium.tables import MeasuredCell, ResultTable
 
 # Lines in percent that stay so close together are zoomed to.
 COINCIDE = 15.0
 
 
-def curves(comparison: ResultTable, compared: MeasuredCell) -> list[dict[int, float]]:
+def curves(table: ResultTable, cell: MeasuredCell) -> list[dict[int, float]]:
     """For each seed what the figure shows, by round; as far as it goes, and where it is finite.
 
     A norm is shown as its ratio to that without momentum, of the same seed.
     """
-    y = comparison.artifact.picture.y
-    own = [_recorded(result, y) for result in compared.results]
+    y = table.artifact.picture.y
+    own = [_recorded(result, y) for result in cell.results]
     if y != "norm":
         return own
-    labels = {**compared.cell.labels, "momentum": 0.0}
-    plain = next((cell for cell in comparison.cells if cell.cell.labels == labels), None)
+    labels = {**cell.labels, "momentum": 0.0}
+    plain = next((cell for cell in table.cells if cell.labels == labels), None)
     if plain is None:
         return [{} for _ in own]
     below = [_recorded(result, y) for result in plain.results]
@@ -42,30 +43,28 @@ def _drawn(curve: dict[int, float]) -> dict[int, float]:
     return {at: value for at, value in curve.items() if abs(value) <= LARGEST}
 
 
-def published_curves(
-    comparison: ResultTable, compared: MeasuredCell
-) -> list[list[tuple[int, float]]]:
+def published_curves(table: ResultTable, cell: MeasuredCell) -> list[list[tuple[int, float]]]:
     """For each published seed round and value, where the figure shows what was published."""
-    place = {"accuracy": 1, "loss": 2}.get(comparison.artifact.picture.y)
+    place = {"accuracy": 1, "loss": 2}.get(table.artifact.picture.y)
     if place is None:
         return []
-    seeds = published.curves(comparison.artifact.name, compared.cell.labels)
-    if comparison.artifact.version.released:  # beside each run the one that it repeats
-        seeds = seeds[: len(compared.results)]
+    seeds = published.curves(table.artifact.name, cell.labels)
+    if table.artifact.version.released:  # beside each run the one that it repeats
+        seeds = seeds[: len(cell.results)]
     return [[(point[0], point[place]) for point in seed] for seed in seeds]
 
 
-def zoom(comparison: ResultTable, cells: Sequence[MeasuredCell]) -> tuple[float, float] | None:
+def zoom(table: ResultTable, cells: Sequence[MeasuredCell]) -> tuple[float, float] | None:
     """Of lines in percent that all but coincide the range where they differ; None otherwise.
 
     What comes before the last two thirds of the rounds is the way there, and not looked at.
     """
-    if metrics.scale(comparison.artifact.picture.y) != "percent":
+    if metrics.scale(table.artifact.picture.y) != "percent":
         return None
     lines: list[list[tuple[int, float]]] = []
-    for compared in cells:
-        lines += [list(curve.items()) for curve in curves(comparison, compared)]
-        lines += published_curves(comparison, compared)
+    for cell in cells:
+        lines += [list(curve.items()) for curve in curves(table, cell)]
+        lines += published_curves(table, cell)
     return zoomed(lines)
 
 
@@ -84,11 +83,11 @@ def zoomed(lines: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, float
     return math.floor(min(late) / 2 - 1) * 2.0, min(100.0, math.ceil(max(late) / 2 + 1) * 2.0)
 
 
-def numbers(comparison: ResultTable, compared: MeasuredCell) -> list[float]:
+def numbers(table: ResultTable, cell: MeasuredCell) -> list[float]:
     """For each completed seed the number of the cell: of curves the mean of the last five."""
-    if comparison.artifact.picture.y in ("accuracy", "error"):
-        return compared.values
-    pairs = zip(compared.results, curves(comparison, compared), strict=True)
+    if table.artifact.picture.y in ("accuracy", "error"):
+        return cell.values
+    pairs = zip(cell.results, curves(table, cell), strict=True)
     return [
         fmean(list(curve.values())[-LAST:])
         for result, curve in pairs
@@ -96,11 +95,11 @@ def numbers(comparison: ResultTable, compared: MeasuredCell) -> list[float]:
     ]
 
 
-def weights(compared: MeasuredCell, done: bool = False) -> list[list[float]]:
+def weights(cell: MeasuredCell, done: bool = False) -> list[list[float]]:
     """For each seed, of those that are done or of all begun, the mean weight of every worker."""
     return [
         mean_weights(result)
-        for result in compared.results
+        for result in cell.results
         if any("weights" in line for line in result.metrics) and (result.done or not done)
     ]
 
@@ -123,10 +122,10 @@ def weighed(result: Result) -> list[tuple[int, list[float]]]:
     ]
 
 
-def share(weights: Sequence[float], job: Run) -> float:
-    """What part of the weight attackers had; none where nobody had any."""
+def share(weights: Sequence[float], attackers: int) -> float:
+    """The share of the weight that the attackers, the last workers, had; 0 if nobody had any."""
     total = sum(weights)
-    return sum(weights[job.n - job.q :]) / total if total else 0.0
+    return sum(weights[len(weights) - attackers :]) / total if total else 0.0
 
 
 def deviation(result: Result) -> float:

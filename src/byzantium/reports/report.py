@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from byzantium.core import files
-from byzantium.papers import ResultTable
 from byzantium.reports.contents import contents
 from byzantium.runs import Store
+from byzantium.tables import ResultTable
 
 
 def write(
     store: Store,
-    comparisons: Sequence[ResultTable],
+    artifacts: Sequence[ResultTable],
     path: Path,
     title: str = "Byzantine-robust learning",
     tables: Sequence[ResultTable] | None = None,
@@ -29,7 +29,7 @@ def write(
     """Write the report: one HTML page that holds all it shows, and loads nothing from elsewhere.
 
     - `store`: the folder of results to show.
-    - `comparisons`: the artifacts to show beside the published numbers.
+    - `artifacts`: the artifacts to show beside the published numbers.
     - `path`: the file to write.
     - `title`: the title of the page.
     - `tables`: the tables of runs, as `pivots` makes them; by default rules by attacks.
@@ -49,7 +49,7 @@ def write(
         "title": html.escape(title),
         "style": _file("report.css"),
         "policy": html.escape(_policy(scripts.values())),
-        "data": _embedded(contents(store, comparisons, tables)),
+        "data": _embedded(contents(store, artifacts, tables)),
     }
     # In one pass: what is filled in is never searched for places to fill.
     page = re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _file("report.html"))

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from byzantium.papers import Artifact
+from byzantium.tables import Artifact
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,7 +82,7 @@ def sheet(
     middle = (left + inner / 2) / width if columns > 1 else 0.5
     for k, (text, note) in enumerate([(t, False) for t in titles] + [(n, True) for n in notes]):
         down = 0.2 + 0.19 * min(k, len(titles)) + 0.14 * max(0, k - len(titles)) - 0.03 * note
-        size, colour = (SMALL + 0.5, GREY) if note else (LARGE, BLACK)
+        size, color = (SMALL + 0.5, GREY) if note else (LARGE, BLACK)
         figure.text(
             middle,
             1 - down / height,
@@ -90,7 +90,7 @@ def sheet(
             ha="center",
             va="center",
             fontsize=size,
-            color=colour,
+            color=color,
         )
     for row in axes:
         for axis in row:

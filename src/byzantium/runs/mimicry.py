@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from byzantium.core import ByzantiumError, Count, Positive, Seed, files
 from byzantium.runs import plugins, values
+from byzantium.runs.facets import rule_facets
 from byzantium.runs.job import METRICS, Job, Stop, Watch, append, documented, option
 from byzantium.runs.plugins import PLUGINS_USED
 from byzantium.runs.values import Kinds
@@ -94,3 +95,6 @@ class Mimicry(Job):
         files.write(folder / METRICS, "")
         append(folder / METRICS, {"round": self.draws, "error": mean, "deviation": deviation})
         return {"status": "completed", "error": mean}
+
+    def facets(self) -> dict[str, Any]:
+        return {"seed": self.seed, "n": self.n, "q": self.q, **rule_facets(self.rule)}

@@ -27,6 +27,7 @@ from byzantium.core import (
 )
 from byzantium.learning import metrics
 from byzantium.runs import plugins, values
+from byzantium.runs.facets import rule_facets
 from byzantium.runs.job import METRICS, Job, Stop, Watch, append, documented, option
 from byzantium.runs.records import Metrics
 from byzantium.runs.values import Kinds
@@ -392,6 +393,10 @@ class Run(Job):
         summary = {"status": history.outcome, measure: mean_of_last}
         digests = dict(training.data.digests)
         return {**summary, "data": digests} if digests else summary
+
+    def facets(self) -> dict[str, Any]:
+        names = ("data", "model", "partition", "attack", "momentum", "seed", "n", "q")
+        return {name: getattr(self, name) for name in names} | rule_facets(self.rule)
 
 
 def _blocks(evaluations: list[Metrics], rounds: list[Metrics], first: int = 0) -> list[Metrics]:
