@@ -28,7 +28,7 @@ COLLAPSED = 12.0
 
 @dataclass(frozen=True)
 class Published:
-    """What was published for a cell.
+    """The published number of a cell.
 
     - `mean`: the mean test accuracy over seeds, in percent.
     - `deviation`: its standard deviation over seeds.
@@ -36,6 +36,9 @@ class Published:
     - `spread`: the standard deviation, about the mean, of the means of five evaluations in a row,
       over seeds and over the last ten evaluations; 0 where no curves were released.
     - `collapsed`: how many seeds ended at the accuracy of guessing.
+
+    >>> Published(mean=37.33, deviation=6.78, seeds=3).spread
+    0.0
     """
 
     mean: float
