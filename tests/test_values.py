@@ -13,7 +13,7 @@ import pytest
 
 import byzantium as bz
 from byzantium.papers import artifact, compare
-from byzantium.reports import formats, markdown, measured
+from byzantium.reports import formats, markdown, measurements
 from byzantium.reports.contents import contents
 from byzantium.runs import Certification, Federation, Job, Mimicry, Run, Store
 from byzantium.tables import Version, pivots
@@ -160,7 +160,7 @@ def show(store: Store) -> None:
     for form in formats.FORMS.values():
         form([compared, *tables])
     for result in store:
-        measured.deviation(result)
+        measurements.deviation(result)
     store.table().to_csv()
 
 

@@ -1,4 +1,4 @@
-"""`check`: what a pipeline promises."""
+"""`check`: the guarantee of a rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`data`: fetch data sets, verify them, look at who holds what."""
+"""`data`: fetch data sets, verify them, and draw how they are divided."""
 
 from __future__ import annotations
 

@@ -51,24 +51,21 @@ def list_(what: str | None) -> None:
 
 
 def _rows(part: str, names: list[str] | None = None) -> list[tuple[str, str]]:
-    """The members that a field of a run can name, and what each is; of a plugin's, also whose.
-
-    Beside the name of a member stand its aliases.
-    """
+    """The names of members of a registry, with aliases, a description, and the plugin."""
     table = plugins.tables()[part]
     rows = []
     for name in names or table:
         aliases = [alias for alias, full in table.aliases.items() if full == name]
-        what = _measured(table[name]) if part == "record" else _first_sentence(table[name])
-        whose = f" ({table.plugins[name].name})" if name in table.plugins else ""
-        rows.append((", ".join([name, *aliases]), what + whose))
+        text = _metric_text(table[name]) if part == "record" else _first_sentence(table[name])
+        plugin = f" ({table.plugins[name].name})" if name in table.plugins else ""
+        rows.append((", ".join([name, *aliases]), text + plugin))
     return rows
 
 
-def _measured(metric: Metric) -> str:
-    """What a metric is, and where its name is not the word that asks for it, that word."""
-    asked = f" (--record {metric.record})" if metric.record not in (None, metric.name) else ""
-    return metric.title + asked
+def _metric_text(metric: Metric) -> str:
+    """The title of a metric, and the option that records it if it has another name."""
+    option = f" (--record {metric.record})" if metric.record not in (None, metric.name) else ""
+    return metric.title + option
 
 
 def _first_sentence(member: object) -> str:

@@ -31,6 +31,7 @@ from .registry import Plugin as Plugin
 from .registry import Registry as Registry
 from .registry import register as register
 from .registry import registered_as as registered_as
+from .texts import one_line as one_line
 from .texts import printable as printable
 from .texts import printable_lines as printable_lines
 

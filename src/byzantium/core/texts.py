@@ -33,5 +33,18 @@ def printable_lines(text: str) -> str:
     return "\n".join(map(printable, re.split(r"\r?\n", text)))
 
 
+def one_line(text: str, most: int) -> str:
+    r"""A text in one printable line, such as an error inside a sentence.
+
+    - `text`: any text.
+    - `most`: how many characters it may have; a longer one is cut, and ends in "...".
+
+    >>> one_line("no file\n  here", most=20), one_line("no file here", most=7)
+    ('no file here', 'no file...')
+    """
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= most else f"{line[:most]}..."
+
+
 def _written(sign: str) -> str:
     return sign.encode("unicode_escape").decode()

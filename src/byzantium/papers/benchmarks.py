@@ -1,4 +1,4 @@
-"""The benchmark: which rule to use, by how different the workers are and how many attack."""
+"""The benchmark: which rule to use, by the heterogeneity of the data and the attackers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from byzantium.papers.versions import in_version
 from byzantium.runs import Run
 from byzantium.tables import Artifact, Cell, Picture, Version
 
-# What the paper has, alone and behind buckets of two; and what the field uses beside it.
+# The paper's rules, alone and behind buckets of two, and others that are in use.
 ALONE = {
     "mean": "Mean()",
     "krum": "Krum()",

@@ -80,7 +80,7 @@ def bucketed(s: int, rule: str, mixing: str = "Bucketing") -> str:
 
 
 def _cell(labels: dict[str, Any], **changes: Any) -> Cell:
-    """The cell of a run that differs so from the published settings; its seeds come later."""
+    """The cell of a run with these changes to the published settings; seeds are added later."""
     return Cell(labels, (Run.of({**PUBLISHED_SETTINGS, **changes}),))
 
 
@@ -288,7 +288,7 @@ def _scaled(name: str, title: str, y: str) -> Artifact:
         "attack, s in {1, 2, 3}, channels of the convolutions times {1, 2, 4, 8}",
         Picture("curves", "s", "attack", ("scale",), y),
         cells,
-        notes="Both overparameterisation figures are made from the same runs.",
+        notes="Both overparameterization figures are made from the same runs.",
     )
 
 

@@ -23,7 +23,7 @@ AFTER_NAN = 9.82
 # How many evaluations a released run of 600 rounds has, and how many of the last are compared.
 EVALUATIONS, LATE = 20, 10
 
-# What tells the cells of an artifact apart in the published data.
+# The labels by which the cells of the published data differ.
 KEYS = ("aggregator", "attack", "momentum", "s", "split")
 
 
@@ -111,7 +111,7 @@ def keys() -> list[tuple[Any, ...]]:
 
 
 def cell(artifact: str, labels: dict[str, Any]) -> Published | None:
-    """What was published for a cell with these labels; None if nothing was.
+    """The published number of the cell with these labels; None if there is none.
 
     >>> labels = dict(aggregator="krum", attack="mimic", momentum=0, s=1, split="noniid")
     >>> cell("table2", labels).mean
@@ -121,7 +121,7 @@ def cell(artifact: str, labels: dict[str, Any]) -> Published | None:
 
 
 def of_seeds(artifact: str, labels: dict[str, Any], seeds: int) -> Published | None:
-    """What was published for the first so many seeds of a cell; None if nothing was.
+    """The published number of the first seeds of a cell; None if there is none.
 
     The deviation and the spread are those of the whole cell. Where no curves were released, so is
     the mean.
@@ -131,9 +131,9 @@ def of_seeds(artifact: str, labels: dict[str, Any], seeds: int) -> Published | N
     30.85
     """
     whole = cell(artifact, labels)
-    if whole is None or not (known := _accuracies(_key(artifact, labels))[:seeds]):
+    if whole is None or not (curves := _accuracies(_key(artifact, labels))[:seeds]):
         return whole
-    finals = [final(curve) for curve in known]
+    finals = [final(curve) for curve in curves]
     collapsed = sum(each <= COLLAPSED for each in finals)
     return replace(whole, mean=fmean(finals), seeds=len(finals), collapsed=collapsed)
 

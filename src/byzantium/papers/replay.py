@@ -1,4 +1,4 @@
-"""Released runs that were repeated, each beside the published curve of its own seed."""
+"""Replays: repeated runs, each beside the released run of its seed."""
 
 from __future__ import annotations
 

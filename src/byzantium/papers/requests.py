@@ -1,4 +1,4 @@
-"""Which tables and figures were asked for, so that reports show them."""
+"""Requests: the tables and figures that `byzantium reproduce` made, so that reports show them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ ARTIFACTS = "artifacts.json"
 
 
 class Requests:
-    """The tables and figures that were asked for, noted in a folder of results, for its report.
+    """The tables and figures that were requested, in a file in the folder of results.
 
-    Iterate over it for their names and versions, the last one first.
+    Reports show them. Iterate over it for their names and versions, the last one first.
 
     - `store`: the folder of results.
 
@@ -34,13 +34,13 @@ class Requests:
         self.store, self.path = store, store.root / ARTIFACTS
 
     def add(self, name: str, version: Version) -> None:
-        """Note that an artifact was asked for; a version with more of its cells stays instead."""
-        noted = self._noted()
+        """Add the request of an artifact, unless a version with all its cells was requested."""
+        noted = self._entries()
         if noted is None:
             return
         known = [asked[1] for _, asked in noted if asked is not None and asked[0] == name]
         wanted = next((other for other in known if other.covers(version)), version)
-        # What cannot be read is kept: it may be of a later version of this program.
+        # Unreadable entries stay: they may be from a later version of this program.
         others = [
             entry
             for entry, asked in noted
@@ -49,15 +49,15 @@ class Requests:
         entries = [(name, dataclasses.asdict(wanted)), *others]
         try:
             files.write(self.path, json.dumps(entries, indent=1) + "\n")
-        except RecursionError as error:  # what could just be read may be too deep to be written
+        except RecursionError as error:  # nested too deeply to be written
             self.store.pass_over(str(self.path), error)
 
     def __iter__(self) -> Iterator[tuple[str, Version]]:
-        """The artifacts that were asked for and their versions, the last one first."""
-        return (asked for _, asked in self._noted() or () if asked is not None)
+        """The names and versions of the requested artifacts, the last one first."""
+        return (asked for _, asked in self._entries() or () if asked is not None)
 
-    def _noted(self) -> list[tuple[Any, tuple[str, Version] | None]] | None:
-        """Each entry and what it asks for; None for one, or for all, that cannot be read."""
+    def _entries(self) -> list[tuple[Any, tuple[str, Version] | None]] | None:
+        """Each entry of the file and its request; None for what cannot be read."""
         noted: list[tuple[Any, tuple[str, Version] | None]] = []
         try:
             entries = records.entries(self.path)
@@ -66,15 +66,15 @@ class Requests:
             return None
         for number, entry in enumerate(entries, 1):
             try:
-                noted.append((entry, _asked(entry)))
-            except Exception as error:  # whatever it is that a stranger made it trip over
+                noted.append((entry, _request(entry)))
+            except Exception as error:  # the file may come from anybody
                 self.store.pass_over(f"entry {number} of {self.path}", error)
                 noted.append((entry, None))
         return noted
 
 
-def _asked(entry: Any) -> tuple[str, Version]:
-    """An artifact and its version, which can be made."""
+def _request(entry: Any) -> tuple[str, Version]:
+    """The artifact and the version of an entry; raises an error if they cannot be made."""
     match entry:
         case [str(name), dict(values)]:
             version = Version.of(values)

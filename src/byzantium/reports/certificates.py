@@ -1,4 +1,4 @@
-"""What searches for the worst input found: a table for the terminal, Markdown, and a figure."""
+"""Certificates, the results of searches for the worst input, as tables and a figure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from byzantium.core import files, import_optional, printable
 from byzantium.guarantees import Certificate
 from byzantium.reports import palette
 from byzantium.reports.escaping import as_code
-from byzantium.reports.style import SMALL, USUAL, row, saved
+from byzantium.reports.style import SMALL, USUAL, render, row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Where a rule that can be carried away is drawn, and the range of the others.
+# The height at which an unbounded c is drawn, and the lower end of the axis.
 TOP, BOTTOM = 100.0, 0.4
 
 
@@ -34,7 +34,7 @@ def label(certificate: Certificate) -> tuple[str, str]:
     return " >> ".join(texts[:-1]), texts[-1]
 
 
-def found(certificate: Certificate) -> str:
+def worst_c(certificate: Certificate) -> str:
     """The worst c that was found, such as ">= 2.5" or "unbounded"."""
     return "unbounded" if certificate.unbounded else f">= {certificate.c:.3g}"
 
@@ -49,7 +49,7 @@ def terminal(certificates: Iterable[Certificate]) -> Table:
         least = f">= {one.least:.3g}"
         proved = "" if one.promised is None else f"<= {one.promised:.3g}"
         rule, how = Text(printable(repr(one.rule))), Text(printable(one.worst.how))
-        table.add_row(rule, str(one.f), found(one), proved, least, carried, how)
+        table.add_row(rule, str(one.f), worst_c(one), proved, least, carried, how)
     return table
 
 
@@ -95,7 +95,7 @@ def draw(certificates: Sequence[Certificate], path: Path, dpi: int = 150) -> Non
     It needs matplotlib.
     """
     import_optional("matplotlib", "report", "a figure")
-    files.write(path, saved(_figure(certificates), "png", dpi))
+    files.write(path, render(_figure(certificates), "png", dpi))
 
 
 def _figure(certificates: Sequence[Certificate]) -> Figure:
@@ -146,7 +146,7 @@ def _figure(certificates: Sequence[Certificate]) -> Figure:
 
 
 def _colors(rules: Sequence[str]) -> dict[str, str]:
-    """The colors of the paper's rules, and others for the others."""
+    """The colors of rules: fixed ones for those of the paper, further ones for others."""
     known = {name: style.color.light for name, style in palette.BY_CLASS.items()}
     others = iter([*palette.OTHER_RULES, *palette.ORDERED])
     colors = {}

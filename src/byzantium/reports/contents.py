@@ -15,10 +15,9 @@ from typing import Any
 
 from byzantium import __version__, rules
 from byzantium.learning import metrics
-from byzantium.reports import measured, palette, text_tables
+from byzantium.reports import measurements, palette, text_tables
 from byzantium.reports.headline import headline
-from byzantium.reports.looks import looks
-from byzantium.reports.looks import of as line_of
+from byzantium.reports.looks import line_of, looks
 from byzantium.reports.promises import promises
 from byzantium.rules import Trust
 from byzantium.rules.trust import CAUTION, FEWEST_ROUNDS
@@ -28,7 +27,7 @@ from byzantium.tables.pivot import fields_of, setting, varying
 from byzantium.tables.terms import sort_key
 
 DIGITS = 4
-# A heat map with more columns than this shows nothing more.
+# The most columns of a heat map.
 COLUMNS = 20
 FILTERS = ("data", "model", "partition", "momentum", "attack", "rule", "mixing")
 
@@ -38,7 +37,12 @@ def contents(
     artifacts: Sequence[ResultTable],
     tables: Sequence[ResultTable] | None = None,
 ) -> dict[str, Any]:
-    """All that the page shows, as plain values for JSON."""
+    """The data of the page, as plain values for JSON.
+
+    - `store`: the folder of results.
+    - `artifacts`: the artifacts to show.
+    - `tables`: the tables of runs; by default rules by attacks.
+    """
     now = datetime.now().astimezone()
     results = {result.job: result for result in store}
     absent = ("missing", "damaged")
@@ -51,21 +55,21 @@ def contents(
     settings = _settings(jobs)
     places = {setting: k for k, setting in enumerate(settings)}
     numbers = {job: number for number, job in enumerate(jobs)}
-    said = headline(tables)
-    if said:  # what it is about is seen first
-        tables = [tables[said.place], *(t for t in tables if t is not tables[said.place])]
+    top = headline(tables)
+    if top:  # its table goes first
+        tables = [tables[top.place], *(t for t in tables if t is not tables[top.place])]
     return {
         "byzantium": __version__,
         "made": f"{now.day} {now:%B %Y, %H:%M}",
         "surroundings": _surroundings(results.values()),
-        "headline": dataclasses.asdict(said) if said else None,
+        "headline": dataclasses.asdict(top) if top else None,
         "palette": palette.for_page(),
         "settings": list(settings.values()),
         "zoom": _short(_zooms(trained, places)),
         "labels": _labels(jobs),
         "words": {term.short: term.full for term in terms.TERMS},
         "rules": {name: _summary(name) for job in jobs if (name := job.facets()["kind"])},
-        # What may be drawn over rounds, in the order it is offered.
+        # What can be drawn over rounds, in the order of the menu.
         "metrics": _quantities(trained),
         "defaults": {field.name: _plain(field.default) for field in dataclasses.fields(Run)},
         "caution": CAUTION,
@@ -77,7 +81,7 @@ def contents(
 
 
 def _place(result: Result) -> tuple[Any, ...]:
-    """In the order of the paper; real federations, which have no model, go first."""
+    """A key that sorts results as the paper does; federations, which have no model, go first."""
     facets = result.job.facets()
     texts = (sort_key(facets[name]) for name in ("data", "model", "partition", "text", "attack"))
     numbers = facets["momentum"], facets["seed"]
@@ -85,7 +89,7 @@ def _place(result: Result) -> tuple[Any, ...]:
 
 
 def _surroundings(results: Iterable[Result]) -> list[str]:
-    """What the numbers were made with; of several, how many jobs each."""
+    """The versions and machines of the results; if there are several, how many jobs each has."""
     counts: dict[str, int] = {}
     for result in results:
         if result.done:
@@ -98,7 +102,7 @@ def _surroundings(results: Iterable[Result]) -> list[str]:
 
 
 def _short(value: Any) -> Any:
-    """Numbers with a few digits, which is all that can be seen; what is not finite is a gap."""
+    """Numbers with as many digits as can be seen; None for those that are not finite."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS + 1}g}") if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -112,19 +116,21 @@ def _short(value: Any) -> Any:
 
 
 def _filters(job: Job) -> dict[str, Any]:
-    """The facets by which the page filters runs and tells the lines of a chart apart."""
+    """The facets by which the page filters runs and names the lines of a chart."""
     return {name: value for name, value in job.facets().items() if name in FILTERS}
 
 
 def _labels(jobs: Sequence[Job]) -> dict[str, str]:
     """The names of texts: those of the paper, as short as they still differ."""
     facets = [job.facets() for job in jobs]
-    named: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for name in ("data", "model", "partition", "mixing", "attack", "rule"):
         texts = {facet[name] for facet in facets if facet.get(name)}
         short = name in text_tables.SHORTENED
-        named |= terms.distinct_names(texts) if short else {t: terms.display_name(t) for t in texts}
-    return named
+        labels |= (
+            terms.distinct_names(texts) if short else {t: terms.display_name(t) for t in texts}
+        )
+    return labels
 
 
 @cache
@@ -150,12 +156,12 @@ def _settings(jobs: Sequence[Job]) -> dict[tuple[Any, ...], str]:
 
 
 def _zooms(results: Sequence[Result], places: dict[tuple[Any, ...], int]) -> dict[int, Any]:
-    """For each setting the range of accuracies, where its lines all but coincide."""
+    """The range of accuracies of each setting whose lines nearly coincide."""
     lines: dict[int, list[list[tuple[float, float]]]] = {}
     for result in results:
         line = [(m["round"], m["accuracy"]) for m in result.metrics if "accuracy" in m]
         lines.setdefault(places[_setting(result.job)], []).append(line)
-    return {k: found for k, own in lines.items() if (found := measured.zoomed(own))}
+    return {k: span for k, own in lines.items() if (span := measurements.zoom_range(own))}
 
 
 def command(run: Run) -> str:
@@ -213,7 +219,7 @@ def _run(result: Result, setting: int) -> dict[str, Any]:
 
 
 def _quantities(results: Iterable[Result]) -> dict[str, dict[str, str]]:
-    """What may be drawn over rounds; a metric that nobody knows here has its name as title."""
+    """The metrics that can be drawn over rounds; the title of an unknown one is its name."""
     known = {m.name: {"title": m.title, "scale": m.scale} for m in metrics.numbers()}
     others = {
         name: {"title": name, "scale": "linear"}
@@ -230,26 +236,26 @@ def _plain(value: Any) -> Any:
 
 
 def _trust(result: Result) -> dict[str, Any] | None:
-    """Each worker's mean weight, in equal shares, and its spread; who went unheard."""
-    blocks = measured.weighed(result)
+    """The mean weight of each worker, in equal shares, and its spread; the unheard workers."""
+    blocks = measurements.weight_blocks(result)
     if not blocks:
         return None
     trust = Trust()
     for rounds, weights in blocks:
         trust.update(dict(enumerate(weights)), rounds=rounds)
     standings = [trust.workers[worker] for worker in sorted(trust.workers)]
-    attackers, means = result.job.facets()["q"], measured.mean_weights(result)
+    attackers, means = result.job.facets()["q"], measurements.mean_weights(result)
     return {
         "weight": [standing.weight for standing in standings],
         "spread": [standing.spread for standing in standings],
         "enough": len(blocks) >= FEWEST_ROUNDS,
         "unheard": sorted(trust.unheard()),
-        "share": measured.share(means, attackers) if attackers else None,
+        "share": measurements.share(means, attackers) if attackers else None,
     }
 
 
 def _weights(lines: Sequence[Metrics]) -> dict[str, Any] | None:
-    """How much each worker counted, over rounds; neighbors are averaged where there are many."""
+    """The weights of workers over rounds; neighboring rounds are averaged if there are many."""
     weighed = [line for line in lines if "weights" in line]
     if not weighed:
         return None
@@ -260,7 +266,7 @@ def _weights(lines: Sequence[Metrics]) -> dict[str, Any] | None:
 
 
 def _means(rows: Sequence[Sequence[float]]) -> list[float]:
-    """Of each column."""
+    """The mean of each column."""
     return [fmean(column) for column in zip(*rows, strict=True)]
 
 
@@ -268,7 +274,7 @@ def _means(rows: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _table(table: ResultTable) -> dict[str, Any]:
-    """A table of runs; its cells are over seeds, and filters leave some of them."""
+    """A table of runs with cells over seeds, which the page filters."""
     names, across = text_tables.axes(table)
     name_of = text_tables.namer(table)
     return {
@@ -277,9 +283,9 @@ def _table(table: ResultTable) -> dict[str, Any]:
         "notes": table.artifact.notes,
         "rows": names,
         "columns": across,
-        "judged": text_tables.judged(table),
+        "judged": text_tables.has_worst_case(table),
         "measure": table.artifact.picture.y,
-        "seeds": text_tables.usual(table),
+        "seeds": text_tables.usual_seeds(table),
         "cells": [_place_in_table(cell, names, across, name_of) for cell in table.cells],
     }
 
@@ -331,7 +337,7 @@ def _artifact(table: ResultTable, numbers: dict[Job, int]) -> dict[str, Any]:
 
 
 def _looks(table: ResultTable) -> list[list[str] | None]:
-    """The color and the dashes of each cell that is a line, as the figure has them."""
+    """The color and the dashes of each cell that is a line, as in the figure."""
     picture, cells = table.artifact.picture, table.cells
     if not picture.lines:
         return [None for _ in cells]
@@ -344,7 +350,7 @@ def _looks(table: ResultTable) -> list[list[str] | None]:
 
 
 def _panel_zooms(table: ResultTable) -> dict[str, Any]:
-    """For each row of panels the range of its lines, where they all but coincide."""
+    """The range of each row of panels whose lines nearly coincide."""
     picture = table.artifact.picture
     panels: dict[str, list[MeasuredCell]] = {}
     for cell in table.cells:
@@ -352,7 +358,7 @@ def _panel_zooms(table: ResultTable) -> dict[str, Any]:
         panels.setdefault(text, []).append(cell)
     if picture.kind != "curves":
         return {}
-    found = {text: measured.zoom(table, cells) for text, cells in panels.items()}
+    found = {text: measurements.zoom(table, cells) for text, cells in panels.items()}
     return {text: span for text, span in found.items() if span}
 
 
@@ -384,26 +390,26 @@ def _cell(table: ResultTable, cell: MeasuredCell, numbers: dict[Job, int]) -> di
     if cell.published:
         entries["published"] = dataclasses.asdict(cell.published)
     if picture.kind == "curves":
-        entries["ours"] = _mean_curve(measured.curves(table, cell), cell)
-        theirs = measured.published_curves(table, cell)
+        entries["ours"] = _mean_curve(measurements.curves(table, cell), cell)
+        theirs = measurements.published_curves(table, cell)
         entries["theirs"] = [[*zip(*curve, strict=True)] for curve in theirs]
     if picture.kind == "bars":
-        found = measured.weights(cell)
+        found = measurements.weights(cell)
         entries["weights"] = _means(found) if found else None
         entries["honest"] = facets["n"] - facets["q"]
     return {name: _short(value) for name, value in entries.items()}
 
 
 def _numbers(table: ResultTable, cell: MeasuredCell) -> list[float]:
-    """For each seed the number of a cell; of bars, the share of the weight that attackers had."""
+    """The number of a cell for each seed; for bars, the share of the weight of attackers."""
     if table.artifact.picture.kind != "bars":
-        return measured.numbers(table, cell)
+        return measurements.numbers(table, cell)
     attackers = cell.jobs[0].facets()["q"]
-    return [measured.share(row, attackers) for row in measured.weights(cell, done=True)]
+    return [measurements.share(row, attackers) for row in measurements.weights(cell, done=True)]
 
 
 def _mean_curve(curves: Sequence[dict[int, float]], cell: MeasuredCell) -> list[list[float]]:
-    """Over seeds; as far as the shortest that diverged goes, else as far as any does."""
+    """The mean over seeds; it ends where the first seed diverged."""
     results = zip(curves, cell.results, strict=True)
     ends = [max(c, default=0) for c, result in results if result.status == "diverged"]
     end = min(ends, default=math.inf)

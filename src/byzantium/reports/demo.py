@@ -52,7 +52,7 @@ def runs(rounds: int = 300) -> Runs:
 
 
 def conclusion(runs: Runs, store: Store) -> Iterator[RenderableType]:
-    """What the demonstration shows: a table for the terminal, and its point in a few sentences.
+    """The result of the demonstration: a table for the terminal, and a few sentences.
 
     - `runs`: the runs.
     - `store`: where their results are.
@@ -71,7 +71,7 @@ def conclusion(runs: Runs, store: Store) -> Iterator[RenderableType]:
     point = headline(pivots(results.values()))
     yield (
         f"Vectors far away bring the mean to {value['mean', 'far away', 1]:.0f} %. Robust rules "
-        "withstand that, but are not enough: the honest workers hold different digits, and none of "
+        "tolerate that, but are not enough: the honest workers hold different digits, and none of "
         f"them represents the others. {point.sentence if point else ''}"
     )
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from byzantium.core import files, import_optional
 from byzantium.learning import metrics
-from byzantium.reports import measured, palette, text_tables
-from byzantium.reports.looks import Labels, Look, Looks, looks
-from byzantium.reports.looks import of as line_of
+from byzantium.reports import measurements, palette, text_tables
+from byzantium.reports.looks import Labels, Look, Looks, line_of, looks
 from byzantium.reports.style import (
     BLACK,
     GREY,
@@ -25,7 +24,7 @@ from byzantium.reports.style import (
     legend,
     missing,
     note,
-    saved,
+    render,
     sheet,
 )
 from byzantium.reports.text_tables import namer
@@ -60,12 +59,12 @@ def draw(table: ResultTable, folder: Path, dpi: int = 150) -> list[Path]:
     paths = []
     for ending, options in forms.items():
         paths.append(folder / f"{table.artifact.stem}.{ending}")
-        files.write(paths[-1], saved(figure, ending, dpi, **options))
+        files.write(paths[-1], render(figure, ending, dpi, **options))
     return paths
 
 
 def _remark(cell: MeasuredCell) -> str:
-    """What must be said of results that are not all completed."""
+    """A remark on a cell whose results are not all completed; else empty."""
     if cell.failed:
         return "failed"
     if any(result.status in ("unfinished", "running") for result in cell.results):
@@ -76,9 +75,8 @@ def _remark(cell: MeasuredCell) -> str:
 
 
 def _values(table: ResultTable, name: str) -> list[Any]:
-    """Of a label that cells have, in their order; else one, for a single row."""
-    found = (cell.labels.get(name) for cell in table.cells)
-    return list(dict.fromkeys(found))
+    """The values of a label in the order of the cells; [None] if no cell has it."""
+    return list(dict.fromkeys(cell.labels.get(name) for cell in table.cells))
 
 
 # -- curves -------------------------------------------------------------------------------------
@@ -92,7 +90,7 @@ def _curves(table: ResultTable) -> Figure:
     cells = [[_at(table, row, column) for column in columns] for row in rows]
     shown = [looks([c for panel in row for c in panel], picture.lines) for row in cells]
     shared = all(look == shown[0] for look in shown)
-    ranges = [measured.zoom(table, [c for panel in row for c in panel]) for row in cells]
+    ranges = [measurements.zoom(table, [c for panel in row for c in panel]) for row in cells]
     keys = [_keys(table, look) for look in shown]
     panel = (1.95, 1.45) if len(columns) > 2 else (3.0, 2.0)
     across = _across(keys[0], 0.85 + len(columns) * (panel[0] + 0.12))
@@ -116,7 +114,7 @@ def _curves(table: ResultTable) -> Figure:
             beside: Style = {"loc": "center left", "bbox_to_anchor": (1.03, 0.5)}
             axes[r][-1].legend(handles=keys[r], frameon=False, fontsize=USUAL, **beside)
     for top, below, column in zip(axes[0], axes[-1], columns, strict=True):
-        top.set_title(_captioned(name_of, picture.columns, column), fontsize=USUAL, pad=5)
+        top.set_title(_label_caption(name_of, picture.columns, column), fontsize=USUAL, pad=5)
         below.set_xlabel("round", fontsize=USUAL)
     if len(rows) > 1:
         x, _ = inches(figure, 0.2, 0)
@@ -129,13 +127,13 @@ def _curves(table: ResultTable) -> Figure:
     return figure
 
 
-def _captioned(name_of: Callable[[str, Any], str], name: str, value: Any) -> str:
-    """In words where the paper has a name for it, else as short as it can be said."""
+def _label_caption(name_of: Callable[[str, Any], str], name: str, value: Any) -> str:
+    """The value of a label with the paper's words, if it has any; else as brief as possible."""
     return caption(full_name(name, value) if value in terms.BY_LABEL else name_of(name, value))
 
 
 def _across(keys: Sequence[Artist], width: float) -> int:
-    """How many entries of a legend stand side by side on so many inches, in even lines."""
+    """How many entries of a legend fit into one line of a width in inches, in even lines."""
     longest = max(len(str(key.get_label())) for key in keys)
     fit = max(1, int(width / (0.065 * longest + 0.6)))
     return math.ceil(len(keys) / math.ceil(len(keys) / fit))
@@ -151,12 +149,12 @@ def _at(table: ResultTable, row: Any, column: Any) -> list[MeasuredCell]:
 
 
 def _style(look: Look) -> Style:
-    """As matplotlib has it."""
+    """A look as arguments of matplotlib."""
     return {"color": look.color.light, "linestyle": PATTERNS[look.dashes]}
 
 
 def _fixed(shown: Sequence[Looks], row: int, cells: Sequence[MeasuredCell]) -> list[str]:
-    """What other rows vary among their lines, and this one does not."""
+    """The labels that vary among the lines of other rows, and are fixed in this one."""
     varying = [{name for values in look for name, _ in values} for look in shown]
     names = sorted(set[str]().union(*varying) - varying[row])
     return [full_name(name, cells[0].cell.labels[name]) for name in names]
@@ -171,7 +169,7 @@ def _keys(table: ResultTable, shown: Looks) -> list[Artist]:
         Line2D([], [], label=name(values), lw=1.8, **_style(look)) for values, look in shown.items()
     ]
     released = table.artifact.version.released
-    if any(measured.published_curves(table, cell) for cell in table.cells):
+    if any(measurements.published_curves(table, cell) for cell in table.cells):
         label = "published, each seed" if table.comparable else "published, paper's setting"
         look: Style = BELOW if released else {"lw": 0.8, "alpha": 0.7}
         keys.append(Line2D([], [], color=GREY, label=label, **look))
@@ -182,7 +180,7 @@ def _keys(table: ResultTable, shown: Looks) -> list[Artist]:
 
 def _line_names(table: ResultTable) -> Callable[[Labels], str]:
     name_of = namer(table)
-    return lambda values: caption(", ".join(_captioned(name_of, *label) for label in values))
+    return lambda values: caption(", ".join(_label_caption(name_of, *label) for label in values))
 
 
 def _panel(axis: Axes, table: ResultTable, cells: Sequence[MeasuredCell], shown: Looks) -> None:
@@ -193,9 +191,9 @@ def _panel(axis: Axes, table: ResultTable, cells: Sequence[MeasuredCell], shown:
         style = _style(look)
         released = table.artifact.version.released
         theirs: Style = BELOW if released else {"lw": 0.6, "alpha": 0.45}
-        for seed in measured.published_curves(table, cell):
+        for seed in measurements.published_curves(table, cell):
             axis.plot(*zip(*seed, strict=True), zorder=2, **theirs, **style)
-        seeds = measured.curves(table, cell)
+        seeds = measurements.curves(table, cell)
         # Each repeated run is compared with that of its seed, so there is no mean.
         for curves in [[seed] for seed in seeds] if released else [seeds]:
             drawn |= _line(axis, curves, style)
@@ -209,7 +207,7 @@ def _panel(axis: Axes, table: ResultTable, cells: Sequence[MeasuredCell], shown:
 
 
 def _line(axis: Axes, seeds: Sequence[dict[int, float]], look: Style) -> bool:
-    """The mean over seeds, and a band of a standard deviation; whether there is anything."""
+    """Draw the mean over seeds with a band of a standard deviation; False if there is none."""
     rounds = sorted({at for seed in seeds for at in seed})
     if not rounds:
         return False
@@ -225,7 +223,7 @@ def _line(axis: Axes, seeds: Sequence[dict[int, float]], look: Style) -> bool:
 
 
 def _scales(row: Sequence[Axes], table: ResultTable, zoom: tuple[float, float] | None) -> None:
-    """Of the panels of a row, which share their axis; rounds are the same in all."""
+    """Set the axes of the panels of a row, which share them."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
     axis, scale = row[0], metrics.scale(table.artifact.picture.y)
@@ -247,12 +245,12 @@ def _scales(row: Sequence[Axes], table: ResultTable, zoom: tuple[float, float] |
 
 
 def _table(table: ResultTable) -> Figure:
-    """Ours in the cells, the published numbers small below; colors as on the page."""
+    """A table with our numbers, and the published ones in small below them."""
     names, across = text_tables.axes(table)
     name_of, columns = namer(table), _values(table, across)
     keys = [tuple((n, c.labels[n]) for n in names) for c in table.cells]
     rows = list(dict.fromkeys(keys))
-    titles = [caption(", ".join(_captioned(name_of, *label) for label in key)) for key in rows]
+    titles = [caption(", ".join(_label_caption(name_of, *label) for label in key)) for key in rows]
     size = (2.2 * len(columns), 0.48 * len(rows))
     left = 0.3 + 0.066 * max(map(len, titles))
     said = table.is_published and table.comparable
@@ -275,7 +273,7 @@ def _table(table: ResultTable) -> Figure:
     axis.set_xlim(0, len(columns))
     axis.set_ylim(len(rows), 0)
     axis.xaxis.tick_top()
-    heads = [_captioned(name_of, across, value) for value in columns]
+    heads = [_label_caption(name_of, across, value) for value in columns]
     axis.set_xticks([k + 0.5 for k in range(len(heads))], heads, fontsize=USUAL)
     axis.set_yticks([k + 0.5 for k in range(len(titles))], titles, fontsize=USUAL)
     if said:
@@ -297,7 +295,7 @@ def _ours(cell: MeasuredCell) -> str:
     if cell.value is None:
         return text_tables.state(cell)
     spread = "" if cell.deviation is None else f" ± {cell.deviation:.2f}"
-    aside = text_tables.others(cell)
+    aside = text_tables.other_seeds(cell)
     return f"{cell.value:.2f}{spread}" + (f" ({aside})" if aside else "")
 
 
@@ -313,7 +311,7 @@ def _theirs(table: ResultTable, cell: MeasuredCell) -> str:
 
 
 def _bars(table: ResultTable) -> Figure:
-    """The mean weight of every worker; attackers in another color and hatched."""
+    """Bars of the mean weight of each worker; those of attackers are hatched."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
     from matplotlib.ticker import MaxNLocator
@@ -331,7 +329,7 @@ def _bars(table: ResultTable) -> Figure:
         axis.set_title(title, fontsize=USUAL, pad=5)
         axis.set_xlabel("worker", fontsize=USUAL)
         axis.grid(visible=False, axis="x")
-        seeds, job = measured.weights(cell), cell.jobs[0]
+        seeds, job = measurements.weights(cell), cell.jobs[0]
         assert isinstance(job, Run)
         axis.set_xlim(-0.8, job.n - 0.2)
         axis.xaxis.set_major_locator(MaxNLocator(10, integer=True))
@@ -354,7 +352,7 @@ def _bars(table: ResultTable) -> Figure:
                 **kinds[kind],
             )
         remark = f" ({_remark(cell)})" if _remark(cell) else ""
-        share = measured.share(means, job.q)
+        share = measurements.share(means, job.q)
         axis.set_title(f"{title}: {share:.0%} on attackers{remark}", fontsize=USUAL, pad=5)
     axes[0][0].set_ylim(bottom=0)
     axes[0][0].set_ylabel(picture.title, fontsize=USUAL)
@@ -365,7 +363,7 @@ def _bars(table: ResultTable) -> Figure:
 
 
 def _points(table: ResultTable) -> Figure:
-    """Errors over a size, with the deviation of the draws."""
+    """Points of errors over a size, with the deviation over draws."""
     from matplotlib.lines import Line2D
     from matplotlib.ticker import LogFormatter
 
@@ -404,7 +402,7 @@ def _errors(axis: Axes, name: str, cells: Sequence[MeasuredCell], label: str, x:
     there = [c for c in cells if c.labels[label] == name and c.value is not None]
     # Over seeds, variances are averaged: each is of as many draws.
     spread = [
-        math.sqrt(fmean(measured.deviation(r) ** 2 for r in c.results if r.done)) for c in there
+        math.sqrt(fmean(measurements.deviation(r) ** 2 for r in c.results if r.done)) for c in there
     ]
     if there:
         axis.errorbar(

@@ -10,20 +10,20 @@ from statistics import fmean, stdev
 from typing import Any
 
 from byzantium.core import ByzantiumError, files
-from byzantium.reports import measured, text_tables
+from byzantium.reports import measurements, text_tables
 from byzantium.reports.escaping import as_code, in_csv, in_latex, in_markdown
 from byzantium.reports.text_tables import Entry, TextTable
 from byzantium.runs import Result, Run, Store
 from byzantium.tables import MeasuredCell, ResultTable, worst
 
 
-def write(path: Path, tables: Sequence[ResultTable], made: ResultTable | None = None) -> None:
-    """Write tables to a file; its ending, .md, .tex or .csv, says in which form.
+def write(path: Path, tables: Sequence[ResultTable], whole: ResultTable | None = None) -> None:
+    """Write tables to a file, in the format of its ending: .md, .tex or .csv.
 
     - `path`: the file.
     - `tables`: the tables, as `pivots` makes them.
-    - `made`: the artifact that all of them are parts of, such as the benchmark; a Markdown file
-      then begins with it.
+    - `whole`: the artifact of which they are parts, such as the benchmark; a Markdown file then
+      begins with it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -32,8 +32,8 @@ def write(path: Path, tables: Sequence[ResultTable], made: ResultTable | None = 
     mean,deviation,seeds,diverged,missing,worst
     """
     text = form(path)(tables)
-    if made is not None and path.suffix == ".md":
-        text = "\n".join([*_introduction(made, tables), text])
+    if whole is not None and path.suffix == ".md":
+        text = "\n".join([*_introduction(whole, tables), text])
     files.write(path, text)
 
 
@@ -55,7 +55,7 @@ def markdown(tables: Sequence[ResultTable]) -> str:
 
 
 def _introduction(whole: ResultTable, tables: Sequence[ResultTable]) -> Iterator[str]:
-    """What it is, the command, on what it was run, and what each table says in a sentence."""
+    """The title, the command, the machines, and a sentence about each table."""
     made = whole.artifact
     yield f"# {made.title}\n"
     yield f"Fixed: {made.fixed}. Varies: {made.varies}. {made.notes}".rstrip() + "\n"
@@ -73,11 +73,11 @@ def section(table: ResultTable) -> list[str]:
     """A table of runs as paragraphs of Markdown, under its title."""
     made = table.artifact
     fixed = in_markdown(f"Fixed: {made.fixed}. {made.notes}")
-    said = [fixed, in_markdown(text_tables.meaning(table))]
+    paragraphs = [fixed, in_markdown(text_tables.meaning(table))]
     if not table.complete:
-        said.append(text_tables.outcome(table))
+        paragraphs.append(text_tables.outcome(table))
     title = f"### {in_markdown(made.title)}"
-    parts = [title, *said, markdown_table(text_tables.text_table(table)).rstrip("\n")]
+    parts = [title, *paragraphs, markdown_table(text_tables.text_table(table)).rstrip("\n")]
     return [f"{part}\n" for part in parts]
 
 
@@ -97,25 +97,25 @@ def _toned(entry: Entry) -> str:
 
 
 def surroundings(results: Iterable[Result]) -> str:
-    """On which machines results were computed, with which versions, and how long that took."""
+    """The machines and versions with which results were computed, and how long that took."""
     done = [result.summary for result in results if result.done]
     if not done:
         return "No run is finished yet.\n"
-    kinds: dict[str, list[float]] = {}
+    times: dict[str, list[float]] = {}
     for summary in done:
-        kinds.setdefault(_made_with(summary), []).append(summary.get("seconds", 0.0))
+        times.setdefault(_machine(summary), []).append(summary.get("seconds", 0.0))
     lines = [
-        f"- {in_markdown(kind)}: {how_many(len(seconds))}, {text_tables.duration(sum(seconds))}"
-        for kind, seconds in kinds.items()
+        f"- {in_markdown(machine)}: {how_many(len(seconds))}, {text_tables.duration(sum(seconds))}"
+        for machine, seconds in times.items()
     ]
-    total = sum(sum(seconds) for seconds in kinds.values())
+    total = sum(sum(seconds) for seconds in times.values())
     head = (
         f"{how_many(len(done))}, {total / 3600:.1f} hours of computing (the runs' times, added up):"
     )
     return "\n".join([head, "", *lines]) + "\n"
 
 
-def _made_with(summary: Mapping[str, Any]) -> str:
+def _machine(summary: Mapping[str, Any]) -> str:
     get = summary.get
     threads = get("threads", "?")
     return (
@@ -201,13 +201,13 @@ def _rows(table: ResultTable) -> list[dict[str, Any]]:
     for cell in table.cells:
         key = tuple(cell.labels[name] for name in names)
         groups.setdefault(key, []).append(cell)
-    judged = text_tables.judged(table)
+    judged = text_tables.has_worst_case(table)
     lowest = [worst(cells) for cells in groups.values()] if judged else []
-    found = []
+    rows = []
     for cell in table.cells:
-        job, values = cell.jobs[0], measured.numbers(table, cell)
+        job, values = cell.jobs[0], measurements.numbers(table, cell)
         attack = {"attack": job.attack} if isinstance(job, Run) else {}
-        found.append(
+        rows.append(
             {
                 "table": table.artifact.title,
                 **attack,
@@ -220,7 +220,7 @@ def _rows(table: ResultTable) -> list[dict[str, Any]]:
                 "worst": int(any(cell is one for one in lowest)),
             }
         )
-    return found
+    return rows
 
 
 FORMS: dict[str, Callable[[Sequence[ResultTable]], str]] = {

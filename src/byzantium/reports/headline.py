@@ -11,7 +11,7 @@ from byzantium.tables import MeasuredCell, ResultTable, terms, worst
 
 @dataclass(frozen=True)
 class Headline:
-    """What results say in one sentence: about the worst case, with its numbers.
+    """Results in one sentence about the worst case, with its numbers.
 
     - `sentence`: the sentence.
     - `setting`: on what data, with what model and so on, and over how many seeds.
@@ -48,7 +48,7 @@ def headline(tables: Sequence[ResultTable]) -> Headline | None:
     >>> print(headline(pivots(results)).sentence)
     Under the worst of 2 attacks, Krum has a test accuracy of 20 %; behind Bucketing(s=2), 90 %.
     """
-    pictures = [(c, c.artifact.picture) for c in tables if text_tables.judged(c)]
+    pictures = [(c, c.artifact.picture) for c in tables if text_tables.has_worst_case(c)]
     able = [c for c, picture in pictures if (picture.lines, picture.y) == (("rule",), "accuracy")]
     headlines = [_headline(c, cases, tables.index(c)) for c in able if (cases := _cases(c))]
     return max(headlines, key=lambda one: (one.high or 0.0) - (one.low or 0.0), default=None)
@@ -71,7 +71,7 @@ def _cases(table: ResultTable) -> dict[str, MeasuredCell]:
 def _headline(table: ResultTable, cases: dict[str, MeasuredCell], place: int) -> Headline:
     name_of = text_tables.namer(table)
     attacks = len({cell.labels["attack"] for cell in table.cells})
-    seeds = text_tables.usual(table)
+    seeds = text_tables.usual_seeds(table)
     setting = f"{table.artifact.fixed}; {'one seed' if seeds == 1 else f'{seeds} seeds'}."
     gains = []
     for rule, mixed in cases.items():

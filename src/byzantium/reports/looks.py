@@ -44,7 +44,7 @@ def looks(cells: Sequence[MeasuredCell], names: Sequence[str]) -> Looks:
     return found
 
 
-def of(found: Looks, cell: MeasuredCell) -> tuple[Labels, Look]:
+def line_of(found: Looks, cell: MeasuredCell) -> tuple[Labels, Look]:
     """The line of a cell."""
     labels = cell.labels
     return next(item for item in found.items() if all(labels[n] == v for n, v in item[0]))

@@ -1,4 +1,4 @@
-"""REPRODUCTION.md, and the same tables in the terminal: published, ours, difference, verdict."""
+"""REPRODUCTION.md, and tables for the terminal: published, ours, difference, verdict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from byzantium.core import printable, printable_lines
 from byzantium.papers import MAKERS, artifact, published_cells
-from byzantium.reports import repeated, text_tables
+from byzantium.reports import replays, text_tables
 from byzantium.reports.escaping import as_code, in_markdown
 from byzantium.reports.formats import how_many, markdown_table, section, surroundings
 from byzantium.reports.text_tables import Entry, TextTable
@@ -63,9 +63,9 @@ The accuracies of a cheaper version are not comparable with the published ones, 
 verdict; only the order of the rules can be compared.
 """
 OTHERS = "Runs that belong to none of the tables and figures above."
-# What the text of the paper says of Tables 1 and 3.
-SAID = {"rounds": 4500, "long_tail": 512.0}
-AS_SAID = """\
+# Tables 1 and 3 according to the text of the paper.
+IN_TEXT = {"rounds": 4500, "long_tail": 512.0}
+AS_IN_TEXT = """\
 Those of 4500 rounds with a long tail are Tables 1 and 3 as the text of the paper describes them;
 the published runs had 2250 rounds.
 """
@@ -97,14 +97,14 @@ def markdown(
     shown = [table for table in artifacts if table.begun]
     shown.sort(key=lambda table: names.index(table.artifact.name))
     shown_names = {table.artifact.name for table in shown}
-    parts = [INTRODUCTION, *repeated.opening(shown), _fenced([_command(store)]), RULE]
+    parts = [INTRODUCTION, *replays.opening(shown), _fenced([_command(store)]), RULE]
     parts += [surroundings(text_tables.results(shown)), *_overview(shown, store)]
     for table in shown:
         parts += _section(table, (pictures or {}).get(table.artifact.stem))
     if own:
         parts += ["## Other runs", OTHERS]
-        if any(vars(result.job).items() >= SAID.items() for result in text_tables.results(own)):
-            parts.append(AS_SAID)
+        if any(vars(result.job).items() >= IN_TEXT.items() for result in text_tables.results(own)):
+            parts.append(AS_IN_TEXT)
         parts += _own(own, pictures)
     parts += _not_run([name for name in names if name not in shown_names], store)
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
@@ -124,16 +124,16 @@ def terminal(table: ResultTable) -> rich.table.Table:
     from rich.text import Text
 
     released = table.artifact.version.released
-    shown = repeated.text_table(table) if released else text_tables.text_table(table, per_cell=True)
+    shown = replays.text_table(table) if released else text_tables.text_table(table, per_cell=True)
     title = table.artifact.title
     if table.artifact.cheaper:
         title += f"\ncheaper version: {', '.join(table.artifact.cheaper)}"
     caption = text_tables.outcome(table)
-    if not table.artifact.maker:  # of one's own
+    if not table.artifact.maker:  # a pivot
         caption = " ".join(filter(None, [table.artifact.notes, text_tables.meaning(table)]))
         title += f"\n{table.artifact.fixed}"
     if released:
-        caption = " ".join(repeated.LEGEND.split())
+        caption = " ".join(replays.LEGEND.split())
     elif table.is_published and not table.comparable:
         caption += " No verdicts: the accuracies of a cheaper version are not comparable."
     elif table.is_published:
@@ -172,11 +172,11 @@ def _overview(shown: Sequence[ResultTable], store: Store) -> Iterator[str]:
         for each in shown
         if not each.artifact.version.released
     )
-    yield from repeated.masks(store)
+    yield from replays.masks(store)
 
 
 def _wider(run: Sequence[MeasuredCell]) -> str:
-    """How many cells agree only by what the criterion adds to the deviation over seeds."""
+    """How many cells agree only because the criterion is wider than the deviation over seeds."""
     count = sum(cell.verdict == "agrees" and not cell.within_seeds for cell in run)
     if not count:
         return ""
@@ -206,7 +206,7 @@ def _section(table: ResultTable, picture: str | None) -> Iterator[str]:
     if picture is not None:
         yield _picture(table, picture)
     if made.version.released:
-        yield from repeated.section(table)
+        yield from replays.section(table)
         yield from _missing(table)
         return
     if not table.is_published:
@@ -233,7 +233,7 @@ def _picture(table: ResultTable, path: str) -> str:
 
 
 def _meaning(table: ResultTable) -> str:
-    """What a number in the table of unpublished ones is."""
+    """The meaning of the numbers in a table without published ones."""
     picture = table.artifact.picture
     if picture.kind == "bars":
         return (
@@ -248,7 +248,7 @@ def _meaning(table: ResultTable) -> str:
 
 
 def _legend(table: ResultTable) -> Iterator[str]:
-    """How a compact table with published numbers is read, and all that differs in full."""
+    """The legend of a compact table with published numbers, and the cells that differ."""
     if not table.is_published or table.artifact.picture.kind == "table":
         return
     asked = len(table.cells[0].jobs)
@@ -270,7 +270,7 @@ def _ending(table: ResultTable) -> str:
 
 
 def _failures(table: ResultTable) -> Iterator[str]:
-    """Each sentence once; in a span of code, where nothing in it is Markdown."""
+    """Why runs failed: each reason once, as code, in which nothing is Markdown."""
     results = text_tables.results([table])
     counts = Counter(result.reason for result in results if result.status == "failed")
     if counts:

@@ -1,4 +1,4 @@
-"""What theory promised a run, beside what was measured: Theorems 2 and 4 as numbers."""
+"""What theory promises a run, beside its measurements: Theorems 2 and 4 in numbers."""
 
 from __future__ import annotations
 

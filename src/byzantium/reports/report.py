@@ -1,4 +1,4 @@
-"""The report: one HTML file with all it shows inside, to be opened, filtered and passed on."""
+"""The page: one HTML file that contains all its data, to be opened, filtered and passed on."""
 
 from __future__ import annotations
 

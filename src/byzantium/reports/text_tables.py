@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from byzantium.learning import metrics
-from byzantium.reports import measured
+from byzantium.reports import measurements
 from byzantium.reports.escaping import as_code, in_markdown
 from byzantium.runs import Result
 from byzantium.tables import MeasuredCell, ResultTable, terms, worst
@@ -32,7 +32,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class TextTable:
-    """Rows of entries under a head; the first so many columns are labels."""
+    """Rows of entries under a head; the first `labels` columns are labels."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[Entry, ...], ...]
@@ -91,11 +91,11 @@ def grid(table: ResultTable) -> TextTable:
         rows.setdefault(tuple(labels[name] for name in names), {})[labels[across]] = cell
     columns = [[row.get(head) for row in rows.values()] for head in heads]
     titles = [name_of(across, head) for head in heads]
-    if judged(table):
+    if has_worst_case(table):
         titles.insert(0, "worst")
         columns.insert(0, [worst(list(row.values())) for row in rows.values()])
     shown = [_column(table, column) for column in columns]
-    if judged(table):
+    if has_worst_case(table):
         pairs = zip(shown[0], rows.values(), strict=True)
         shown[0] = [_worst_entry(entry, list(row.values()), len(heads)) for entry, row in pairs]
     listed = tuple(
@@ -113,8 +113,8 @@ def axes(table: ResultTable) -> tuple[list[str], str]:
     return names or [name for name in table.cells[0].labels if name != across][:1], across
 
 
-def judged(table: ResultTable) -> bool:
-    """Whether there is a worst case: several attacks side by side, and a number to judge by."""
+def has_worst_case(table: ResultTable) -> bool:
+    """Whether a table has a worst case: several attacks, and a metric by which rules are judged."""
     _, across = axes(table)
     attacks = {cell.labels[across] for cell in table.cells}
     return across == "attack" and table.artifact.picture.y in JUDGED and len(attacks) > 1
@@ -150,7 +150,7 @@ def _column(table: ResultTable, column: Sequence[MeasuredCell | None]) -> list[E
     """The entries of a column; the best are marked, if nothing was published for them."""
     there = [cell for cell in column if cell is not None and cell.values]
     judges = table.artifact.picture.y in JUDGED
-    several = usual(table) > 1 and not table.is_published
+    several = usual_seeds(table) > 1 and not table.is_published
     marked = best(there) if judges and several else []
     entries = [Entry("") if one is None else _brief(table, one) for one in column]
     if len(marked) == len(there):  # no cell is better than another
@@ -162,7 +162,7 @@ def _column(table: ResultTable, column: Sequence[MeasuredCell | None]) -> list[E
 
 
 def _worst_entry(entry: Entry, row: Sequence[MeasuredCell], attacks: int) -> Entry:
-    """The worst of a row, beside the worst published; of how many attacks, if not of all."""
+    """The worst cell of a row beside the worst published one, with the number of attacks."""
     numbers = [cell.published.mean for cell in row if cell.published]
     text = entry.text.partition(" (")[0]
     if len(numbers) == attacks:
@@ -179,7 +179,7 @@ def shares(table: ResultTable) -> TextTable:
     rows = []
     for cell in table.cells:
         labels = _labels(table, cell, names)
-        found = measured.weights(cell, done=True)
+        found = measurements.weights(cell, done=True)
         if not found:
             rows.append((*labels, *[Entry(state(cell) or NONE, "faint")] * 3, _seeds(cell)))
             continue
@@ -193,7 +193,7 @@ def shares(table: ResultTable) -> TextTable:
         rows.append(
             (
                 *labels,
-                Entry(f"{measured.share(mean, attackers):.3f}"),
+                Entry(f"{measurements.share(mean, attackers):.3f}"),
                 Entry(f"{mean[largest] / total if total else 0.0:.3f} ({who})"),
                 Entry(f"{effective:.1f} of {n}"),
                 _seeds(cell),
@@ -229,7 +229,7 @@ def state(cell: MeasuredCell) -> str:
 
 
 def verdict(table: ResultTable, cell: MeasuredCell) -> Entry:
-    """A cheaper version has none: its accuracies are not those of the paper's setting."""
+    """The verdict on a cell; none in a cheaper version, whose accuracies are not comparable."""
     if not table.comparable or not cell.verdict:
         return Entry(NONE, "faint")
     tones = {"agrees": "good", "missing": "faint"}
@@ -237,7 +237,7 @@ def verdict(table: ResultTable, cell: MeasuredCell) -> Entry:
 
 
 def _number(value: float, y: str = "accuracy", digits: int = 3) -> str:
-    """What is in percent has one decimal, all else so many digits."""
+    """A number with one decimal if it is in percent, else with a number of digits."""
     if metrics.scale(y) == "percent":
         return f"{value:.1f}"
     if abs(value) < 1e-12:  # rounding, where the result is exact
@@ -245,8 +245,8 @@ def _number(value: float, y: str = "accuracy", digits: int = 3) -> str:
     return f"{value:.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
-def others(cell: MeasuredCell) -> str:
-    """What became of the seeds that do not count in the number of a cell."""
+def other_seeds(cell: MeasuredCell) -> str:
+    """How many seeds of a cell have no number, and why."""
     counts = {
         "diverged": cell.diverged,
         "failed": cell.failed,
@@ -263,15 +263,15 @@ def _ours(cell: MeasuredCell) -> Entry:
 
 
 def _seeds(cell: MeasuredCell, unit: str = "") -> Entry:
-    """How many count in a number, and what became of the others."""
+    """How many seeds of a cell have a number, and why the others have none."""
     count = len(cell.values)
     plural = "s" * (count != 1) if unit else ""
-    return Entry(", ".join(filter(None, [f"{count}{unit}{plural}", others(cell)])))
+    return Entry(", ".join(filter(None, [f"{count}{unit}{plural}", other_seeds(cell)])))
 
 
 def _brief(table: ResultTable, cell: MeasuredCell) -> Entry:
     y = table.artifact.picture.y
-    values = measured.numbers(table, cell)
+    values = measurements.numbers(table, cell)
     published = f" ({_number(cell.published.mean)})" if cell.published else ""
     if not values:
         tone = "bad" if published and cell.verdict == "collapsed" else "faint"
@@ -279,15 +279,15 @@ def _brief(table: ResultTable, cell: MeasuredCell) -> Entry:
     text = _number(fmean(values), y)
     if len(values) > 1:
         text += f" ± {_number(stdev(values), y, 2)}"
-    if others(cell):
-        text += f", {others(cell)}"
-    elif not table.is_published and len(values) != usual(table):
+    if other_seeds(cell):
+        text += f", {other_seeds(cell)}"
+    elif not table.is_published and len(values) != usual_seeds(table):
         text += f", {_seeds(cell, ' seed').text}"
     return Entry(text + published, verdict(table, cell).tone if published else "")
 
 
-def usual(table: ResultTable) -> int:
-    """How many seeds most cells have."""
+def usual_seeds(table: ResultTable) -> int:
+    """The most common number of seeds of a cell."""
     counts = Counter(len(cell.values) for cell in table.cells if cell.values)
     return counts.most_common(1)[0][0] if counts else 0
 
@@ -297,62 +297,62 @@ def usual(table: ResultTable) -> int:
 
 def outcome(table: ResultTable) -> str:
     """How many cells agree, how many pairs of rules are in the published order, what is missing."""
-    said = []
+    parts = []
     if table.is_published and table.comparable:
         looked_at = [c for c in table.cells if c.published and c.verdict != "missing"]
         agree = sum(cell.verdict == "agrees" for cell in looked_at)
         seeds = sorted({len(cell.values) for cell in looked_at}) or [0]
         many = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
         plural = "s" * (seeds[-1] != 1)
-        said.append(f"{agree} of {len(looked_at)} cells agree ({many} seed{plural})")
+        parts.append(f"{agree} of {len(looked_at)} cells agree ({many} seed{plural})")
     if table.is_published:
         same, pairs = table.order()
         order = f"{same} of {pairs} pairs of rules are in the published order"
-        said.append(order if pairs else "there are no two rules whose order could be compared")
+        parts.append(order if pairs else "there are no two rules whose order could be compared")
     total = len(table.cells)
     absent = sum(cell.verdict == "missing" for cell in table.cells)
     fewer = sum(bool(cell.missing) for cell in table.cells) - absent
     if absent:
-        said.append(f"{absent} of {total} cells missing")
+        parts.append(f"{absent} of {total} cells missing")
     if fewer:
-        said.append(f"{fewer} of {total} cells with fewer seeds than asked for")
+        parts.append(f"{fewer} of {total} cells with fewer seeds than asked for")
     if failed := sum(cell.failed for cell in table.cells):
-        said.append(f"{failed} run{'s' * (failed > 1)} failed")
+        parts.append(f"{failed} run{'s' * (failed > 1)} failed")
     if table.complete:
-        said.append(f"all {total} cells done")
-    text = "; ".join(said)
+        parts.append(f"all {total} cells done")
+    text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}."
 
 
 def meaning(table: ResultTable) -> str:
-    """What a number of a grid is, over how many seeds, and what they can show."""
-    title, seeds = table.artifact.picture.title, usual(table)
+    """The meaning of the numbers of a grid: the metric, the seeds, and what is bold."""
+    title, seeds = table.artifact.picture.title, usual_seeds(table)
     title = title[0].upper() + title[1:]
     if not seeds:
         return f"{title}; no run is finished."
     if seeds == 1:
         return f"{title}; one seed, which cannot show whether two cells differ."
-    said = f"{title}; mean ± standard deviation over {seeds} seeds."
+    text = f"{title}; mean ± standard deviation over {seeds} seeds."
     marked = any(entry.tone == "best" for row in grid(table).rows for entry in row)
     if len(grid(table).rows) == 1:
-        return said
+        return text
     if not marked:
-        return f"{said} They show no difference between the cells of a column {TEST}."
+        return f"{text} They show no difference between the cells of a column {TEST}."
     return (
-        f"{said} Bold: the best of each column, and all that these seeds do not show to be worse "
+        f"{text} Bold: the best of each column, and all that these seeds do not show to be worse "
         f"{TEST}."
     )
 
 
 def advice(table: ResultTable) -> str:
-    """For each column of a grid what is best in it, as Markdown; one seed gives no advice."""
-    if usual(table) < 2:
+    """The best rules of each column of a grid, as Markdown; one seed gives no advice."""
+    if usual_seeds(table) < 2:
         return "One seed cannot show which is best."
     (name, *_), across = axes(table)
     name_of, columns = namer(table), dict[Any, list[MeasuredCell]]()
     for cell in table.cells:
         columns.setdefault(cell.labels[across], []).append(cell)
-    said = []
+    parts = []
     for head, column in columns.items():
         if not (found := best(column)):
             continue
@@ -360,8 +360,8 @@ def advice(table: ResultTable) -> str:
         text = f"{in_markdown(name_of(across, head))}: {_named(name_of, name, first)}"
         text += f" ({first.value:.1f})"
         others = ", ".join(_named(name_of, name, one) for one in same)
-        said.append(text + (f" or {others}" if others else ""))
-    return "; ".join(said) + "."
+        parts.append(text + (f" or {others}" if others else ""))
+    return "; ".join(parts) + "."
 
 
 def _named(name_of: Callable[[str, Any], str], name: str, cell: MeasuredCell) -> str:
@@ -369,7 +369,7 @@ def _named(name_of: Callable[[str, Any], str], name: str, cell: MeasuredCell) ->
 
 
 def results(tables: Sequence[ResultTable]) -> list[Result]:
-    """Every result once; two artifacts may be made from the same runs."""
+    """The results of tables, each once; two artifacts may have the same runs."""
     found = (result for c in tables for cell in c.cells for result in cell.results)
     return list({result.folder: result for result in found}.values())
 

@@ -153,29 +153,29 @@ def _axes(
 
 
 def _table(
-    found: Sequence[tuple[Result, Values]],
+    pairs: Sequence[tuple[Result, Values]],
     rows: Sequence[str],
     columns: str,
-    told: Sequence[str],
+    named: Sequence[str],
     number: int,
     worst_case: bool,
 ) -> ResultTable:
-    names, values = [*rows, columns], found[0][1]
-    attacks = {result_values["attack"] for _, result_values in found}
+    names, values = [*rows, columns], pairs[0][1]
+    attacks = {result_values["attack"] for _, result_values in pairs}
     keys = [*names, "attack"] if worst_case else names
-    cells = _cells(found, keys)
+    cells = _cells(pairs, keys)
     notes = ""
     if worst_case:
         cells, notes = _worst(cells, names, len(attacks))
-    y = "loss" if any("loss" in result.summary for result, _ in found) else "accuracy"
-    what = ", ".join(short_name(name, values[name]) for name in told)
+    y = "loss" if any("loss" in result.summary for result, _ in pairs) else "accuracy"
+    what = ", ".join(short_name(name, values[name]) for name in named)
     title = f"{' and '.join(map(_title, rows))} by {_title(columns)}" + (
-        f": {what}" if told else ""
+        f": {what}" if named else ""
     )
     made = Artifact(
         f"{'-'.join(rows)}-by-{columns}" + (f"-{number}" if number else ""),
         title[0].upper() + title[1:],
-        setting({name: v for name, v in values.items() if name not in keys}, told),
+        setting({name: v for name, v in values.items() if name not in keys}, named),
         ", ".join(map(_title, names)),
         Picture("grid", rows[0], columns, y=y)
         if worst_case
@@ -186,13 +186,13 @@ def _table(
     return ResultTable(made, tuple(cells))
 
 
-def _cells(found: Sequence[tuple[Result, Values]], names: Sequence[str]) -> list[MeasuredCell]:
+def _cells(pairs: Sequence[tuple[Result, Values]], names: Sequence[str]) -> list[MeasuredCell]:
     """A cell for all runs with the same values of these names."""
     cells: dict[tuple[Any, ...], dict[int, Result]] = {}
-    for result, values in found:
+    for result, values in pairs:
         seeds = cells.setdefault(tuple(values[name] for name in names), {})
         assert isinstance(result.job, Run)
-        # Runs with one seed that record different things are one training; what is done counts.
+        # Runs that differ in what they record are one training; a finished one counts.
         if result.job.seed not in seeds or result.done:
             seeds[result.job.seed] = result
     return [
@@ -209,29 +209,29 @@ def _cells(found: Sequence[tuple[Result, Values]], names: Sequence[str]) -> list
 def _worst(
     cells: Sequence[MeasuredCell], names: Sequence[str], attacks: int
 ) -> tuple[list[MeasuredCell], str]:
-    """Of the cells that differ in their attack the worst; and what must be said of them all."""
+    """The worst of the cells that differ only in their attack, and a note on all of them."""
     groups: dict[tuple[Any, ...], list[MeasuredCell]] = {}
     for cell in cells:
         key = tuple(cell.labels[name] for name in names)
         groups.setdefault(key, []).append(cell)
-    found, fewer = [], 0
+    lowest, fewer = [], 0
     for key, group in groups.items():
         one = worst(group) or group[0]
         labels = dict(zip(names, key, strict=True))
-        found.append(dataclasses.replace(one, cell=Cell(labels, one.jobs)))
+        lowest.append(dataclasses.replace(one, cell=Cell(labels, one.jobs)))
         fewer += sum(bool(c.values or c.diverged) for c in group) < attacks
     notes = f"Each cell shows the worst of {attacks} attack{'s' * (attacks > 1)}"
-    some = f"; in {fewer} of {len(found)} cells, not all of them are done." if fewer else "."
-    return found, notes + some
+    some = f"; in {fewer} of {len(lowest)} cells, not all of them are done." if fewer else "."
+    return lowest, notes + some
 
 
 def _title(name: str) -> str:
     return name.replace("_", " ")
 
 
-def setting(values: Mapping[str, Any], told: Iterable[str] = ()) -> str:
-    """What is fixed, in words: what is always said, and what is told besides."""
-    names = [*ALWAYS, *(name for name in told if name not in ALWAYS)]
+def setting(values: Mapping[str, Any], more: Iterable[str] = ()) -> str:
+    """A setting in words: the fields that it always has, and some more."""
+    names = [*ALWAYS, *(name for name in more if name not in ALWAYS)]
     there = [name for name in names if values.get(name) is not None]
     return ", ".join(_words(name, values[name]) for name in there)
 

@@ -1,4 +1,4 @@
-"""Tables of results: what was measured in each cell, beside what was published for it."""
+"""Tables of results: our numbers in each cell, beside the published ones."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class Published:
 
 @dataclass(frozen=True)
 class MeasuredCell:
-    """A cell of a table or figure: what was published for it, and what we measured.
+    """A cell of a table or figure with its published number and our results.
 
     - `cell`: the cell.
-    - `published`: what was published for it; None if nothing was.
+    - `published`: the published number; None if there is none.
     - `results`: the results of its jobs, one for each seed.
 
     >>> from pathlib import Path
@@ -81,9 +81,9 @@ class MeasuredCell:
 
     @property
     def values(self) -> list[float]:
-        """What each completed job measured: the accuracy (percent), for regression the loss."""
-        found = (result.measured for result in self.results)
-        return [value for value in found if value is not None]
+        """The number of each completed job: its accuracy in percent, or its loss for regression."""
+        values = (result.measured for result in self.results)
+        return [value for value in values if value is not None]
 
     @property
     def goodness(self) -> float:
@@ -148,7 +148,7 @@ class MeasuredCell:
     def differs(self, other: MeasuredCell) -> bool:
         """Whether two cells differ by more than chance, by Welch's t test with 95 %.
 
-        With a single seed there is no telling: False.
+        It is False if one of them has a single seed.
         """
         a, b = self.values, other.values
         if min(len(a), len(b)) < 2:
@@ -183,10 +183,10 @@ class MeasuredCell:
 
 @dataclass(frozen=True)
 class ResultTable:
-    """An artifact with all its cells, published and ours: what reports are made of.
+    """A table or figure with the published numbers and our results: reports are made of these.
 
     - `artifact`: the table or figure.
-    - `cells`: its cells, each with what was published and what we measured.
+    - `cells`: its cells, each with its published number and our results.
 
     >>> from byzantium.papers import artifact, compare
     >>> from byzantium.runs import Store
@@ -205,7 +205,7 @@ class ResultTable:
 
     @property
     def comparable(self) -> bool:
-        """Whether it can be compared with the paper: all but the number of seeds is the paper's."""
+        """Whether its settings are the paper's, except for the number of seeds."""
         version = self.artifact.version
         return not (version.rounds or version.model or version.data)
 

@@ -1,4 +1,4 @@
-"""Released runs that were repeated, in Markdown: each run beside the one that it repeats."""
+"""Replays in Markdown: repeated runs, each beside the released one."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _finals(found: Sequence[Replay]) -> str:
 
 
 def _exceptions(found: Sequence[Replay]) -> Iterator[str]:
-    """A line for each run that is not equal at first, or does not end alike, with its cause."""
+    """A line for each run whose beginning or end differs, with the cause."""
     lines = []
     for replay in found:
         what = []
@@ -116,7 +116,7 @@ def _exceptions(found: Sequence[Replay]) -> Iterator[str]:
 
 
 def _cause(replay: Replay) -> str:
-    """What explains a difference that nobody looked into."""
+    """The presumable cause of a difference that was not examined."""
     if replay.loss_differences and _first_losses(replay) <= LOGGED:
         return "presumably rounding, amplified; the first three losses are the logged ones"
     return "not known"

@@ -1,4 +1,4 @@
-"""What was measured: the curves, numbers and weights of the cells of an artifact."""
+"""Measurements: the curves, numbers and weights of the cells of a table."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from byzantium.papers import published
 from byzantium.runs import LARGEST, LAST, Result
 from byzantium.tables import MeasuredCell, ResultTable
 
-# Lines in percent that stay so close together are zoomed to.
+# Lines in percent that stay so close together nearly coincide.
 COINCIDE = 15.0
 
 
 def curves(table: ResultTable, cell: MeasuredCell) -> list[dict[int, float]]:
-    """For each seed what the figure shows, by round; as far as it goes, and where it is finite.
+    """The curve of each seed that the figure shows: finite values by round.
 
     A norm is shown as its ratio to that without momentum, of the same seed.
     """
@@ -44,7 +44,7 @@ def _drawn(curve: dict[int, float]) -> dict[int, float]:
 
 
 def published_curves(table: ResultTable, cell: MeasuredCell) -> list[list[tuple[int, float]]]:
-    """For each published seed round and value, where the figure shows what was published."""
+    """The published curve of each seed, if the figure shows a metric that was published."""
     place = {"accuracy": 1, "loss": 2}.get(table.artifact.picture.y)
     if place is None:
         return []
@@ -55,9 +55,9 @@ def published_curves(table: ResultTable, cell: MeasuredCell) -> list[list[tuple[
 
 
 def zoom(table: ResultTable, cells: Sequence[MeasuredCell]) -> tuple[float, float] | None:
-    """Of lines in percent that all but coincide the range where they differ; None otherwise.
+    """The range of lines in percent that nearly coincide; None otherwise.
 
-    What comes before the last two thirds of the rounds is the way there, and not looked at.
+    The first third of the rounds does not count.
     """
     if metrics.scale(table.artifact.picture.y) != "percent":
         return None
@@ -65,15 +65,15 @@ def zoom(table: ResultTable, cells: Sequence[MeasuredCell]) -> tuple[float, floa
     for cell in cells:
         lines += [list(curve.items()) for curve in curves(table, cell)]
         lines += published_curves(table, cell)
-    return zoomed(lines)
+    return zoom_range(lines)
 
 
-def zoomed(lines: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, float] | None:
-    """The same of any lines of rounds and percents.
+def zoom_range(lines: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, float] | None:
+    """The range of lines of (round, percent) that nearly coincide; None otherwise.
 
-    >>> zoomed([[(0, 10.0), (30, 91.0), (60, 94.0)], [(0, 10.0), (30, 92.0), (60, 95.5)]])
+    >>> zoom_range([[(0, 10.0), (30, 91.0), (60, 94.0)], [(0, 10.0), (30, 92.0), (60, 95.5)]])
     (88.0, 98.0)
-    >>> zoomed([[(30, 91.0)], [(30, 20.0)]]) is None
+    >>> zoom_range([[(30, 91.0)], [(30, 20.0)]]) is None
     True
     """
     late = [value for line in lines for at, value in line if at > line[-1][0] / 3]
@@ -84,7 +84,7 @@ def zoomed(lines: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, float
 
 
 def numbers(table: ResultTable, cell: MeasuredCell) -> list[float]:
-    """For each completed seed the number of the cell: of curves the mean of the last five."""
+    """The number of a cell for each completed seed; for curves, the mean of the last five."""
     if table.artifact.picture.y in ("accuracy", "error"):
         return cell.values
     pairs = zip(cell.results, curves(table, cell), strict=True)
@@ -96,7 +96,7 @@ def numbers(table: ResultTable, cell: MeasuredCell) -> list[float]:
 
 
 def weights(cell: MeasuredCell, done: bool = False) -> list[list[float]]:
-    """For each seed, of those that are done or of all begun, the mean weight of every worker."""
+    """The mean weights of the workers for each seed that is done, or that was begun."""
     return [
         mean_weights(result)
         for result in cell.results
@@ -105,13 +105,13 @@ def weights(cell: MeasuredCell, done: bool = False) -> list[list[float]]:
 
 
 def mean_weights(result: Result) -> list[float]:
-    """Of every worker, over the rounds of a run."""
-    lengths, rows = zip(*weighed(result), strict=True)
+    """The mean weight of each worker over the rounds of a run."""
+    lengths, rows = zip(*weight_blocks(result), strict=True)
     return [fmean(column, lengths) for column in zip(*rows, strict=True)]
 
 
-def weighed(result: Result) -> list[tuple[int, list[float]]]:
-    """The weights of the workers in each line, and of how many rounds they are the means.
+def weight_blocks(result: Result) -> list[tuple[int, list[float]]]:
+    """The weights of the workers in each line, and over how many rounds they are means.
 
     The last block is shorter where the number of rounds is no multiple of the others' length.
     """
@@ -129,6 +129,6 @@ def share(weights: Sequence[float], attackers: int) -> float:
 
 
 def deviation(result: Result) -> float:
-    """Of the draws of a demonstration; 0 where it is not known."""
+    """The standard deviation over the draws of a demonstration; 0 if it is unknown."""
     found = result.metrics[-1].get("deviation", 0.0) if result.metrics else 0.0
     return float(found) if math.isfinite(found) else 0.0
