@@ -15,7 +15,7 @@ from byzantium.cli.tables import (
     Shape,
     print_header,
     print_tables,
-    shape,
+    read_shape,
     table_options,
     write_tables,
 )
@@ -61,9 +61,9 @@ def benchmark_(results: Path, engine: Engine, **options: Any) -> None:
     byzantium benchmark --seeds 1 --only "nnm-rfa noniid"
     """  # noqa: D301
     shaped = {name: options.pop(name) for name in ("rows", "columns", "worst_case", "files")}
-    wanted, store = shape(**shaped), Store(results)
-    if not (wanted.rows or wanted.columns):
-        wanted = Shape(("rule",), "partition", True, wanted.files)
+    shape, store = read_shape(**shaped), Store(results)
+    if not (shape.rows or shape.columns):
+        shape = Shape(("rule",), "partition", True, shape.files)
     with err.status("preparing"):
         artifact = benchmark(Version(**options))
         before = store.results(artifact.jobs)
@@ -74,10 +74,10 @@ def benchmark_(results: Path, engine: Engine, **options: Any) -> None:
         store,
         engine,
         results=before,
-        on_failure=lambda some: print_tables(wanted.tables(some)),
+        on_failure=lambda some: print_tables(shape.tables(some)),
     )
-    tables, snapshot = wanted.tables(after), Snapshot(results, after)
+    tables, snapshot = shape.tables(after), Snapshot(results, after)
     print_tables(tables)
-    write_tables(tables, wanted.files, compare(artifact, snapshot))
+    write_tables(tables, shape.files, compare(artifact, snapshot))
     out.print(f"the page: {write_report(snapshot, drawn=False).page}", soft_wrap=True)
     print_gaps(artifact.jobs)

@@ -44,7 +44,7 @@ from byzantium.tables import Version
     show_default=True,
     help="Try a few rounds, to say how long the rest takes.",
 )
-def plan(target: str, results: Path, jobs: int, probe: bool, **version: Any) -> None:
+def plan(target: str, results: Path, jobs: int, probe: bool, **options: Any) -> None:
     """Say what would run, what is done, and how long the rest takes.
 
     What to plan is an artifact (a table or figure of the paper: `byzantium list artifacts`), the
@@ -56,10 +56,10 @@ def plan(target: str, results: Path, jobs: int, probe: bool, **version: Any) -> 
     """  # noqa: D301
     store = Snapshot(results)
     if target in MAKERS or target == "benchmark":
-        wanted = Version(**version)
-        made = artifact(target, wanted) if target in MAKERS else benchmark(wanted)
-        print_header(made)
-        todo: Sequence[Job] = made.jobs
+        version = Version(**options)
+        planned = artifact(target, version) if target in MAKERS else benchmark(version)
+        print_header(planned)
+        todo: Sequence[Job] = planned.jobs
     else:
         if not Path(target).exists():
             artifact(target)  # raises an error that suggests a name

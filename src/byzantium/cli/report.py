@@ -10,7 +10,7 @@ import click
 from byzantium.cli.main import main
 from byzantium.cli.options import FilePath
 from byzantium.cli.report_files import check_libraries, print_paths, write_report
-from byzantium.cli.tables import print_tables, shape, table_options, write_tables
+from byzantium.cli.tables import print_tables, read_shape, table_options, write_tables
 from byzantium.cli.terminal import out
 from byzantium.runs import Snapshot
 
@@ -41,11 +41,11 @@ def report(results: Path, markdown: Path | None, csv: Path | None, **options: An
     """  # noqa: D301
     from byzantium.reports import formats
 
-    store, wanted = Snapshot(results), shape(**options)
+    store, shape = Snapshot(results), read_shape(**options)
     check_libraries(store, table=csv is not None)
-    files = write_report(store, wanted, markdown)
+    files = write_report(store, shape, markdown)
     print_tables(files.own)
-    write_tables([*files.artifacts, *files.own], wanted.files)
+    write_tables([*files.artifacts, *files.own], shape.files)
     print_paths(files)
     if csv:
         csv.write_text(formats.results_csv(store), encoding="utf-8")

@@ -35,7 +35,7 @@ from byzantium.tables import Version
 @until_option
 @data_option
 def reproduce(
-    names: tuple[str, ...], results: Path, engine: Engine, until: int | None, **version: Any
+    names: tuple[str, ...], results: Path, engine: Engine, until: int | None, **options: Any
 ) -> None:
     """Make tables and figures of the paper, beside its numbers.
 
@@ -49,8 +49,8 @@ def reproduce(
     """  # noqa: D301
     from byzantium.reports import terminal
 
-    store, wanted = Store(results), Version(**version)
-    artifacts = [artifact(name, wanted) for name in names]
+    store, version = Store(results), Version(**options)
+    artifacts = [artifact(name, version) for name in names]
     todo = list(dict.fromkeys(job for each in artifacts for job in each.jobs))
     check_libraries(store, figures=True)
     before = store.results(todo)

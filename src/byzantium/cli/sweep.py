@@ -18,7 +18,7 @@ from byzantium.cli.options import (
     until_option,
 )
 from byzantium.cli.report_files import print_paths, write_report
-from byzantium.cli.tables import print_tables, shape, table_options, write_tables
+from byzantium.cli.tables import print_tables, read_shape, table_options, write_tables
 from byzantium.runs import Engine, Snapshot, Store, load
 
 
@@ -50,14 +50,14 @@ def sweep(file: Path, results: Path, engine: Engine, until: int | None, **option
     \b
     byzantium sweep mine.toml --rows rule --columns attack --table mine.tex
     """  # noqa: D301
-    store, runs, wanted = Store(results), load(file), shape(**options)
+    store, runs, shape = Store(results), load(file), read_shape(**options)
     before = store.results(runs)
     check_unfinished(before)
     after = execute_jobs(
-        runs, store, engine, until, before, lambda some: print_tables(wanted.tables(some))
+        runs, store, engine, until, before, lambda some: print_tables(shape.tables(some))
     )
-    tables = wanted.tables(after)
+    tables = shape.tables(after)
     print_tables(tables)
-    write_tables(tables, wanted.files)
-    print_paths(write_report(Snapshot(results, after), wanted))
+    write_tables(tables, shape.files)
+    print_paths(write_report(Snapshot(results, after), shape))
     print_gaps(runs)

@@ -55,7 +55,7 @@ def _ending(ctx: click.Context, param: click.Parameter, paths: tuple[Path, ...])
 
 
 def table_options(command: Command) -> Command:
-    """The options that say how tables are made; `shape` makes a `Shape` of them."""
+    """The options that say how tables are made; `read_shape` makes a `Shape` of them."""
     for option in reversed(
         [
             click.option(
@@ -88,14 +88,14 @@ def table_options(command: Command) -> Command:
     return command
 
 
-def shape(
+def read_shape(
     rows: str | None, columns: str | None, worst_case: bool, files: tuple[Path, ...]
 ) -> Shape:
     """The shape that the options of a command ask for; raises an error if it cannot be."""
     names = tuple(name.strip() for name in (rows or "").split(",") if name.strip())
-    made = Shape(names, (columns or "").strip(), worst_case, files)
-    check_axes(made.rows, made.columns, made.worst_case)
-    return made
+    shape = Shape(names, (columns or "").strip(), worst_case, files)
+    check_axes(shape.rows, shape.columns, shape.worst_case)
+    return shape
 
 
 def print_header(artifact: Artifact) -> None:

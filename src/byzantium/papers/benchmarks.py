@@ -56,7 +56,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def benchmark(version: Version | None = None) -> Artifact:
-    """The benchmark that tells which rule to use: 14 pipelines under six attacks.
+    """The benchmark of rules: 14 pipelines under six attacks.
 
     Workers' data differ in four degrees, from iid to sorted by label, and 1, 3 or 5 of 25 attack:
     3,024 runs with three seeds.

@@ -13,6 +13,8 @@ from byzantium.runs import Store, records
 from byzantium.tables import Version
 
 ARTIFACTS = "artifacts.json"
+# The name of an artifact, and its version.
+Request = tuple[str, Version]
 
 
 class Requests:
@@ -35,45 +37,45 @@ class Requests:
 
     def add(self, name: str, version: Version) -> None:
         """Add the request of an artifact, unless a version with all its cells was requested."""
-        noted = self._entries()
-        if noted is None:
+        entries = self._entries()
+        if entries is None:
             return
-        known = [asked[1] for _, asked in noted if asked is not None and asked[0] == name]
-        wanted = next((other for other in known if other.covers(version)), version)
+        before = [request[1] for _, request in entries if request and request[0] == name]
+        version = next((other for other in before if other.covers(version)), version)
         # Unreadable entries stay: they may be from a later version of this program.
         others = [
             entry
-            for entry, asked in noted
-            if asked is None or asked[0] != name or not wanted.covers(asked[1])
+            for entry, request in entries
+            if not request or request[0] != name or not version.covers(request[1])
         ]
-        entries = [(name, dataclasses.asdict(wanted)), *others]
+        text = [(name, dataclasses.asdict(version)), *others]
         try:
-            files.write(self.path, json.dumps(entries, indent=1) + "\n")
+            files.write(self.path, json.dumps(text, indent=1) + "\n")
         except RecursionError as error:  # nested too deeply to be written
             self.store.pass_over(str(self.path), error)
 
-    def __iter__(self) -> Iterator[tuple[str, Version]]:
+    def __iter__(self) -> Iterator[Request]:
         """The names and versions of the requested artifacts, the last one first."""
-        return (asked for _, asked in self._entries() or () if asked is not None)
+        return (request for _, request in self._entries() or () if request is not None)
 
-    def _entries(self) -> list[tuple[Any, tuple[str, Version] | None]] | None:
+    def _entries(self) -> list[tuple[Any, Request | None]] | None:
         """Each entry of the file and its request; None for what cannot be read."""
-        noted: list[tuple[Any, tuple[str, Version] | None]] = []
         try:
             entries = records.entries(self.path)
         except ValueError as error:
             self.store.pass_over(str(self.path), error)
             return None
-        for number, entry in enumerate(entries, 1):
-            try:
-                noted.append((entry, _request(entry)))
-            except Exception as error:  # the file may come from anybody
-                self.store.pass_over(f"entry {number} of {self.path}", error)
-                noted.append((entry, None))
-        return noted
+        return [(entry, self._read(entry, number)) for number, entry in enumerate(entries, 1)]
+
+    def _read(self, entry: Any, number: int) -> Request | None:
+        try:
+            return _request(entry)
+        except Exception as error:  # the file may come from anybody
+            self.store.pass_over(f"entry {number} of {self.path}", error)
+            return None
 
 
-def _request(entry: Any) -> tuple[str, Version]:
+def _request(entry: Any) -> Request:
     """The artifact and the version of an entry; raises an error if they cannot be made."""
     match entry:
         case [str(name), dict(values)]:

@@ -253,8 +253,8 @@ def _table(table: ResultTable) -> Figure:
     titles = [caption(", ".join(_label_caption(name_of, *label) for label in key)) for key in rows]
     size = (2.2 * len(columns), 0.48 * len(rows))
     left = 0.3 + 0.066 * max(map(len, titles))
-    said = table.is_published and table.comparable
-    bottom = 0.5 if said else 0.2
+    has_verdicts = table.is_published and table.comparable
+    bottom = 0.5 if has_verdicts else 0.2
     figure, axes = sheet(table.artifact, (1, 1), size, left=left, bottom=bottom)
     axis = axes[0][0]
     for key, cell in zip(keys, table.cells, strict=True):
@@ -276,7 +276,7 @@ def _table(table: ResultTable) -> Figure:
     heads = [_label_caption(name_of, across, value) for value in columns]
     axis.set_xticks([k + 0.5 for k in range(len(heads))], heads, fontsize=USUAL)
     axis.set_yticks([k + 0.5 for k in range(len(titles))], titles, fontsize=USUAL)
-    if said:
+    if has_verdicts:
         text = "\n".join(textwrap.wrap(f"agrees: {CRITERION}", 15 * int(size[0] + 1.9)))
         figure.text(0.5, inches(figure, 0, 0.25)[1], text, ha="center", va="center", fontsize=SMALL)
     axis.tick_params(length=0)
@@ -305,9 +305,9 @@ def _theirs(table: ResultTable, cell: MeasuredCell) -> str:
         return ""
     verdict = text_tables.verdict(table, cell).text
     seeds = len(cell.values)
-    said = f", {verdict}" if verdict in ("agrees", "differs") else ""
-    said += f" ({seeds} seed{'s' * (seeds > 1)})" if said else ""
-    return f"published {paper.mean:.2f} ± {paper.deviation:.2f}{said}"
+    text = f", {verdict}" if verdict in ("agrees", "differs") else ""
+    text += f" ({seeds} seed{'s' * (seeds > 1)})" if text else ""
+    return f"published {paper.mean:.2f} ± {paper.deviation:.2f}{text}"
 
 
 def _bars(table: ResultTable) -> Figure:

@@ -115,7 +115,8 @@ def terminal(table: ResultTable) -> rich.table.Table:
 
     - `table`: what to show; where numbers were published, every cell has a row.
 
-    >>> from byzantium.papers import Version, artifact, compare
+    >>> from byzantium.papers import artifact, compare
+    >>> from byzantium.tables import Version
     >>> shown = terminal(compare(artifact("table2", Version(only="krum iid")), Store("nowhere")))
     >>> [column.header.plain for column in shown.columns]
     ['aggregator', 'published', 'ours', 'difference', 'verdict']
@@ -150,7 +151,7 @@ def terminal(table: ResultTable) -> rich.table.Table:
 
 
 def _command(store: Store, name: str = "REPRODUCTION.md") -> str:
-    # A path of the machine it was made on would tell the reader nothing.
+    # An absolute path would be of no use to the reader.
     root = store.root.name if store.root.is_absolute() else store.root.as_posix()
     return f"byzantium report {shlex.quote(root)} --markdown {name}"
 
@@ -251,8 +252,8 @@ def _legend(table: ResultTable) -> Iterator[str]:
     """The legend of a compact table with published numbers, and the cells that differ."""
     if not table.is_published or table.artifact.picture.kind == "table":
         return
-    asked = len(table.cells[0].jobs)
-    seeds = f"means over {asked} seeds" if asked > 1 else "one seed"
+    count = len(table.cells[0].jobs)
+    seeds = f"means over {count} seeds" if count > 1 else "one seed"
     if not table.comparable:
         yield f"In each cell: ours (published); {seeds}."
         return

@@ -123,7 +123,7 @@ def weight_blocks(result: Result) -> list[tuple[int, list[float]]]:
 
 
 def share(weights: Sequence[float], attackers: int) -> float:
-    """The share of the weight that the attackers, the last workers, had; 0 if nobody had any."""
+    """The share of the weight that the attackers, the last workers, had; 0 if all weights are 0."""
     total = sum(weights)
     return sum(weights[len(weights) - attackers :]) / total if total else 0.0
 

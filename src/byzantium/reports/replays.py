@@ -72,18 +72,18 @@ def _accuracies(found: Sequence[Replay]) -> str:
     if not with_curve:
         return ""
     first = sum(replay.equal > 0 for replay in with_curve)
-    said = (
+    text = (
         f"The test accuracy is equal to the digit at the first evaluation in {first} of "
         f"{len(with_curve)}"
     )
     whole = [replay.equal for replay in with_curve if replay.final is not None]
     if whole:
-        said += (
+        text += (
             f"; of those that were run to their end ({len(whole)}) at {median(whole):g} "
             f"evaluations in a row in the median, and at up to {max(whole)} of "
             f"{published.EVALUATIONS}"
         )
-    return f"{said}."
+    return f"{text}."
 
 
 def _finals(found: Sequence[Replay]) -> str:

@@ -75,6 +75,6 @@ def _policy(scripts: Iterable[str]) -> str:
 
 
 def _embedded(values: Any) -> str:
-    """JSON, compressed to a fifth, in signs that cannot end the element it stands in."""
+    """JSON, compressed to a fifth, in characters that cannot end its HTML element."""
     text = json.dumps(values, separators=(",", ":"), allow_nan=False)
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
