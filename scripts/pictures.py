@@ -26,7 +26,7 @@ from torch import Tensor
 import byzantium as bz
 from byzantium.data import by_label, iid, load
 from byzantium.learning import Settings, Simulation, linear, mlp, simulate
-from byzantium.reports.palette import ATTACKER, BY_KIND, HONEST, LINES, SCALE
+from byzantium.reports.palette import ATTACKER, BY_CLASS, HONEST, LINES, SCALE
 from byzantium.reports.style import BLACK, GREY
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
@@ -104,10 +104,10 @@ def empty(axis: Axes) -> None:
 
 
 def look(rule: str, **more: Any) -> dict[str, Any]:
-    """Colour, marker and name of one of the paper's rules."""
-    shown = BY_KIND[rule]
+    """Color, marker and name of one of the paper's rules."""
+    shown = BY_CLASS[rule]
     return {
-        "color": shown.colour.light,
+        "color": shown.color.light,
         "marker": shown.marker,
         "label": NAMES[rule],
         **more,

@@ -13,8 +13,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from byzantium.papers import Artifact, Cell, ResultTable, Version, artifact, compare
+from byzantium.papers import artifact, compare
 from byzantium.runs import Job, Run, Store
+from byzantium.tables import Artifact, Cell, ResultTable, Version
 
 SURROUNDINGS = {
     "byzantium": "0.1.0",

@@ -12,12 +12,12 @@ import byzantium as bz
 from byzantium.cli import main
 from byzantium.core import Registry, notation
 from byzantium.data import partition
-from byzantium.reports import palette
 from byzantium.runs import Certification, Federation, Mimicry, Run, load, plugins
+from byzantium.tables import terms
 
 # Arguments without which a member cannot be made.
 NEEDED = {"Krum": "f=2", "CenteredClipping": "radius=10", "dirichlet": "alpha=0.5"}
-SHOWN = [term for term in palette.TERMS if term.kind]
+SHOWN = [term for term in terms.TERMS if term.member]
 
 
 def table_of(kind: str) -> Registry[Any]:
@@ -25,20 +25,22 @@ def table_of(kind: str) -> Registry[Any]:
     return next(table for table in tables if kind in table)
 
 
-@pytest.mark.parametrize("term", SHOWN, ids=lambda term: term.kind)
+@pytest.mark.parametrize("term", SHOWN, ids=lambda term: term.member)
 def test_what_we_show_is_accepted_and_is_the_class_with_these_arguments(
-    term: palette.Term,
+    term: terms.Term,
 ) -> None:
-    arguments = NEEDED.get(term.kind, "")
-    table = table_of(term.kind)
-    shown, ours = (notation.read(f"{name}({arguments})", table) for name in (term.short, term.kind))
+    arguments = NEEDED.get(term.member, "")
+    table = table_of(term.member)
+    shown, ours = (
+        notation.read(f"{name}({arguments})", table) for name in (term.short, term.member)
+    )
     assert repr(shown) == repr(ours)
     assert type(shown) is type(ours)
-    assert term.short in (term.kind, *table.aliases)
+    assert term.short in (term.member, *table.aliases)
 
 
 def test_there_is_no_alias_that_we_do_not_show() -> None:
-    shown = {term.short: term.kind for term in SHOWN}
+    shown = {term.short: term.member for term in SHOWN}
     for part in plugins.tables().values():
         assert part.aliases.items() <= shown.items()
         assert not set(part.aliases) & set(part)

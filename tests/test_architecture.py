@@ -21,7 +21,7 @@ from byzantium.core import Formula
 PACKAGE = Path(bz.__file__).parent
 # The packages in the order of imports: each may import those before it.
 ORDER = ["core", "_kernels", "vectors", "rules", "attacks", "guarantees", "data", "learning"]
-ORDER += ["runs", "papers", "reports", "cli"]
+ORDER += ["runs", "tables", "papers", "reports", "cli"]
 # Engines import `runs` and what lies before it; the command line imports engines.
 MAY_IMPORT = {package: set(ORDER[:place]) for place, package in enumerate(ORDER)}
 MAY_IMPORT["engines"] = {*MAY_IMPORT["runs"], "runs"}
@@ -109,6 +109,11 @@ def test_the_package_exports_all_rules_mixings_and_attacks() -> None:
         ("threats.Mimic", "attacks.Mimic"),
         ("experiments.Run", "runs.Run"),
         ("experiments.artifact", "papers.artifact"),
+        ("experiments.Comparison", "tables.ResultTable"),
+        ("papers.Version", "tables.Version"),
+        ("papers.Compared", "tables.MeasuredCell"),
+        ("reports.pivots", "tables.pivots"),
+        ("runs.attempt", "runs.perform_with_events"),
         ("learning.by_label", "data.by_label"),
         ("learning.load", "data.load"),
     ],

@@ -20,12 +20,13 @@ from click.testing import CliRunner, Result
 import byzantium as bz
 from byzantium.cli import main
 from byzantium.data.datasets import DATA
-from byzantium.papers import MAKERS, Version
+from byzantium.papers import MAKERS
 from byzantium.papers.bucketing import artifact
 from byzantium.papers.requests import Requests
 from byzantium.runs import Run, Store, load
 from byzantium.runs.progress import described
 from byzantium.runs.records import lines
+from byzantium.tables import Version
 
 DIGITS = str(10**400)
 SMALL = ["--n", "7", "--f", "1", "--rounds", "6", "--evaluate-every", "3", "--batch", "8"]

@@ -17,11 +17,11 @@ from click.testing import CliRunner, Result
 
 from byzantium.cli import main
 from byzantium.learning import checkpoint
-from byzantium.papers import Version
 from byzantium.papers.bucketing import artifact
 from byzantium.papers.requests import Requests
 from byzantium.runs import Run, Store, execute, load, perform
 from byzantium.runs.progress import described
+from byzantium.tables import Version
 
 DEEP = 20000
 DONE = ("summary.json", "model.pt")

@@ -23,10 +23,11 @@ from rich.text import Text
 from byzantium.cli import main
 from byzantium.cli.terminal import Terminal
 from byzantium.core import printable
-from byzantium.reports import pivots, style
+from byzantium.reports import style
 from byzantium.reports.escaping import as_code, in_csv, in_latex, in_markdown
 from byzantium.reports.figures import KINDS
 from byzantium.runs import Run, Store
+from byzantium.tables import pivots
 
 PLUGIN = (f"theirs.py sha256:{'0' * 64}",)
 TEXTS = (
@@ -274,14 +275,14 @@ def test_no_text_of_a_figure_is_a_formula(tmp_path: Path, worst_case: bool) -> N
         for text in drawn.findobj(Drawn):
             assert isinstance(text, Drawn)
             text.set_usetex(True)
-        assert style.saved(drawn, "png", 50).startswith(b"\x89PNG")
+        assert style.render(drawn, "png", 50).startswith(b"\x89PNG")
         found = [text for text in drawn.findobj(Drawn) if isinstance(text, Drawn)]
         assert not any(text.get_parse_math() or text.get_usetex() for text in found)
         assert any(r"$\frac$" in text.get_text() for text in found)
 
 
 def test_a_picture_that_would_be_too_large_has_fewer_pixels() -> None:
-    picture = style.saved(Figure(figsize=(1000, 4)), "png", 150)
+    picture = style.render(Figure(figsize=(1000, 4)), "png", 150)
     width, height = (int.from_bytes(picture[k : k + 4]) for k in (16, 20))
     assert max(width, height) < 2**16
     assert width * height <= 40_000_000

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from byzantium.papers import Version
 from byzantium.papers.bucketing import artifact
 from byzantium.runs import Run
 from byzantium.runs.run import LAST
+from byzantium.tables import Version
 
 # Test accuracy of the three published seeds: RFA, s=2, mimic, non-iid, beta=0 (Table 4 of
 # Karimireddy, He, Jaggi 2022, from the authors' released logs), and the mean over them of the

@@ -24,10 +24,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
-from byzantium.papers import MAKERS, ResultTable, Version
+from byzantium.papers import MAKERS
 from byzantium.reports import palette
 from byzantium.reports.figures import KINDS, draw
 from byzantium.runs import Run, Store
+from byzantium.tables import ResultTable, Version, terms
 
 ONE = Version(seeds=1)
 CHEAP = Version(seeds=2, rounds=60, model="mlp", data="digits")
@@ -128,21 +129,22 @@ def test_s_has_one_colour_in_all_figures(half: Callable[[str], Figure]) -> None:
 
 
 def test_colours_and_names_are_named_in_one_place_alone() -> None:
-    """The page has them among its data, and no file beside the table names one."""
-    folder = Path(palette.__file__).parent
+    """The page has them among its data, and no other file names one."""
+    folders = Path(palette.__file__).parent, Path(terms.__file__).parent
     own = [c.light for values in palette.LINES.values() for c in values.values()]
     own += [c.light for c in (*palette.OTHER_RULES, *palette.OTHER_LINES)]
-    own += [term.words for term in palette.TERMS if term.name]
+    own += [term.full for term in terms.TERMS if term.words]
     own = [text for text in set(own) if text != palette.BLACK.light]
     assert len(own) > 12
-    for path in (p for p in folder.rglob("*.*") if p.suffix in (".py", ".js", ".css", ".html")):
-        if path != Path(palette.__file__):
+    paths = [path for folder in folders for path in folder.rglob("*.*")]
+    for path in (p for p in paths if p.suffix in (".py", ".js", ".css", ".html")):
+        if path not in (Path(palette.__file__), Path(terms.__file__)):
             found = [text for text in own if text.lower() in path.read_text().lower()]
             assert found == [], path
     page = palette.for_page()
     named = {*page["rules"].values(), *page["other_rules"], page["honest"], page["attacker"]}
     named |= {c.name for values in palette.LINES.values() for c in values.values()}
-    assert named | {c.name for c in palette.OTHER_LINES} == set(page["colours"])
+    assert named | {c.name for c in palette.OTHER_LINES} == set(page["colors"])
 
 
 @pytest.mark.parametrize("name", CURVES)

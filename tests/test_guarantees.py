@@ -21,9 +21,9 @@ from byzantium.cli import main
 from byzantium.guarantees import Bound, announce, bound, c_of, guarantee, lower_bound, recommend
 from byzantium.guarantees.bounds import agnostic
 from byzantium.guarantees.recommendation import ACCURACIES, CERTIFICATES
-from byzantium.reports import palette
 from byzantium.reports.promises import promises
 from byzantium.runs import Metrics, Run
+from byzantium.tables import terms
 
 N, F = 25, 5
 
@@ -400,7 +400,7 @@ def test_what_is_recommended_rests_on_the_documented_table() -> None:
     assert len(ACCURACIES) > 3
     for rule, trained in ACCURACIES.items():
         for f, worst in trained.items():
-            assert documented(f)[palette.called(rule)] == worst, rule
+            assert documented(f)[terms.display_name(rule)] == worst, rule
 
 
 def test_what_is_said_of_buckets_in_training_rests_on_the_documented_table() -> None:

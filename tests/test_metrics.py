@@ -13,10 +13,10 @@ import byzantium as bz
 from byzantium.data import load
 from byzantium.learning import Settings, Simulation, metrics, mlp
 from byzantium.learning.metrics import Metric, Round
-from byzantium.papers import Picture
 from byzantium.reports import report
 from byzantium.reports.contents import contents as page_contents
 from byzantium.runs import Run, Store, perform
+from byzantium.tables import Picture
 
 TITLE = "length of the step, in <units>"
 LENGTH = Metric(

@@ -21,7 +21,7 @@ from test_sizes import GIGA, LINUX, megabytes, sparse
 import byzantium as bz
 from byzantium.cli import main
 from byzantium.core import folder_lock
-from byzantium.papers import Requests, Version, artifact
+from byzantium.papers import Requests, artifact
 from byzantium.runs import (
     Certification,
     Job,
@@ -35,6 +35,7 @@ from byzantium.runs import (
     perform,
     unpack,
 )
+from byzantium.tables import Version
 
 RUNS = [Run(seed=seed, rounds=60) for seed in range(5)]
 DONE, DIVERGED, PARTIAL, FAILED, TORN = RUNS

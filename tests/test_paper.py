@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from byzantium.papers import MAKERS, Version, artifact, compare, published
-from byzantium.papers.comparison import MeasuredCell
-from byzantium.papers.published import Published
+from byzantium.papers import MAKERS, artifact, compare, published
 from byzantium.papers.requests import Requests
 from byzantium.runs import Mimicry, Run, Store, perform
 from byzantium.runs.store import Result
+from byzantium.tables import MeasuredCell, Published, Version
 
 # Cells and runs with three seeds; equal runs are one.
 COUNTS = {

@@ -18,10 +18,11 @@ from matplotlib.patches import Rectangle
 
 from byzantium.cli import main
 from byzantium.core import ByzantiumError
-from byzantium.papers import ResultTable, Version, benchmark
-from byzantium.reports import escaping, formats, headline, palette, pivots, tables
+from byzantium.papers import benchmark
+from byzantium.reports import escaping, formats, headline, text_tables
 from byzantium.reports.figures import KINDS
 from byzantium.runs import Run, Store
+from byzantium.tables import ResultTable, Version, pivots, terms
 
 RULES = ("Mean()", "Krum(f=2)", "Bucketing(s=2) >> Krum(f=2)")
 ATTACKS = ("Mimic(warmup=1)", "ALittleIsEnough()", "BitFlip()")
@@ -60,7 +61,7 @@ def only(found: list[ResultTable]) -> ResultTable:
 
 
 def test_a_table_is_rules_by_attacks_over_seeds_with_the_worst_first(store: Store) -> None:
-    shown = tables.table(only(pivots(store)))
+    shown = text_tables.text_table(only(pivots(store)))
     # The paper's names, in the paper's order.
     assert shown.head == ("rule", "worst", "BF", "Mimic", "ALIE")
     assert [row[0].text for row in shown.rows] == ["Mean", "Krum", "Bucketing(s=2) >> Krum"]
@@ -82,7 +83,7 @@ def test_the_best_is_marked_with_all_that_seeds_cannot_tell_from_it(tmp_path: Pa
     for rule, found in values.items():
         for seed, value in enumerate(found):
             lay(store, BASE.varied(rule=rule, attack="Mimic()", seed=seed), value)
-    rows = tables.table(only(pivots(store))).rows
+    rows = text_tables.text_table(only(pivots(store))).rows
     assert {row[0].text: row[-1].tone for row in rows} == {"Mean": "best", "CM": "best", "Krum": ""}
 
 
@@ -92,8 +93,8 @@ def test_one_seed_shows_no_difference(tmp_path: Path) -> None:
         lay(store, BASE.varied(rule=rule, attack="Mimic()"), value)
     table = only(pivots(store))
     assert not table.cells[0].differs(table.cells[1])
-    assert {entry.tone for row in tables.table(table).rows for entry in row} == {""}
-    assert "cannot show" in tables.meaning(table)
+    assert {entry.tone for row in text_tables.text_table(table).rows for entry in row} == {""}
+    assert "cannot show" in text_tables.meaning(table)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_rows_and_columns_are_chosen_and_nothing_but_seeds_is_averaged(store: St
     assert "momentum 0.9" in small.artifact.title
     assert sum(len(cell.results) for table in (large, small) for cell in table.cells) == 33
     found = pivots(store, rows=["rule", "attack"], columns="momentum")
-    shown = tables.table(only(found))
+    shown = text_tables.text_table(only(found))
     assert shown.head == ("rule", "attack", "momentum 0", "momentum 0.9")
     assert len(shown.rows) == 9
     assert [row[-1].text for row in shown.rows].count("") == 6
@@ -136,7 +137,7 @@ def test_what_varies_is_chosen_where_it_is_neither_rule_nor_attack(tmp_path: Pat
     store = Store(tmp_path)
     for momentum, split in itertools.product((0.0, 0.9), ("iid()", "by_label()")):
         lay(store, BASE.varied(momentum=momentum, partition=split), 50.0)
-    table = tables.table(only(pivots(store)))
+    table = text_tables.text_table(only(pivots(store)))
     assert table.head == ("partition", "momentum 0", "momentum 0.9")
     assert [row[0].text for row in table.rows] == ["iid", "noniid"]
 
@@ -149,14 +150,14 @@ def test_tables_of_equal_size_stand_in_the_order_of_the_paper(tmp_path: Path) ->
     titles = [table.artifact.title for table in pivots(store)]
     assert titles == [f"Rule by attack: {s}" for s in ("iid", "dirichlet(alpha=0.1)", "noniid")]
     table = only(pivots(store, worst_case=True))
-    assert tables.table(table).head == ("rule", "iid", "dirichlet(alpha=0.1)", "noniid")
+    assert text_tables.text_table(table).head == ("rule", "iid", "dirichlet(alpha=0.1)", "noniid")
 
 
 def test_a_rule_with_another_f_is_the_same_rule(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for f in (1, 3):
         lay(store, BASE.varied(rule="Krum()", f=f, attack="Mimic()"), 50.0 + f)
-    table = tables.table(only(pivots(store)))
+    table = text_tables.text_table(only(pivots(store)))
     assert table.head == ("rule", "f = 1", "f = 3")
     assert [entry.text for entry in table.rows[0]] == ["Krum", "51.0", "53.0"]
 
@@ -164,9 +165,9 @@ def test_a_rule_with_another_f_is_the_same_rule(tmp_path: Path) -> None:
 def test_a_run_that_diverged_is_the_worst_and_one_attack_has_no_worst(tmp_path: Path) -> None:
     store = Store(tmp_path)
     lay(store, BASE.varied(rule="Mean()", attack="Mimic()"), 10.0)
-    assert "worst" not in tables.table(only(pivots(store))).head
+    assert "worst" not in text_tables.text_table(only(pivots(store))).head
     lay(store, BASE.varied(rule="Mean()", attack="BitFlip()"), math.nan)
-    table = tables.table(only(pivots(store)))
+    table = text_tables.text_table(only(pivots(store)))
     assert dict(zip(table.head, (entry.text for entry in table.rows[0]), strict=True)) == {
         "rule": "Mean",
         "worst": "diverged",
@@ -179,7 +180,9 @@ def test_the_worst_case_of_each_cell(store: Store) -> None:
     iid = BASE.varied(rule="Mean()", attack=ATTACKS[0], partition="iid()")
     lay(store, iid, 30.0)
     table = only(pivots(store, rows=["rule"], columns="partition", worst_case=True))
-    shown = {row[0].text: [entry.text for entry in row[1:]] for row in tables.table(table).rows}
+    shown = {
+        row[0].text: [entry.text for entry in row[1:]] for row in text_tables.text_table(table).rows
+    }
     assert shown["Mean"] == ["30.0, 1 seed", "21.0 ± 1.0"]
     assert shown["Krum"] == ["", "60.5 ± 0.5"]
     assert (
@@ -384,7 +387,7 @@ def test_what_the_site_shows_of_the_benchmark_is_in_its_table() -> None:
         rows = [line for line in shown.splitlines() if line.startswith("| `")]
         assert len(rows) == 6
         for row in rows:
-            rule = palette.called(row.split("`")[1])
+            rule = terms.display_name(row.split("`")[1])
             line = next(text for text in table.splitlines() if text.startswith(f"| {rule} |"))
             cells = [cell.strip() for cell in row.strip("|").split("|")[1:]]
             assert cells == [cell.strip(" *") for cell in line.strip("|").split("|")[1:]]

@@ -21,10 +21,10 @@ from pages import DO, byzantium, folder_of, forget, run_commands
 import byzantium as bz
 from byzantium.cli import main
 from byzantium.learning import metrics
-from byzantium.reports import pivots
 from byzantium.reports.contents import contents as page_contents
 from byzantium.runs import Mimicry, Processes, Run, Store, execute, load, perform, plugins
 from byzantium.runs import store as results
+from byzantium.tables import pivots
 
 SMALL: dict[str, Any] = {"n": 7, "f": 1, "rounds": 4, "evaluate_every": 2, "batch": 8}
 OPTIONS = [w for k, v in SMALL.items() for w in (f"--{k.replace('_', '-')}", str(v))]

@@ -19,9 +19,9 @@ from click.testing import CliRunner
 
 from byzantium.cli import main
 from byzantium.learning import checkpoint
-from byzantium.papers import Version
 from byzantium.papers.requests import Requests
 from byzantium.runs import Event, Mimicry, Run, Store, execute, perform
+from byzantium.tables import Version
 
 JOB = Run(rounds=60, n=5, f=1, rule="Median()")
 OTHER = JOB.varied(seed=1)

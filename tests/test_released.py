@@ -23,10 +23,11 @@ from byzantium.data import Batches, Dataset, GivenBatches, Partition, load
 from byzantium.learning import Randomness, Settings, Simulation, mlp
 from byzantium.learning.checkpoint import CheckpointError
 from byzantium.learning.models import FixedDropout
-from byzantium.papers import RELEASED, Cell, Version, artifact, published
+from byzantium.papers import RELEASED, artifact, published
 from byzantium.rules import Permutations
 from byzantium.runs import Event, Processes, Run, Store, execute, perform
 from byzantium.runs.released import Shuffles, masked, philox, whole_batches
+from byzantium.tables import Cell, Version
 
 # 134 trajectories of the released code on our digits, in float64; its settings say how.
 FILE = Path(__file__).parent / "data" / "released_trajectories.json"

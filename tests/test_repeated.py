@@ -13,11 +13,12 @@ import pytest
 from folders import comparison, made
 from test_reproduction import rows
 
-from byzantium.papers import Replay, Version, artifact, replays
+from byzantium.papers import Replay, artifact, replays
 from byzantium.papers.replay import training_losses
 from byzantium.reports import figures
 from byzantium.reports.markdown import markdown
 from byzantium.runs import Job, Result, Run, Store
+from byzantium.tables import Version
 
 ONE = Version(seeds=1, released=True, only="krum noniid")
 KRUM = {"aggregator": "krum", "attack": "mimic", "momentum": "0.0", "s": "1", "split": "noniid"}

@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from byzantium.learning import metrics as metrics_table
-from byzantium.papers import CRITERION, Version, compare, published
+from byzantium.papers import compare, published
 from byzantium.papers.bucketing import artifact
 from byzantium.reports import palette, report
 from byzantium.reports.contents import command
 from byzantium.reports.contents import contents as page_contents
 from byzantium.runs import Job, Run, Store
 from byzantium.runs.job import CONFIGURATION, FAILURE, METRICS, SUMMARY
+from byzantium.tables import CRITERION, Version, terms
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, ViewportSize
@@ -316,9 +317,10 @@ def test_bars_show_attackers_and_points_a_line_for_each_rule(desktop: Opened) ->
     assert len(set(colours[:18])) == len(set(colours[18:])) == 1
     assert colours[0] != colours[-1]
     traces = desktop.plotted("#artifact3 .plot")
-    shown = [palette.BY_LABEL[label] for label in ("mean", "krum", "median", "rfa")]
-    assert [trace["name"] for trace in traces] == [rule.words for rule in shown]
-    assert [trace["line"]["color"] for trace in traces] == [rgb(r.colour.light) for r in shown]
+    labels = ("mean", "krum", "median", "rfa")
+    assert [trace["name"] for trace in traces] == [terms.BY_LABEL[label].full for label in labels]
+    styles = [palette.RULE_STYLES[label] for label in labels]
+    assert [trace["line"]["color"] for trace in traces] == [rgb(s.color.light) for s in styles]
     assert (colours[0], colours[-1]) == (rgb(palette.HONEST.light), rgb(palette.ATTACKER.light))
 
 
@@ -332,7 +334,7 @@ def test_rules_and_lines_have_the_colours_of_the_figures(desktop: Opened) -> Non
     assert line["line"]["color"] == rgb(palette.LINES["s"][1].light)
     desktop.page.get_by_label("Krum", exact=True).check()
     desktop.scroll_to("#explorer")
-    krum = rgb(palette.BY_LABEL["krum"].colour.light)
+    krum = rgb(palette.RULE_STYLES["krum"].color.light)
     shown = "document.querySelector('#explorer').data?.every((t) => t.line.color === '{}')"
     desktop.until(shown.format(krum))
     desktop.page.evaluate("document.getElementById('clear').click()")
@@ -340,7 +342,7 @@ def test_rules_and_lines_have_the_colours_of_the_figures(desktop: Opened) -> Non
         """[...document.querySelectorAll(".matrix .beside-rows .dot")].map((dot) =>
           [dot.parentElement.title.split("(")[0], getComputedStyle(dot).backgroundColor])"""
     )
-    known = {rule.kind: rgb(rule.colour.light) for rule in palette.RULES}
+    known = {name: rgb(style.color.light) for name, style in palette.BY_CLASS.items()}
     assert len(dots) > 4
     assert all(known[kind] == colour.replace(" ", "") for kind, colour in dots)
 
@@ -354,7 +356,7 @@ def test_a_rule_without_a_colour_of_its_own_gets_one(tmp_path: Path, browser: Br
         """[...document.querySelectorAll(".matrix .beside-rows .dot")].map((dot) =>
           getComputedStyle(dot).backgroundColor.replaceAll(" ", ""))"""
     )
-    given = {palette.BY_LABEL["krum"].colour, *palette.OTHER_RULES[:2]}
+    given = {palette.RULE_STYLES["krum"].color, *palette.OTHER_RULES[:2]}
     assert set(colours) == {rgb(colour.light) for colour in given}
     page.page.context.close()
 

@@ -17,13 +17,14 @@ import pytest
 from folders import comparison, made
 from rich.console import Console
 
-from byzantium.cli.paper import report, reproduce
-from byzantium.papers import MAKERS, ResultTable, Version, published
+from byzantium.cli.report import report
+from byzantium.cli.reproduce import reproduce
+from byzantium.papers import MAKERS, published
 from byzantium.papers.requests import Requests
-from byzantium.reports import own_runs, pivots
 from byzantium.reports.markdown import markdown, terminal
-from byzantium.reports.palette import short
 from byzantium.runs import Store
+from byzantium.tables import ResultTable, Version, own_runs, pivots
+from byzantium.tables.terms import short_name
 
 ONE = Version(seeds=1)
 CHEAP = Version(seeds=1, rounds=60, model="mlp", data="digits")
@@ -79,7 +80,7 @@ def test_a_table_holds_published_ours_difference_and_verdict(tmp_path: Path) -> 
         gap = fmean(ours) - mean
         within = abs(gap) <= max(1.5, 2 * deviation, 2 * spread(row))
         assert [
-            short("aggregator", row["aggregator"]),
+            short_name("aggregator", row["aggregator"]),
             row["split"],
             f"{mean:.2f} ± {deviation:.2f}",
             f"{fmean(ours):.2f} ± {stdev(ours):.2f} (3 seeds)",
@@ -106,7 +107,7 @@ def test_the_main_figure_is_a_table_of_sixteen_rows(tmp_path: Path) -> None:
         entry = f"{fmean(ours):.1f} ± {stdev(ours):.1f} ({mean:.1f})"
         off = abs(fmean(ours) - mean) > max(1.5, 2 * deviation, 2 * spread(row))
         differ += off
-        found = shown[short("aggregator", aggregator), momentum, s][1 + attacks.index(attack)]
+        found = shown[short_name("aggregator", aggregator), momentum, s][1 + attacks.index(attack)]
         assert found == (f"**{entry}**" if off else entry)
     assert 0 < differ < 80
     for labels, (worst, *entries) in shown.items():

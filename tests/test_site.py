@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 import byzantium
-from byzantium import attacks, data, engines, guarantees, learning, rules, vectors
+from byzantium import (
+    attacks,
+    data,
+    engines,
+    guarantees,
+    learning,
+    papers,
+    reports,
+    rules,
+    tables,
+    vectors,
+)
 from byzantium.engines import distributed
 
 if TYPE_CHECKING:
@@ -49,6 +60,9 @@ def public_names() -> set[str]:
         guarantees,
         data,
         learning,
+        tables,
+        papers,
+        reports,
         engines,
         distributed,
     )

@@ -11,13 +11,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 from rich.console import Console
 
+from byzantium.cli import main
 from byzantium.core.locks import folder_lock
 from byzantium.runs import (
     Board,
@@ -26,6 +29,7 @@ from byzantium.runs import (
     Mimicry,
     Processes,
     Run,
+    Snapshot,
     Store,
     execute,
     load,
@@ -33,6 +37,7 @@ from byzantium.runs import (
     pool,
     processes,
     product,
+    records,
 )
 from byzantium.runs.timing import estimate, probe
 
@@ -375,3 +380,62 @@ def test_an_estimate_probes_each_kind_of_run_once(tmp_path: Path) -> None:
     assert kinds == [2, 2]
     assert seconds > 0
     assert min(probe(runs[0])) > 0
+
+
+def test_an_engine_with_the_former_method_works_with_a_warning(tmp_path: Path) -> None:
+    class InOrder:
+        def carry_out(self, jobs: Any, store: Store, listen: Any, stop: Any) -> None:
+            for job in jobs:
+                pool.perform_with_events(job, store.root, listen, stop)
+
+    with pytest.warns(DeprecationWarning, match="carry_out of an engine is now execute"):
+        (result,) = execute([Mimicry(n=7, attackers=1)], Store(tmp_path), InOrder())  # type: ignore[arg-type]
+    assert result.done
+
+
+def test_results_that_were_read_before_are_not_read_again(tmp_path: Path) -> None:
+    store, job = Store(tmp_path), Mimicry(n=7, attackers=1)
+    before = execute([job], store)
+    (tmp_path / job.identity / "summary.json").unlink()
+    assert execute([job], store, results=before) == before
+    snapshot = Snapshot(tmp_path, before)
+    assert [snapshot.result(job), *snapshot] == [*before, *before]
+    assert store.result(job).status == "unfinished"
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often the metrics of each folder were read."""
+    counts, metrics = Counter[str](), records.metrics
+
+    def counted(path: Path, *rest: Any) -> Any:
+        if path.exists():
+            counts[path.parent.name] += 1
+        return metrics(path, *rest)
+
+    monkeypatch.setattr(records, "metrics", counted)
+    return counts
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["sweep", "mine.toml"],
+        ["plan", "mine.toml", "--no-probe"],
+        ["report", "results", "--markdown", "own.md", "--csv", "own.csv", "--table", "own.tex"],
+        ["reproduce", "figure-mimic-demo", "--only", "mean", "--seeds", "1"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_command_reads_each_finished_folder_once(
+    command: list[str], read: Counter[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fixed = "\n".join(f"{name} = {value}" for name, value in FIXED.items())
+    varies = '[varies]\nrule = ["Mean()", "Median()"]\nattack = ["BitFlip()", "Mimic()"]'
+    Path("mine.toml").write_text(f"[fixed]\n{fixed}\n{varies}\n")
+    for _ in range(2):  # what is not done yet, and what is
+        for before in (["sweep", "mine.toml"], command):
+            read.clear()
+            assert CliRunner().invoke(main, before).exit_code == 0
+        assert set(read.values()) == {1}

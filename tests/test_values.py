@@ -12,10 +12,11 @@ import folders
 import pytest
 
 import byzantium as bz
-from byzantium.papers import Version, artifact, compare
-from byzantium.reports import formats, markdown, measured, pivots
+from byzantium.papers import artifact, compare
+from byzantium.reports import formats, markdown, measurements
 from byzantium.reports.contents import contents
 from byzantium.runs import Certification, Federation, Job, Mimicry, Run, Store
+from byzantium.tables import Version, pivots
 
 STRANGE: tuple[Any, ...] = (
     *(None, True, 0, -1, 7, 0.5, 2**53 + 1, 2**70, 10**400, 1e200, math.nan, math.inf, -math.inf),
@@ -159,7 +160,7 @@ def show(store: Store) -> None:
     for form in formats.FORMS.values():
         form([compared, *tables])
     for result in store:
-        measured.deviation(result)
+        measurements.deviation(result)
     store.table().to_csv()
 
 

@@ -1,6 +1,35 @@
-"""The command line: parses, calls, prints."""
+"""The command line: one file for each command, which parses, calls and prints."""
 
-from byzantium.cli import aggregate, certify, check, data, pack, paper, train
+from byzantium.cli import (
+    aggregate,
+    benchmark,
+    certify,
+    check,
+    data,
+    demo,
+    list,  # noqa: A004
+    pack,
+    plan,
+    report,
+    reproduce,
+    run,
+    sweep,
+)
 from byzantium.cli.main import main
 
-__all__ = ["aggregate", "certify", "check", "data", "main", "pack", "paper", "train"]
+__all__ = [
+    "aggregate",
+    "benchmark",
+    "certify",
+    "check",
+    "data",
+    "demo",
+    "list",
+    "main",
+    "pack",
+    "plan",
+    "report",
+    "reproduce",
+    "run",
+    "sweep",
+]

@@ -14,14 +14,15 @@ from rich.table import Table
 import byzantium as bz
 from byzantium import engines
 from byzantium.cli.main import main
-from byzantium.cli.options import Place, complete, err, members, out, plugin_option
+from byzantium.cli.options import FilePath, complete, members, plugin_option
+from byzantium.cli.terminal import err, out
 
 
 class Upload(click.Path):
-    """What a contributor sent: its name may hold anything, and it need not be readable.
+    """The path of a contributor's file, which may have any name and need not be readable.
 
-    Such a one is rejected, and stops nobody. Only what is not there at all is a mistake of the
-    user's.
+    An unreadable file is rejected, and does not stop the others. Only a path that does not exist is
+    an error of the user.
     """
 
     def __init__(self) -> None:
@@ -46,13 +47,13 @@ class Upload(click.Path):
     "-o",
     "--out",
     "output",
-    type=Place(),
+    type=FilePath(),
     required=True,
     help="The file to write the merged checkpoint to.",
 )
 @click.option(
     "--base",
-    type=Place(exists=True),
+    type=FilePath(exists=True),
     help="The checkpoint that all contributors started from: the rule then sees their changes to "
     "it, and the merged change is added to it again.",
 )
@@ -89,19 +90,19 @@ def aggregate(
     byzantium aggregate --rule "Bucketing(s=2) >> GeometricMedian()" client_*.safetensors -o merged.safetensors
     """  # noqa: D301, E501
     with _Bar() as bar:
-        said = engines.merge(
+        report = engines.merge(
             bz.parse_rule(rule), files, output, base=base, force=force, seed=seed, watch=bar.show
         )
     if as_json:
-        click.echo(json.dumps(said, indent=1))
+        click.echo(json.dumps(report, indent=1))
         return
     table = Table("contributor", "weight", "")
-    for one in said["contributors"]:
+    for one in report["contributors"]:
         table.add_row(one["name"], _weight(one), _remarks(one))
     out.print(table)
-    for note in said["notes"]:
+    for note in report["notes"]:
         out.print(note, soft_wrap=True)
-    if any(one["equal_to"] for one in said["contributors"]):
+    if any(one["equal_to"] for one in report["contributors"]):
         out.print(
             "Equal files may come from one person; if so, f must count them all.", soft_wrap=True
         )
@@ -118,7 +119,7 @@ def _remarks(one: dict[str, Any]) -> str:
 
 
 class _Bar(Progress):
-    """How far the files are read; how often that must be, the rule finds out."""
+    """A progress bar over the bytes of the files; the rule decides how often it reads them."""
 
     def __init__(self) -> None:
         columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn()

@@ -1,4 +1,4 @@
-"""`certify`: what attacking a pipeline brings to light."""
+"""`certify`: search for the worst input of a rule."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from pathlib import Path
 import click
 
 import byzantium as bz
+from byzantium.cli.execution import execute_jobs
 from byzantium.cli.main import main
 from byzantium.cli.options import (
-    Place,
-    carry_out,
+    FilePath,
     complete,
     engine_options,
-    err,
     members,
-    out,
     plugin_option,
     results_option,
 )
+from byzantium.cli.terminal import err, out
 from byzantium.core import ByzantiumError, import_optional
 from byzantium.runs import Certification, Engine, Store, certificates, pipelines
 
@@ -74,13 +73,13 @@ def _counts(_: click.Context, parameter: click.Parameter, text: str) -> tuple[in
     help="How many inputs each search tries.",
 )
 @click.option(
-    "--json", type=Place(dir_okay=False), help="Also write what was found to a JSON file."
+    "--json", type=FilePath(dir_okay=False), help="Also write what was found to a JSON file."
 )
 @click.option(
-    "--markdown", type=Place(dir_okay=False), help="Also write the table to a Markdown file."
+    "--markdown", type=FilePath(dir_okay=False), help="Also write the table to a Markdown file."
 )
 @click.option(
-    "--figure", type=Place(dir_okay=False), help="Also draw c against delta into a PNG file."
+    "--figure", type=FilePath(dir_okay=False), help="Also draw c against delta into a PNG file."
 )
 @results_option
 @engine_options
@@ -101,14 +100,14 @@ def certify(
 
     RULE is a rule, with mixings before it if wanted. Of n vectors f are bad: delta = f/n is their
     share, and rho^2 the mean squared distance between two honest ones. The squared error of the
-    result, to the mean of the honest vectors, is said as c delta rho^2. A search tries inputs to
-    make c large, so the true worst case is at least what it found. The input is kept in the folder
-    of the search as `input.npy`; its first f rows are the bad ones.
+    result, to the mean of the honest vectors, is written as c delta rho^2. A search tries inputs to
+    make c large, so the true worst case is at least what it found. The input is in the folder of
+    the search as `input.npy`; its first f rows are the bad ones.
 
     \b
     byzantium certify "Krum()" "NearestNeighborMixing() >> TrimmedMean()" --f 5 --jobs 2
     """  # noqa: D301
-    from byzantium.reports import certificates as reported
+    from byzantium.reports import certificates as rendering
 
     if not rules and not all_rules:
         raise ByzantiumError("certify needs a rule, such as 'Krum()', or --all")
@@ -120,32 +119,32 @@ def certify(
     if all_rules:
         texts = [(text, f) for f in counts for text in pipelines(n, f)]
         todo += [one for text, f in texts for one in _searches(text, n, (f,), seeds, budget)]
-    found = certificates(carry_out(todo, Store(results), engine))
-    out.print(reported.terminal(found))
+    found = certificates(execute_jobs(todo, Store(results), engine))
+    out.print(rendering.terminal(found))
     out.print(f"the inputs that were found are in {results}", soft_wrap=True, highlight=False)
     if json:
-        reported.write_json(found, json)
+        rendering.write_json(found, json)
     if markdown:
-        markdown.write_text(reported.text(found), encoding="utf-8")
+        markdown.write_text(rendering.text(found), encoding="utf-8")
     if figure:
-        reported.draw(found, figure)
+        rendering.draw(found, figure)
 
 
 def _searches(
     rule: str, n: int, counts: tuple[int, ...], seeds: int, budget: int
 ) -> list[Certification]:
-    """For each f; what it is not defined for is said, and an error if it is so for all."""
-    made, refused = [], []
+    """A search for each f and seed; raises an error if the rule is undefined for every f."""
+    searches, errors = [], []
     for f in counts:
         try:
-            made += [
+            searches += [
                 Certification(rule=rule, n=n, f=f, budget=budget, seed=seed)
                 for seed in range(seeds)
             ]
         except ByzantiumError as error:
-            refused.append(error)
-    if not made:
-        raise refused[0]
-    for reason in refused:
-        err.print(f"left out: {reason}", soft_wrap=True)
-    return made
+            errors.append(error)
+    if not searches:
+        raise errors[0]
+    for each in errors:
+        err.print(f"left out: {each}", soft_wrap=True)
+    return searches

@@ -1,4 +1,4 @@
-"""`check`: what a pipeline promises."""
+"""`check`: the guarantee of a rule."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import click
 
 import byzantium as bz
 from byzantium import guarantees
+from byzantium.cli.execution import FAILED
 from byzantium.cli.main import main
-from byzantium.cli.options import FAILED, complete, members, out, plugin_option
+from byzantium.cli.options import complete, members, plugin_option
+from byzantium.cli.terminal import out
 
 
 @main.command()

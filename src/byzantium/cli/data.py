@@ -1,4 +1,4 @@
-"""`data`: fetch data sets, verify them, look at who holds what."""
+"""`data`: fetch data sets, verify them, and draw how they are divided."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 
+from byzantium.cli.execution import FAILED
 from byzantium.cli.main import main
-from byzantium.cli.options import FAILED, Place, complete, data_option, members, out, plugin_option
+from byzantium.cli.options import FilePath, complete, data_option, members, plugin_option
+from byzantium.cli.terminal import out
 from byzantium.core import import_optional
 
 
@@ -77,7 +79,7 @@ def verify(name: str) -> None:
 )
 @click.option(
     "--out",
-    type=Place(),
+    type=FilePath(),
     default="partition.png",
     show_default=True,
     help="The file to draw; its ending, such as .png or .pdf, says in which format.",

@@ -1,4 +1,4 @@
-"""The program `byzantium`: what it is, and how it fails."""
+"""The program `byzantium`: its help, its citation, and its errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 import byzantium as bz
-from byzantium.cli.options import INTERRUPTED, WRONG, err, interrupts
+from byzantium.cli.execution import INTERRUPTED, WRONG, interrupts
+from byzantium.cli.terminal import err
 from byzantium.core import BusyError, ByzantiumError, printable, printable_lines
 
 CITATION = """\
@@ -21,25 +22,25 @@ CITATION = """\
 }"""
 
 
-def _shown(record: logging.LogRecord) -> bool:
-    """Have the log show texts of others as they are: errors may quote a stranger's file."""
+def _make_printable(record: logging.LogRecord) -> bool:
+    """Make texts in the log printable: errors may quote files of others."""
     if isinstance(record.args, tuple):
         shown = (str(one) if isinstance(one, Exception | Path) else one for one in record.args)
         record.args = tuple(printable(one) if isinstance(one, str) else one for one in shown)
     return True
 
 
-logging.getLogger("byzantium").addFilter(_shown)
+logging.getLogger("byzantium").addFilter(_make_printable)
 
 
 class WrongUsage(click.ClickException):
-    """What was asked for cannot be."""
+    """An error in the arguments, or in a file that they name."""
 
     exit_code = WRONG
 
 
-class Teaching(click.Group):
-    """Commands whose errors are one sentence."""
+class ErrorSentences(click.Group):
+    """A group of commands whose errors are printed as one sentence."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -74,13 +75,13 @@ def _leave() -> None:
     raise KeyboardInterrupt
 
 
-def _cite(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted:
+def _cite(ctx: click.Context, _: click.Parameter, cite: bool) -> None:
+    if cite:
         click.echo(CITATION)
         ctx.exit()
 
 
-@click.group(cls=Teaching, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=ErrorSentences, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(bz.__version__, package_name="byzantium")
 @click.option(
     "--cite",

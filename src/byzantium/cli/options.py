@@ -1,15 +1,11 @@
-"""Options that several commands have, and how jobs are carried out under a progress bar."""
+"""Options that several commands have."""
 
 from __future__ import annotations
 
 import functools
 import os
-import signal
-import stat
-import threading
 import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,33 +13,14 @@ import click
 
 import byzantium as bz
 from byzantium import engines
-from byzantium.cli.terminal import Terminal
 from byzantium.core.options import former_names, options_of
-from byzantium.runs import (
-    INTERRUPTS,
-    PLUGIN_HELP,
-    Board,
-    Engine,
-    Job,
-    Processes,
-    Result,
-    Run,
-    Store,
-    check_ready,
-    described,
-    execute,
-    handle_signal,
-    plugins,
-)
+from byzantium.runs import PLUGIN_HELP, Engine, Processes, Run, plugins
 
-FAILED, WRONG, INTERRUPTED = 1, 2, 130
-MOST_JOBS = 1024
-
-out, err = Terminal(), Terminal(stderr=True)
+MAX_JOBS = 1024
 Command = Callable[..., Any]
 
 
-class Place(click.Path):
+class FilePath(click.Path):
     """A path that can be opened, printed, and written into a report."""
 
     def __init__(self, **options: Any) -> None:
@@ -70,21 +47,21 @@ def _load_plugins(ctx: click.Context, _: click.Parameter, files: tuple[Path, ...
 results_option = click.option(
     "--out",
     "results",
-    type=Place(file_okay=False),
+    type=FilePath(file_okay=False),
     default="results",
     show_default=True,
     help="The folder of results, in which every run has a folder of its own.",
 )
 jobs_option = click.option(
     "--jobs",
-    type=click.IntRange(min=1, max=MOST_JOBS),
+    type=click.IntRange(min=1, max=MAX_JOBS),
     default=1,
     show_default=True,
     help="How many runs at a time the estimate is for; they share the cores.",
 )
 plugin_option = click.option(
     "--plugin",
-    type=Place(dir_okay=False),
+    type=FilePath(dir_okay=False),
     multiple=True,
     expose_value=False,
     is_eager=True,  # before options that name what it defines
@@ -93,7 +70,7 @@ plugin_option = click.option(
 )
 data_option = click.option(
     "--data-dir",
-    type=Place(exists=True, file_okay=False),
+    type=FilePath(exists=True, file_okay=False),
     expose_value=False,
     callback=_set_data_folder,
     help="The folder with the files of data sets.  [default: what the environment variable "
@@ -102,16 +79,16 @@ data_option = click.option(
 
 
 def engine_options(command: Command) -> Command:
-    """Where jobs are carried out: the command is given an `engine`."""
+    """The options that say where jobs run; the command gets an `engine`."""
 
     @functools.wraps(command)
-    def given(*, kind: str, address: str | None, jobs: int | None, **options: Any) -> Any:
+    def with_engine(*, kind: str, address: str | None, jobs: int | None, **options: Any) -> Any:
         return command(engine=_engine(kind, address, jobs), **options)
 
     for option in (
         click.option(
             "--jobs",
-            type=click.IntRange(min=1, max=MOST_JOBS),
+            type=click.IntRange(min=1, max=MAX_JOBS),
             help="How many jobs run at a time; they share the cores of this machine. On Ray each "
             "has a core of its own.  [default: 1; on Ray, the cores of the cluster]",
         ),
@@ -130,8 +107,8 @@ def engine_options(command: Command) -> Command:
             "share the folder of results.",
         ),
     ):
-        option(given)
-    return given
+        option(with_engine)
+    return with_engine
 
 
 def _engine(kind: str, address: str | None, jobs: int | None) -> Engine:
@@ -150,7 +127,7 @@ until_option = click.option(
 
 
 def version_options(command: Command) -> Command:
-    """The flags of a cheaper version of an artifact."""
+    """The options of a cheaper version of an artifact."""
     for option in reversed(
         [
             click.option(
@@ -196,7 +173,7 @@ def version_options(command: Command) -> Command:
 
 
 def complete(names: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
-    """Completion by names, which are asked for when somebody completes."""
+    """Completion by names, which are looked up when somebody completes."""
     return lambda ctx, param, incomplete: [n for n in names() if n.startswith(incomplete)]
 
 
@@ -239,96 +216,6 @@ def run_options(command: Command) -> Command:
 
 
 def members(part: str, base: type = object) -> list[str]:
-    """What can be named, by a field of a run; of classes, those that derive from another."""
+    """The names that a field of a run can have; of classes, those that derive from a base."""
     table = plugins.tables()[part]
     return [name for name, one in table.items() if base is object or issubclass(one, base)]
-
-
-@contextmanager
-def interruptible() -> Iterator[threading.Event]:
-    """Ctrl-C, SIGTERM or SIGHUP sets an event; a second one ends the program at once."""
-    stopped = threading.Event()
-
-    def stop() -> None:
-        if stopped.is_set():
-            raise KeyboardInterrupt
-        stopped.set()
-        err.print("Stopping when the rounds under way are done; Ctrl-C again stops at once.")
-
-    with interrupts(stop):
-        yield stopped
-
-
-@contextmanager
-def interrupts(handle: Callable[[], None]) -> Iterator[None]:
-    """What is done at Ctrl-C, SIGTERM or SIGHUP meanwhile."""
-
-    def interrupted(number: int, frame: object) -> None:
-        if number == signal.SIGHUP:
-            _without_terminal()
-        handle()
-
-    before = {number: handle_signal(number, interrupted) for number in INTERRUPTS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _without_terminal() -> None:
-    """Where the terminal is gone, what is said from here on goes nowhere instead of failing."""
-    for descriptor in (1, 2):
-        with suppress(OSError):
-            if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, descriptor)
-                os.close(nowhere)
-
-
-def check(jobs: Sequence[Job], store: Store) -> None:
-    """Raise a sentence, before anything is begun, where a job that is not done could not begin."""
-    check_ready(result.job for result in store.results(dict.fromkeys(jobs)) if not result.done)
-
-
-def carry_out(
-    jobs: Sequence[Job], store: Store, engine: Engine, until: int | None = None
-) -> list[Result]:
-    """Carry out what is not done; exits with 1 where something failed, 130 where it was stopped.
-
-    until: the round after which runs stop for now; None carries them out to their end.
-    """
-    jobs = [job.until(until) if isinstance(job, Run) else job for job in dict.fromkeys(jobs)]
-    done = sum(result.done for result in store.results(jobs))
-    with interruptible() as stopped, Board(len(jobs), done, err) as board:
-        results = execute(jobs, store, engine, board.show, stopped.is_set)
-    if stopped.is_set():
-        err.print(f"Stopped with {board.done} of {len(jobs)} done; the same command goes on.")
-        raise SystemExit(INTERRUPTED)
-    paused = [result for result in results if until and result.status == "unfinished"]
-    if paused:
-        err.print(
-            f"{len(paused)} of {len(jobs)} stop at round {until}; without --until they go on."
-        )
-    undone = [result for result in results if not result.done and result not in paused]
-    for result in undone:
-        err.print(f"{result.status}: {described(result.job)}: {result.reason}")
-    if undone:
-        raise SystemExit(FAILED)
-    return results
-
-
-def tell_gaps(jobs: Iterable[Job]) -> None:
-    """Say in one line of which rules nothing is promised; nothing if there are none.
-
-    What was said before the runs began is far up when they are done, and a table of accuracies does
-    not show it.
-    """
-    found: dict[str, dict[str, None]] = {}  # in the order of the jobs
-    alike = {(job.rule, job.vectors, job.bad): job for job in jobs if isinstance(job, Run)}
-    for (rule, n, f), job in alike.items():
-        if job.gap():
-            found.setdefault(rule, {})[f"{f} of {n}"] = None
-    if found:
-        said = "; ".join(f"{rule} with {', '.join(shares)} bad" for rule, shares in found.items())
-        out.print(f"no guarantee: {said} (why: byzantium check)", soft_wrap=True, highlight=False)

@@ -9,7 +9,8 @@ import click
 from rich.progress import Progress
 
 from byzantium.cli.main import main
-from byzantium.cli.options import Place, err, out
+from byzantium.cli.options import FilePath
+from byzantium.cli.terminal import err, out
 from byzantium.papers import MAKERS, Requests, artifact
 from byzantium.runs import Job, Store
 from byzantium.runs import pack as pack_folders
@@ -17,7 +18,7 @@ from byzantium.runs import unpack as unpack_folders
 
 
 @main.command()
-@click.argument("results", type=Place(exists=True, file_okay=False), default="results")
+@click.argument("results", type=FilePath(exists=True, file_okay=False), default="results")
 @click.option(
     "--unpack",
     is_flag=True,

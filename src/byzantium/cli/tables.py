@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from byzantium.cli.options import FAILED, Command, Place, carry_out, out
-from byzantium.runs import Engine, Job, Result, Store
+from byzantium.cli.options import Command, FilePath
+from byzantium.cli.terminal import out
+from byzantium.runs import Result
+from byzantium.tables import check_axes
 
 if TYPE_CHECKING:
-    from byzantium.papers import ResultTable
+    from byzantium.tables import Artifact, ResultTable
 
 # More tables than this are not printed; the page and the files have them all.
 PRINTED = 6
@@ -21,7 +23,13 @@ PRINTED = 6
 
 @dataclass(frozen=True)
 class Shape:
-    """What was asked for: the rows and columns of tables, and the files they are written to."""
+    """The rows and columns of tables that a command makes, and the files it writes them to.
+
+    - `rows`: the settings that are the rows; chosen from what varies if empty.
+    - `columns`: the setting that is the columns; chosen from what varies if empty.
+    - `worst_case`: whether cells show the worst attack.
+    - `files`: the files.
+    """
 
     rows: tuple[str, ...]
     columns: str
@@ -29,7 +37,8 @@ class Shape:
     files: tuple[Path, ...]
 
     def tables(self, results: Iterable[Result]) -> list[ResultTable]:
-        from byzantium.reports import pivots
+        """The tables of results."""
+        from byzantium.tables import pivots
 
         return pivots(results, self.rows, self.columns, self.worst_case)
 
@@ -46,7 +55,7 @@ def _ending(ctx: click.Context, param: click.Parameter, paths: tuple[Path, ...])
 
 
 def table_options(command: Command) -> Command:
-    """How results are put into tables; `shape` makes one thing of them."""
+    """The options that say how tables are made; `read_shape` makes a `Shape` of them."""
     for option in reversed(
         [
             click.option(
@@ -67,7 +76,7 @@ def table_options(command: Command) -> Command:
             click.option(
                 "--table",
                 "files",
-                type=Place(dir_okay=False),
+                type=FilePath(dir_okay=False),
                 multiple=True,
                 callback=_ending,
                 help="Also write the tables to a file: Markdown (.md), LaTeX for booktabs (.tex) "
@@ -79,30 +88,27 @@ def table_options(command: Command) -> Command:
     return command
 
 
-def shape(
+def read_shape(
     rows: str | None, columns: str | None, worst_case: bool, files: tuple[Path, ...]
 ) -> Shape:
+    """The shape that the options of a command ask for; raises an error if it cannot be."""
     names = tuple(name.strip() for name in (rows or "").split(",") if name.strip())
-    return Shape(names, (columns or "").strip(), worst_case, files)
+    shape = Shape(names, (columns or "").strip(), worst_case, files)
+    check_axes(shape.rows, shape.columns, shape.worst_case)
+    return shape
 
 
-def tabulated(
-    jobs: Sequence[Job], store: Store, engine: Engine, wanted: Shape, until: int | None = None
-) -> list[ResultTable]:
-    """Carry out jobs and print their tables; where some failed, those of the others."""
-    try:
-        carry_out(jobs, store, engine, until)
-    except SystemExit as end:
-        if end.code == FAILED:
-            show(wanted.tables(store.results(jobs)))
-        raise
-    tables = wanted.tables(store.results(jobs))
-    show(tables)
-    return tables
+def print_header(artifact: Artifact) -> None:
+    """Print what an artifact is."""
+    out.print(artifact.title, style="bold")
+    lines = [f"fixed: {artifact.fixed}", f"varies: {artifact.varies}"]
+    if artifact.cheaper:
+        lines.append(f"a cheaper version: {', '.join(artifact.cheaper)}")
+    out.print("\n".join(lines), highlight=False, soft_wrap=True)
 
 
-def show(tables: Sequence[ResultTable]) -> None:
-    """Print tables; of many the first."""
+def print_tables(tables: Sequence[ResultTable]) -> None:
+    """Print tables, at most the first few."""
     from byzantium.reports import terminal
 
     for table in tables[:PRINTED]:
@@ -112,11 +118,11 @@ def show(tables: Sequence[ResultTable]) -> None:
 
 
 def write_tables(
-    tables: Sequence[ResultTable], files: Sequence[Path], made: ResultTable | None = None
+    tables: Sequence[ResultTable], files: Sequence[Path], whole: ResultTable | None = None
 ) -> None:
-    """Write tables into files; `made` is what all of them are of, where one command makes them."""
+    """Write tables into files; `whole` is the artifact of which they are parts, if there is one."""
     from byzantium.reports import formats
 
     for path in files:
-        formats.write(path, tables, made)
+        formats.write(path, tables, whole)
         out.print(f"the table: {path}", soft_wrap=True)

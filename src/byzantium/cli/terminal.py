@@ -1,4 +1,4 @@
-"""The terminal: what is printed is shown as it is, whoever wrote it."""
+"""The terminal: texts are printed as they are, and texts of others have no effect on it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from byzantium.core import printable_lines
 
 
 class Terminal(Console):
-    """A console on which texts of others, such as names in a stranger's results, do nothing.
+    """A console on which texts of others, such as names in their results, have no effect.
 
-    Brackets in them are no markup and words between colons no pictures. Control characters, such as
-    those of escape sequences, are written out: all that is printed goes through `render`, where the
-    escape sequences of our own colors are not part of the text yet.
+    Brackets in them are not markup, and words between colons are not emoji. Control characters,
+    such as those of escape sequences, are written out: all that is printed goes through `render`,
+    where the escape sequences of our own colors are not part of the text yet.
 
-    - `stderr`: whether it is the one of errors.
+    - `stderr`: whether it prints to the standard error.
     """
 
     def __init__(self, *, stderr: bool = False) -> None:
@@ -38,3 +38,6 @@ class Terminal(Console):
                 yield segment
             else:
                 yield Segment(printable_lines(segment.text), segment.style)
+
+
+out, err = Terminal(), Terminal(stderr=True)

@@ -34,15 +34,15 @@ def printable_lines(text: str) -> str:
 
 
 def one_line(text: str, most: int = 300) -> str:
-    r"""A text in one line, shortened if it is long.
+    r"""A text in one printable line, such as an error inside a sentence.
 
-    - `text`: any text, such as that of an error.
-    - `most`: how many characters it may have; three dots follow the last one.
+    - `text`: any text.
+    - `most`: how many characters it may have; a longer one is cut, and ends in "...".
 
-    >>> one_line("the sizes\n do not   match"), one_line("too long", most=3)
-    ('the sizes do not match', 'too...')
+    >>> one_line("no file\n  here", most=20), one_line("no file here", most=7)
+    ('no file here', 'no file...')
     """
-    line = " ".join(text.split())
+    line = printable(" ".join(text.split()))
     return line if len(line) <= most else f"{line[:most]}..."
 
 

@@ -22,7 +22,18 @@ from typing import Any, ClassVar, Self
 
 from byzantium import __version__
 from byzantium.core import ByzantiumError, files, import_optional
-from byzantium.runs import INTERRUPTS, Event, Gone, Job, Listen, Pool, Stop, Store, Worker, attempt
+from byzantium.runs import (
+    INTERRUPTS,
+    Event,
+    Gone,
+    Job,
+    Listen,
+    Pool,
+    Stop,
+    Store,
+    Worker,
+    perform_with_events,
+)
 
 # Seconds after which a process answers even if it has no events.
 EVENT_TIMEOUT = 10.0
@@ -73,12 +84,12 @@ class Ray:
             )
         import_optional("ray", "ray", "a sweep on Ray")
 
-    def carry_out(self, jobs: Sequence[Job], store: Store, listen: Listen, stop: Stop) -> None:
+    def execute(self, jobs: Sequence[Job], store: Store, listen: Listen, stop: Stop) -> None:
         """Carry out jobs, as every `byzantium.runs.Engine` does."""
         store = Store(store.root.absolute())
         with _connected(self.address), _Probe(store.root) as probe:
             probe.check_every_node()
-            _Cluster(store, listen, stop, probe, self.most).carry_out(jobs)
+            _Cluster(store, listen, stop, probe, self.most).execute(jobs)
 
 
 @contextmanager
@@ -166,7 +177,7 @@ class Remote:
         return check_node(probe, reply, version)
 
     def perform(self, job: Job) -> None:
-        attempt(job, self.root, self.queue.put, self.stopped.is_set)
+        perform_with_events(job, self.root, self.queue.put, self.stopped.is_set)
 
     def events(self) -> list[Event]:
         """The events since the last call; it waits a while for the first."""

@@ -1,13 +1,14 @@
-"""The benchmark: which rule to use, by how different the workers are and how many attack."""
+"""The benchmark: which rule to use, by the heterogeneity of the data and the attackers."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from byzantium.papers.artifacts import Artifact, Cell, Picture, Version
+from byzantium.papers.versions import in_version
 from byzantium.runs import Run
+from byzantium.tables import Artifact, Cell, Picture, Version
 
-# What the paper has, alone and behind buckets of two; and what the field uses beside it.
+# The paper's rules, alone and behind buckets of two, and others that are in use.
 ALONE = {
     "mean": "Mean()",
     "krum": "Krum()",
@@ -55,7 +56,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def benchmark(version: Version | None = None) -> Artifact:
-    """The benchmark that tells which rule to use: 14 pipelines under six attacks.
+    """The benchmark of rules: 14 pipelines under six attacks.
 
     Workers' data differ in four degrees, from iid to sorted by label, and 1, 3 or 5 of 25 attack:
     3,024 runs with three seeds.
@@ -75,7 +76,7 @@ def benchmark(version: Version | None = None) -> Artifact:
         for aggregator, rule in PIPELINES.items()
         for attack, sent in ATTACKS.items()
     )
-    made = Artifact(
+    artifact = Artifact(
         "benchmark",
         "Which rule to use",
         "digits, 25 workers, 200 rounds, momentum 0.9",
@@ -84,4 +85,4 @@ def benchmark(version: Version | None = None) -> Artifact:
         cells,
         maker="byzantium benchmark",
     )
-    return made.in_version(version)
+    return in_version(artifact, version)

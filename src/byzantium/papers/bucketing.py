@@ -15,8 +15,9 @@ from dataclasses import replace
 from typing import Any
 
 from byzantium.core import ByzantiumError, notation
-from byzantium.papers.artifacts import Artifact, Cell, Picture, Version
+from byzantium.papers.versions import in_version
 from byzantium.runs import Mimicry, Run
+from byzantium.tables import Artifact, Cell, Picture, Version
 
 ATTACKS = {
     "bit-flip": "BitFlip()",
@@ -79,7 +80,7 @@ def bucketed(s: int, rule: str, mixing: str = "Bucketing") -> str:
 
 
 def _cell(labels: dict[str, Any], **changes: Any) -> Cell:
-    """The cell of a run that differs so from the published settings; its seeds come later."""
+    """The cell of a run with these changes to the published settings; seeds are added later."""
     return Cell(labels, (Run.of({**PUBLISHED_SETTINGS, **changes}),))
 
 
@@ -287,7 +288,7 @@ def _scaled(name: str, title: str, y: str) -> Artifact:
         "attack, s in {1, 2, 3}, channels of the convolutions times {1, 2, 4, 8}",
         Picture("curves", "s", "attack", ("scale",), y),
         cells,
-        notes="Both overparameterisation figures are made from the same runs.",
+        notes="Both overparameterization figures are made from the same runs.",
     )
 
 
@@ -377,4 +378,5 @@ def artifact(name: str, version: Version | None = None) -> Artifact:
     """
     if name not in MAKERS:
         raise ByzantiumError(f"there is no artifact {name!r}{notation.hint(name, MAKERS)}")
-    return replace(MAKERS[name](), maker=f"byzantium reproduce {name}").in_version(version)
+    made = replace(MAKERS[name](), maker=f"byzantium reproduce {name}")
+    return in_version(made, version)

@@ -1,269 +1,50 @@
-"""Published, ours, difference, verdict: an artifact beside the published numbers."""
+"""The paper's artifacts with our results beside the published numbers."""
 
 from __future__ import annotations
 
 import functools
-import itertools
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import fmean, stdev, variance
 
-from byzantium.papers import published
-from byzantium.papers.artifacts import Artifact, Cell
-from byzantium.papers.bucketing import MAKERS, artifact
-from byzantium.papers.published import COLLAPSED, Published
-from byzantium.runs import Result, Store
-
-#: A cell agrees with the paper within two published standard deviations, or so many points.
-POINTS = 1.5
-#: The same in words.
-CRITERION = (
-    "within two published standard deviations of the published mean (over seeds, or over seeds and "
-    f"the last ten evaluations), or within {POINTS} points of it, whichever is most"
-)
-# Student's t by degrees of freedom, 1 to 10: a larger one is beyond chance, with 95 % (two-sided).
-STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+from byzantium.papers import bucketing, published
+from byzantium.runs import Store
+from byzantium.tables import Artifact, Cell, MeasuredCell, Published, ResultTable
 
 
-@dataclass(frozen=True)
-class MeasuredCell:
-    """A cell of a table or figure: what was published for it, and what we measured.
-
-    - `cell`: the cell.
-    - `published`: what was published for it; None if nothing was.
-    - `results`: the results of its jobs, one for each seed.
-
-    >>> from pathlib import Path
-    >>> from byzantium.runs import Run
-    >>> done = Result(Run(), Path("results"), "completed", [], {"accuracy": 90.0})
-    >>> paper = Published(mean=91.0, deviation=0.3, seeds=3)
-    >>> compared = MeasuredCell(Cell({}, (Run(),)), paper, (done,))
-    >>> compared.difference, compared.verdict
-    (-1.0, 'agrees')
-    """
-
-    cell: Cell
-    published: Published | None
-    results: tuple[Result, ...]
-
-    @property
-    def values(self) -> list[float]:
-        """What each completed job measured: the accuracy (percent), for regression the loss."""
-        found = (result.measured for result in self.results)
-        return [value for value in found if value is not None]
-
-    @property
-    def goodness(self) -> float:
-        """A number that is larger for better results; minus infinity for one that diverged."""
-        if self.diverged or self.value is None:
-            return -math.inf
-        return (
-            -self.value if any("loss" in result.summary for result in self.results) else self.value
-        )
-
-    @property
-    def value(self) -> float | None:
-        """The mean of the values over seeds; None if there is none."""
-        return fmean(self.values) if self.values else None
-
-    @property
-    def deviation(self) -> float | None:
-        """The standard deviation of the values over seeds; None if there are fewer than two."""
-        return stdev(self.values) if len(self.values) > 1 else None
-
-    @property
-    def missing(self) -> int:
-        """How many of its jobs are not finished."""
-        return sum(not result.done for result in self.results)
-
-    @property
-    def diverged(self) -> int:
-        """How many of its jobs diverged."""
-        return sum(result.status == "diverged" for result in self.results)
-
-    @property
-    def collapsed(self) -> int:
-        """How many of its jobs diverged, or ended at the accuracy of guessing."""
-        return self.diverged + sum(value <= COLLAPSED for value in self.values)
-
-    @property
-    def failed(self) -> int:
-        """How many of its jobs were tried and failed."""
-        return sum(result.status == "failed" for result in self.results)
-
-    @property
-    def difference(self) -> float | None:
-        """Our value minus the published one; None if one of them is missing."""
-        if self.published is None or self.value is None:
-            return None
-        return self.value - self.published.mean
-
-    @property
-    def within_seeds(self) -> bool:
-        """Whether our value is within `POINTS`, or two published deviations over seeds alone."""
-        if self.published is None or self.difference is None:
-            return False
-        return abs(self.difference) <= max(POINTS, 2 * self.published.deviation) + 1e-9
-
-    @property
-    def tolerance(self) -> float:
-        """How far our value may be from the published one to agree with it."""
-        if self.published is None:
-            return math.nan
-        return max(POINTS, 2 * self.published.deviation, 2 * self.published.spread)
-
-    def differs(self, other: MeasuredCell) -> bool:
-        """Whether two cells differ by more than chance, by Welch's t test with 95 %.
-
-        With a single seed there is no telling: False.
-        """
-        a, b = self.values, other.values
-        if min(len(a), len(b)) < 2:
-            return False
-        u, v = variance(a) / len(a), variance(b) / len(b)
-        gap = abs(fmean(a) - fmean(b))
-        if u + v == 0:
-            return gap > 0
-        freedom = (u + v) ** 2 / (u**2 / (len(a) - 1) + v**2 / (len(b) - 1))
-        return gap > STUDENT[min(int(freedom + 1e-9), len(STUDENT)) - 1] * math.sqrt(u + v)
-
-    @property
-    def verdict(self) -> str:
-        """How it compares: "agrees", "differs", "collapsed" or "missing".
-
-        "collapsed" are runs of ours that diverged or guess where no published one does. Where runs
-        collapse on both sides they agree: when it happens is chance. Where nothing was published,
-        it is "diverged" or empty.
-        """
-        if self.missing == len(self.results):
-            return "missing"
-        if self.published is None:
-            return "diverged" if self.diverged else ""
-        # The sum of two means is rounded: exactly the tolerance is within it.
-        near = self.difference is not None and abs(self.difference) <= self.tolerance + 1e-9
-        if near and not self.diverged:
-            return "agrees"
-        if self.collapsed:
-            return "agrees" if self.published.collapsed else "collapsed"
-        return "differs"
-
-
-@dataclass(frozen=True)
-class ResultTable:
-    """An artifact with all its cells, published and ours: what reports are made of.
+def compare(artifact: Artifact, store: Store) -> ResultTable:
+    """The results of an artifact that a store has, beside what was published.
 
     - `artifact`: the table or figure.
-    - `cells`: its cells, each with what was published and what we measured.
+    - `store`: the folder of results.
 
     >>> from byzantium.papers import artifact
-    >>> comparison = compare(artifact("table2"), Store("nowhere"))
-    >>> comparison.is_published, comparison.begun, comparison.command()
-    (True, False, 'byzantium reproduce table2')
-    """
-
-    artifact: Artifact
-    cells: tuple[MeasuredCell, ...]
-
-    @property
-    def is_published(self) -> bool:
-        """Whether numbers were published for any of its cells."""
-        return any(cell.published for cell in self.cells)
-
-    @property
-    def comparable(self) -> bool:
-        """Whether it can be compared with the paper: all but the number of seeds is the paper's."""
-        version = self.artifact.version
-        return not (version.rounds or version.model or version.data)
-
-    @property
-    def complete(self) -> bool:
-        """Whether all its jobs are finished."""
-        return not any(cell.missing for cell in self.cells)
-
-    @property
-    def begun(self) -> bool:
-        """Whether any of its jobs was begun."""
-        return any(result.status != "missing" for c in self.cells for result in c.results)
-
-    def command(self, cell: MeasuredCell | None = None) -> str:
-        """The command that makes it, or one cell of it; empty where no single command does."""
-        version = self.artifact.version
-        version = version if cell is None else version.narrowed(cell.cell)
-        return " ".join([self.artifact.maker, *version.flags()])
-
-    def order(self) -> tuple[int, int]:
-        """How many pairs of rules are in the published order, and how many pairs there are.
-
-        These are the pairs in one setting whose published numbers differ by more than `POINTS`
-        and by more than two standard deviations over seeds.
-        """
-        same = pairs = 0
-        for a, b in itertools.combinations(self.cells, 2):
-            if _setting(a) != _setting(b) or not (a.published and b.published):
-                continue
-            if a.value is None or b.value is None:
-                continue
-            gap = a.published.mean - b.published.mean
-            if abs(gap) > max(POINTS, 2 * a.published.deviation, 2 * b.published.deviation):
-                pairs += 1
-                same += gap * (a.value - b.value) > 0
-        return same, pairs
-
-
-def _setting(compared: MeasuredCell) -> dict[str, object]:
-    return {k: v for k, v in compared.cell.labels.items() if k != "aggregator"}
-
-
-def worst(cells: Sequence[MeasuredCell]) -> MeasuredCell | None:
-    """The cell with the worst mean over seeds, such as that of the worst attack.
-
-    One that diverged is worse than any number. None if no cell has a result.
-
-    - `cells`: cells that can be compared, such as those of one rule under different attacks.
-
-    >>> worst([]) is None
-    True
-    """
-    there = [cell for cell in cells if cell.values or cell.diverged]
-    return min(there, key=lambda cell: cell.goodness, default=None)
-
-
-def published_cells(store: Store) -> list[MeasuredCell]:
-    """Every cell for which the paper has a number, with what a store has of it.
-
-    - `store`: the folder of results.
-    """
-    compared = [compare(made, store) for made in _with_numbers()]
-    return [cell for comparison in compared for cell in comparison.cells if cell.published]
-
-
-@functools.cache
-def _with_numbers() -> list[Artifact]:
-    """The artifacts with published numbers, as in the paper; to make them all takes a second."""
-    return [artifact(name) for name in MAKERS if name in published.artifacts()]
-
-
-def compare(made: Artifact, store: Store) -> ResultTable:
-    """What a store has of an artifact, beside what was published.
-
-    - `made`: the table or figure.
-    - `store`: the folder of results.
-
-    >>> from byzantium.papers import Version, artifact
+    >>> from byzantium.tables import Version
     >>> krum = artifact("table2", Version(only="krum noniid"))
     >>> compare(krum, Store("nowhere")).cells[0].published.mean
     37.33
     """
     cells = tuple(
-        MeasuredCell(cell, _published(made, cell), tuple(store.results(cell.jobs)))
-        for cell in made.cells
+        MeasuredCell(cell, _published(artifact, cell), tuple(store.results(cell.jobs)))
+        for cell in artifact.cells
     )
-    return ResultTable(made, cells)
+    return ResultTable(artifact, cells)
 
 
-def _published(made: Artifact, cell: Cell) -> Published | None:
+def _published(artifact: Artifact, cell: Cell) -> Published | None:
     """A repeated run is compared with the released runs of its own seeds."""
-    if made.version.released:
-        return published.of_seeds(made.name, cell.labels, len(cell.jobs))
-    return published.cell(made.name, cell.labels)
+    if artifact.version.released:
+        return published.of_seeds(artifact.name, cell.labels, len(cell.jobs))
+    return published.cell(artifact.name, cell.labels)
+
+
+def published_cells(store: Store) -> list[MeasuredCell]:
+    """Every cell for which the paper has a number, with the results that a store has of it.
+
+    - `store`: the folder of results.
+    """
+    tables = [compare(artifact, store) for artifact in _with_numbers()]
+    return [cell for table in tables for cell in table.cells if cell.published]
+
+
+@functools.cache
+def _with_numbers() -> list[Artifact]:
+    """The artifacts with published numbers, as in the paper; to make them all takes a second."""
+    return [bucketing.artifact(name) for name in bucketing.MAKERS if name in published.artifacts()]

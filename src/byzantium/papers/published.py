@@ -9,43 +9,22 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from statistics import fmean
 from typing import Any
 
 from byzantium.runs import LAST
+from byzantium.tables import COLLAPSED, Published
 
-#: A model of at most this test accuracy, in percent of ten classes, has collapsed: it guesses. One
-#: that always predicts the same class of MNIST has up to 11.35.
-COLLAPSED = 12.0
 # After NaN the released runs went on and predicted class 0; the logs of curves end there.
 AFTER_NAN = 9.82
 # How many evaluations a released run of 600 rounds has, and how many of the last are compared.
 EVALUATIONS, LATE = 20, 10
 
-# What tells the cells of an artifact apart in the published data.
+# The labels by which the cells of the published data differ.
 KEYS = ("aggregator", "attack", "momentum", "s", "split")
-
-
-@dataclass(frozen=True)
-class Published:
-    """What was published for a cell.
-
-    - `mean`: the mean test accuracy over seeds, in percent.
-    - `deviation`: its standard deviation over seeds.
-    - `seeds`: how many seeds there were.
-    - `spread`: the standard deviation, about the mean, of the means of five evaluations in a row,
-      over seeds and over the last ten evaluations; 0 where no curves were released.
-    - `collapsed`: how many seeds ended at the accuracy of guessing.
-    """
-
-    mean: float
-    deviation: float
-    seeds: int
-    spread: float = 0.0
-    collapsed: int = 0
 
 
 @cache
@@ -132,7 +111,7 @@ def keys() -> list[tuple[Any, ...]]:
 
 
 def cell(artifact: str, labels: dict[str, Any]) -> Published | None:
-    """What was published for a cell with these labels; None if nothing was.
+    """The published number of the cell with these labels; None if there is none.
 
     >>> labels = dict(aggregator="krum", attack="mimic", momentum=0, s=1, split="noniid")
     >>> cell("table2", labels).mean
@@ -142,7 +121,7 @@ def cell(artifact: str, labels: dict[str, Any]) -> Published | None:
 
 
 def of_seeds(artifact: str, labels: dict[str, Any], seeds: int) -> Published | None:
-    """What was published for the first so many seeds of a cell; None if nothing was.
+    """The published number of the first seeds of a cell; None if there is none.
 
     The deviation and the spread are those of the whole cell. Where no curves were released, so is
     the mean.
@@ -152,9 +131,9 @@ def of_seeds(artifact: str, labels: dict[str, Any], seeds: int) -> Published | N
     30.85
     """
     whole = cell(artifact, labels)
-    if whole is None or not (known := _accuracies(_key(artifact, labels))[:seeds]):
+    if whole is None or not (curves := _accuracies(_key(artifact, labels))[:seeds]):
         return whole
-    finals = [final(curve) for curve in known]
+    finals = [final(curve) for curve in curves]
     collapsed = sum(each <= COLLAPSED for each in finals)
     return replace(whole, mean=fmean(finals), seeds=len(finals), collapsed=collapsed)
 

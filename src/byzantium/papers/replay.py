@@ -1,4 +1,4 @@
-"""Released runs that were repeated, each beside the published curve of its own seed."""
+"""Replays: repeated runs, each beside the released run of its seed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from itertools import takewhile
 from typing import Any
 
 from byzantium.papers import published
-from byzantium.papers.comparison import MeasuredCell, ResultTable
 from byzantium.runs import Result, Run
+from byzantium.tables import COLLAPSED, MeasuredCell, ResultTable
 
 # Half of what one of the 9,984 test images counts, in percent. The published accuracies are rounded
 # to three decimals, which is less.
@@ -22,14 +22,14 @@ HALF_AN_IMAGE = 100 / 9984 / 2
 class Replay:
     """A run with the released random numbers, and the released run of the same seed.
 
-    - `compared`: its cell.
+    - `cell`: its cell.
     - `result`: our run.
     - `curve`: the released run: (round, accuracy, loss) at each evaluation. Empty for Tables 1 and
       3, of which no curves were released.
     - `logged`: the training losses of the first rounds of the released run, by round.
 
     >>> from pathlib import Path
-    >>> from byzantium.papers import Cell
+    >>> from byzantium.tables import Cell
     >>> metrics = [{"round": 30, "accuracy": 68.349}, {"round": 60, "accuracy": 70.1}]
     >>> result = Result(Run(), Path("results"), "unfinished", metrics, {})
     >>> curve = [(30, 68.349, 1.634), (60, 70.132, 1.021)]
@@ -37,7 +37,7 @@ class Replay:
     1
     """
 
-    compared: MeasuredCell
+    cell: MeasuredCell
     result: Result
     curve: list[tuple[int, float, float]]
     logged: dict[int, float]
@@ -107,8 +107,8 @@ class Replay:
         if self.final is None:
             return None
         theirs, ours = self.final
-        both = max(theirs, ours) <= published.COLLAPSED
-        return both or abs(ours - theirs) <= self.compared.tolerance + 1e-9
+        both = max(theirs, ours) <= COLLAPSED
+        return both or abs(ours - theirs) <= self.cell.tolerance + 1e-9
 
 
 def training_losses(result: Result) -> dict[int, float]:
@@ -120,25 +120,26 @@ def training_losses(result: Result) -> dict[int, float]:
     return losses
 
 
-def replays(comparison: ResultTable) -> Iterator[Replay]:
+def replays(table: ResultTable) -> Iterator[Replay]:
     """All repeated runs of an artifact that have evaluated at least once.
 
-    - `comparison`: the artifact, in its released version.
+    - `table`: the artifact, in its released version.
 
-    >>> from byzantium.papers import Version, artifact, compare
+    >>> from byzantium.papers import artifact, compare
     >>> from byzantium.runs import Store
+    >>> from byzantium.tables import Version
     >>> made = artifact("table2", Version(seeds=1, released=True))
     >>> list(replays(compare(made, Store("nowhere"))))
     []
     """
-    name = comparison.artifact.name
-    for compared in comparison.cells:
-        labels: dict[str, Any] = compared.cell.labels
+    name = table.artifact.name
+    for cell in table.cells:
+        labels: dict[str, Any] = cell.labels
         curves = published.curves(name, labels)
-        for seed, result in enumerate(compared.results):
+        for seed, result in enumerate(cell.results):
             if result.metrics:
                 curve = curves[seed] if curves else []
-                yield Replay(compared, result, curve, published.losses(name, labels, seed))
+                yield Replay(cell, result, curve, published.losses(name, labels, seed))
 
 
 def _is_zero(gap: float) -> bool:

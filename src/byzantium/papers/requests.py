@@ -1,4 +1,4 @@
-"""Which tables and figures were asked for, so that reports show them."""
+"""Requests: the tables and figures that `byzantium reproduce` made, so that reports show them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from byzantium.core import ByzantiumError, files
-from byzantium.papers.artifacts import Version
 from byzantium.papers.bucketing import artifact
 from byzantium.runs import Store, records
+from byzantium.tables import Version
 
 ARTIFACTS = "artifacts.json"
+# The name of an artifact, and its version.
+Request = tuple[str, Version]
 
 
 class Requests:
-    """The tables and figures that were asked for, noted in a folder of results, for its report.
+    """The tables and figures that were requested, in a file in the folder of results.
 
-    Iterate over it for their names and versions, the last one first.
+    Reports show them. Iterate over it for their names and versions, the last one first.
 
     - `store`: the folder of results.
 
@@ -34,47 +36,47 @@ class Requests:
         self.store, self.path = store, store.root / ARTIFACTS
 
     def add(self, name: str, version: Version) -> None:
-        """Note that an artifact was asked for; a version with more of its cells stays instead."""
-        noted = self._noted()
-        if noted is None:
+        """Add the request of an artifact, unless a version with all its cells was requested."""
+        entries = self._entries()
+        if entries is None:
             return
-        known = [asked[1] for _, asked in noted if asked is not None and asked[0] == name]
-        wanted = next((other for other in known if other.covers(version)), version)
-        # What cannot be read is kept: it may be of a later version of this program.
+        before = [request[1] for _, request in entries if request and request[0] == name]
+        version = next((other for other in before if other.covers(version)), version)
+        # Unreadable entries stay: they may be from a later version of this program.
         others = [
             entry
-            for entry, asked in noted
-            if asked is None or asked[0] != name or not wanted.covers(asked[1])
+            for entry, request in entries
+            if not request or request[0] != name or not version.covers(request[1])
         ]
-        entries = [(name, dataclasses.asdict(wanted)), *others]
+        text = [(name, dataclasses.asdict(version)), *others]
         try:
-            files.write(self.path, json.dumps(entries, indent=1) + "\n")
-        except RecursionError as error:  # what could just be read may be too deep to be written
+            files.write(self.path, json.dumps(text, indent=1) + "\n")
+        except RecursionError as error:  # nested too deeply to be written
             self.store.pass_over(str(self.path), error)
 
-    def __iter__(self) -> Iterator[tuple[str, Version]]:
-        """The artifacts that were asked for and their versions, the last one first."""
-        return (asked for _, asked in self._noted() or () if asked is not None)
+    def __iter__(self) -> Iterator[Request]:
+        """The names and versions of the requested artifacts, the last one first."""
+        return (request for _, request in self._entries() or () if request is not None)
 
-    def _noted(self) -> list[tuple[Any, tuple[str, Version] | None]] | None:
-        """Each entry and what it asks for; None for one, or for all, that cannot be read."""
-        noted: list[tuple[Any, tuple[str, Version] | None]] = []
+    def _entries(self) -> list[tuple[Any, Request | None]] | None:
+        """Each entry of the file and its request; None for what cannot be read."""
         try:
             entries = records.entries(self.path)
         except ValueError as error:
             self.store.pass_over(str(self.path), error)
             return None
-        for number, entry in enumerate(entries, 1):
-            try:
-                noted.append((entry, _asked(entry)))
-            except Exception as error:  # whatever it is that a stranger made it trip over
-                self.store.pass_over(f"entry {number} of {self.path}", error)
-                noted.append((entry, None))
-        return noted
+        return [(entry, self._read(entry, number)) for number, entry in enumerate(entries, 1)]
+
+    def _read(self, entry: Any, number: int) -> Request | None:
+        try:
+            return _request(entry)
+        except Exception as error:  # the file may come from anybody
+            self.store.pass_over(f"entry {number} of {self.path}", error)
+            return None
 
 
-def _asked(entry: Any) -> tuple[str, Version]:
-    """An artifact and its version, which can be made."""
+def _request(entry: Any) -> Request:
+    """The artifact and the version of an entry; raises an error if they cannot be made."""
     match entry:
         case [str(name), dict(values)]:
             version = Version.of(values)

@@ -1,4 +1,4 @@
-"""What searches for the worst input found: a table for the terminal, Markdown, and a figure."""
+"""Certificates, the results of searches for the worst input, as tables and a figure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from byzantium.core import files, import_optional, printable
 from byzantium.guarantees import Certificate
 from byzantium.reports import palette
 from byzantium.reports.escaping import as_code
-from byzantium.reports.style import SMALL, USUAL, row, saved
+from byzantium.reports.style import SMALL, USUAL, render, row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Where a rule that can be carried away is drawn, and the range of the others.
+# The height at which an unbounded c is drawn, and the lower end of the axis.
 TOP, BOTTOM = 100.0, 0.4
 
 
@@ -34,7 +34,7 @@ def label(certificate: Certificate) -> tuple[str, str]:
     return " >> ".join(texts[:-1]), texts[-1]
 
 
-def found(certificate: Certificate) -> str:
+def worst_c(certificate: Certificate) -> str:
     """The worst c that was found, such as ">= 2.5" or "unbounded"."""
     return "unbounded" if certificate.unbounded else f">= {certificate.c:.3g}"
 
@@ -49,7 +49,7 @@ def terminal(certificates: Iterable[Certificate]) -> Table:
         least = f">= {one.least:.3g}"
         proved = "" if one.promised is None else f"<= {one.promised:.3g}"
         rule, how = Text(printable(repr(one.rule))), Text(printable(one.worst.how))
-        table.add_row(rule, str(one.f), found(one), proved, least, carried, how)
+        table.add_row(rule, str(one.f), worst_c(one), proved, least, carried, how)
     return table
 
 
@@ -95,14 +95,14 @@ def draw(certificates: Sequence[Certificate], path: Path, dpi: int = 150) -> Non
     It needs matplotlib.
     """
     import_optional("matplotlib", "report", "a figure")
-    files.write(path, saved(_figure(certificates), "png", dpi))
+    files.write(path, render(_figure(certificates), "png", dpi))
 
 
 def _figure(certificates: Sequence[Certificate]) -> Figure:
     labels = {one: label(one) for one in certificates}
     mixings = list(dict.fromkeys(mixing for mixing, _ in labels.values()))
     rules = list(dict.fromkeys(rule for _, rule in labels.values()))
-    colours = _colours(rules)
+    colors = _colors(rules)
     n = certificates[0].n
     figure, axes = row(len(mixings), (2.6, 2.9), left=1.0, right=2.0)
     for axis, mixing in zip(axes, mixings, strict=True):
@@ -113,7 +113,7 @@ def _figure(certificates: Sequence[Certificate]) -> Figure:
         for rule in rules:
             line = sorted((o.f / o.n, min(o.c, TOP)) for o in here if labels[o][1] == rule)
             if line:
-                look: dict[str, Any] = {"color": colours[rule], "linewidth": 1.2}
+                look: dict[str, Any] = {"color": colors[rule], "linewidth": 1.2}
                 axis.plot(*zip(*line, strict=True), marker="o", markersize=3, label=rule, **look)
             proved = sorted(
                 (o.f / o.n, o.promised)
@@ -122,7 +122,7 @@ def _figure(certificates: Sequence[Certificate]) -> Figure:
             )
             if proved:
                 dots: dict[str, Any] = {"linestyle": ":", "alpha": 0.6}
-                axis.plot(*zip(*proved, strict=True), color=colours[rule], linewidth=0.9, **dots)
+                axis.plot(*zip(*proved, strict=True), color=colors[rule], linewidth=0.9, **dots)
         axis.set_yscale("log")
         axis.set_ylim(BOTTOM, 1.25 * TOP)
         axis.set_title(f"behind {mixing}" if mixing else "alone", fontsize=USUAL)
@@ -145,13 +145,13 @@ def _figure(certificates: Sequence[Certificate]) -> Figure:
     return figure
 
 
-def _colours(rules: Sequence[str]) -> dict[str, str]:
-    """The colours of the paper's rules, and others for the others."""
-    known = {rule.kind: rule.colour.light for rule in palette.RULES}
+def _colors(rules: Sequence[str]) -> dict[str, str]:
+    """The colors of rules: fixed ones for those of the paper, further ones for others."""
+    known = {name: style.color.light for name, style in palette.BY_CLASS.items()}
     others = iter([*palette.OTHER_RULES, *palette.ORDERED])
-    colours = {}
+    colors = {}
     for rule in rules:
-        kind, _, arguments = rule.partition("(")
-        plain = kind in known and (arguments == ")" or kind == "CenteredClipping")
-        colours[rule] = known[kind] if plain else next(others).light
-    return colours
+        name, _, arguments = rule.partition("(")
+        plain = name in known and (arguments == ")" or name == "CenteredClipping")
+        colors[rule] = known[name] if plain else next(others).light
+    return colors

@@ -1,4 +1,4 @@
-"""What is in the report: runs, tables, artifacts and sentences, as JSON has them."""
+"""The data of the page: runs, tables, artifacts and sentences, as values for JSON."""
 
 from __future__ import annotations
 
@@ -15,34 +15,39 @@ from typing import Any
 
 from byzantium import __version__, rules
 from byzantium.learning import metrics
-from byzantium.papers import CRITERION, MeasuredCell, ResultTable
-from byzantium.reports import measured, palette
-from byzantium.reports import tables as rows
+from byzantium.reports import measurements, palette, text_tables
 from byzantium.reports.headline import headline
-from byzantium.reports.looks import looks
-from byzantium.reports.looks import of as line_of
-from byzantium.reports.pivot import described, order, pivots, setting, varying, without_f
+from byzantium.reports.looks import line_of, looks
 from byzantium.reports.promises import promises
 from byzantium.rules import Trust
 from byzantium.rules.trust import CAUTION, FEWEST_ROUNDS
-from byzantium.runs import Federation, Job, Metrics, Mimicry, Result, Run, Store
+from byzantium.runs import Federation, Job, Metrics, Result, Run, Store
+from byzantium.tables import CRITERION, MeasuredCell, ResultTable, pivots, terms
+from byzantium.tables.pivot import fields_of, setting, varying
+from byzantium.tables.terms import sort_key
 
 DIGITS = 4
-# A heat map with more columns than this shows nothing more.
+# The most columns of a heat map.
 COLUMNS = 20
+FILTERS = ("data", "model", "partition", "momentum", "attack", "rule", "mixing")
 
 
 def contents(
     store: Store,
-    comparisons: Sequence[ResultTable],
+    artifacts: Sequence[ResultTable],
     tables: Sequence[ResultTable] | None = None,
 ) -> dict[str, Any]:
-    """All that the page shows, as plain values for JSON."""
+    """The data of the page, as plain values for JSON.
+
+    - `store`: the folder of results.
+    - `artifacts`: the artifacts to show.
+    - `tables`: the tables of runs; by default rules by attacks.
+    """
     now = datetime.now().astimezone()
     results = {result.job: result for result in store}
     absent = ("missing", "damaged")
-    results |= {r.job: r for r in rows.results(comparisons) if r.status not in absent}
-    trained = [result for job, result in results.items() if isinstance(job, Run | Federation)]
+    results |= {r.job: r for r in text_tables.results(artifacts) if r.status not in absent}
+    trained = [result for job, result in results.items() if "data" in job.facets()]
     trained.sort(key=_place)
     if tables is None:
         tables = pivots(trained)
@@ -50,43 +55,41 @@ def contents(
     settings = _settings(jobs)
     places = {setting: k for k, setting in enumerate(settings)}
     numbers = {job: number for number, job in enumerate(jobs)}
-    said = headline(tables)
-    if said:  # what it is about is seen first
-        tables = [tables[said.place], *(t for t in tables if t is not tables[said.place])]
+    top = headline(tables)
+    if top:  # its table goes first
+        tables = [tables[top.place], *(t for t in tables if t is not tables[top.place])]
     return {
         "byzantium": __version__,
         "made": f"{now.day} {now:%B %Y, %H:%M}",
         "surroundings": _surroundings(results.values()),
-        "headline": dataclasses.asdict(said) if said else None,
+        "headline": dataclasses.asdict(top) if top else None,
         "palette": palette.for_page(),
         "settings": list(settings.values()),
         "zoom": _short(_zooms(trained, places)),
         "labels": _labels(jobs),
-        "words": {term.short: term.words for term in palette.TERMS},
-        "rules": {k: _summary(k) for k in {_kind(j.rule) for j in jobs if isinstance(j, Run)}},
-        # What may be drawn over rounds, in the order it is offered.
+        "words": {term.short: term.full for term in terms.TERMS},
+        "rules": {name: _summary(name) for job in jobs if (name := job.facets()["kind"])},
+        # What can be drawn over rounds, in the order of the menu.
         "metrics": _quantities(trained),
         "defaults": {field.name: _plain(field.default) for field in dataclasses.fields(Run)},
         "caution": CAUTION,
         "criterion": CRITERION,
         "runs": [_run(result, places[_setting(result.job)]) for result in trained],
         "tables": [_table(table) for table in tables],
-        "artifacts": [_artifact(comparison, numbers) for comparison in comparisons],
+        "artifacts": [_artifact(table, numbers) for table in artifacts],
     }
 
 
 def _place(result: Result) -> tuple[Any, ...]:
-    """In the order of the paper; real federations go first."""
-    job = result.job
-    if isinstance(job, Federation):
-        return (0, job.name, job.rule, job.f, result.folder.name)
-    assert isinstance(job, Run)
-    texts = (order(text) for text in (job.data, job.model, job.partition, job.rule, job.attack))
-    return (1, *texts, job.momentum, job.seed)
+    """A key that sorts results as the paper does; federations, which have no model, go first."""
+    facets = result.job.facets()
+    texts = (sort_key(facets[name]) for name in ("data", "model", "partition", "text", "attack"))
+    numbers = facets["momentum"], facets["seed"]
+    return (bool(facets["model"]), *texts, *numbers, result.folder.name)
 
 
 def _surroundings(results: Iterable[Result]) -> list[str]:
-    """What the numbers were made with; of several, how many jobs each."""
+    """The versions and machines of the results; if there are several, how many jobs each has."""
     counts: dict[str, int] = {}
     for result in results:
         if result.done:
@@ -99,7 +102,7 @@ def _surroundings(results: Iterable[Result]) -> list[str]:
 
 
 def _short(value: Any) -> Any:
-    """Numbers with a few digits, which is all that can be seen; what is not finite is a gap."""
+    """Numbers with as many digits as can be seen; None for those that are not finite."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS + 1}g}") if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -112,39 +115,22 @@ def _short(value: Any) -> Any:
 # -- runs ---------------------------------------------------------------------------------------
 
 
-def _parts(rule: str) -> tuple[str, str]:
-    """What stands before a rule, and the rule without its f, which is that of the run."""
-    before, _, last = without_f(rule).rpartition(" >> ")
-    return before, last
-
-
-def _kind(rule: str) -> str:
-    """The class of a rule, which tells its colour."""
-    return rule.rpartition(" >> ")[2].partition("(")[0]
-
-
-def _facets(job: Job) -> dict[str, Any]:
-    """What can be filtered by, and what tells the lines of a chart apart."""
-    if isinstance(job, Federation):
-        # What a simulation is told, and nobody knows of a real one.
-        unknown = dict.fromkeys(("model", "partition", "attack"), "")
-        return {"data": job.name, **unknown, "momentum": 0.0, "rule": job.rule, "mixing": ""}
-    if not isinstance(job, (Run, Mimicry)):
-        return {}
-    mixing, rule = _parts(job.rule)
-    own = ("data", "model", "partition", "momentum", "attack") if isinstance(job, Run) else ()
-    return {**{name: getattr(job, name) for name in own}, "rule": rule, "mixing": mixing}
+def _filters(job: Job) -> dict[str, Any]:
+    """The facets by which the page filters runs and names the lines of a chart."""
+    return {name: value for name, value in job.facets().items() if name in FILTERS}
 
 
 def _labels(jobs: Sequence[Job]) -> dict[str, str]:
-    """What texts are called: by the paper's names, as short as they can be told apart."""
-    facets = [_facets(job) for job in jobs]
-    named: dict[str, str] = {}
+    """The names of texts: those of the paper, as short as they still differ."""
+    facets = [job.facets() for job in jobs]
+    labels: dict[str, str] = {}
     for name in ("data", "model", "partition", "mixing", "attack", "rule"):
         texts = {facet[name] for facet in facets if facet.get(name)}
-        short = name in rows.SHORTENED
-        named |= palette.shortened(texts) if short else {t: palette.called(t) for t in texts}
-    return named
+        short = name in text_tables.SHORTENED
+        labels |= (
+            terms.distinct_names(texts) if short else {t: terms.display_name(t) for t in texts}
+        )
+    return labels
 
 
 @cache
@@ -157,43 +143,39 @@ def _summary(kind: str) -> str:
 def _setting(job: Job) -> tuple[Any, ...]:
     if not isinstance(job, Run):
         return tuple(dataclasses.asdict(job).values())
-    return tuple(v for name, v in described(job).items() if name not in ("rule", "attack"))
+    return tuple(v for name, v in fields_of(job).items() if name not in ("rule", "attack"))
 
 
 def _settings(jobs: Sequence[Job]) -> dict[tuple[Any, ...], str]:
     """Each setting in words."""
     real = [job for job in jobs if isinstance(job, Federation)]
     words = {_setting(job): f"federation {job.name}, f = {job.f}" for job in real}
-    runs = {_setting(job): described(job) for job in jobs if isinstance(job, Run)}
-    told = [name for name in varying(list(runs.values())) if name not in ("rule", "attack")]
-    return words | {place: setting(values, told) for place, values in runs.items()}
+    runs = {_setting(job): fields_of(job) for job in jobs if isinstance(job, Run)}
+    names = [name for name in varying(list(runs.values())) if name not in ("rule", "attack")]
+    return words | {place: setting(values, names) for place, values in runs.items()}
 
 
 def _zooms(results: Sequence[Result], places: dict[tuple[Any, ...], int]) -> dict[int, Any]:
-    """For each setting the range of accuracies, where its lines all but coincide."""
+    """The range of accuracies of each setting whose lines nearly coincide."""
     lines: dict[int, list[list[tuple[float, float]]]] = {}
     for result in results:
         line = [(m["round"], m["accuracy"]) for m in result.metrics if "accuracy" in m]
         lines.setdefault(places[_setting(result.job)], []).append(line)
-    return {k: found for k, own in lines.items() if (found := measured.zoomed(own))}
+    return {k: span for k, own in lines.items() if (span := measurements.zoom_range(own))}
 
 
-def command(run: Run | Federation) -> str:
+def command(run: Run) -> str:
     """The command that makes a run, with the options that differ from their defaults.
-
-    Empty for a federation, which no command makes.
 
     >>> command(Run(rule="Krum", heavy_ball=True, record=("distance", "norm")))
     "byzantium run --rule 'Krum(f=5)' --heavy-ball --record distance,norm"
     """
-    if isinstance(run, Federation):
-        return ""
     words = ["byzantium", "run"]
     for name in _changed(run):
         value = getattr(run, name)
-        if name == "plugin":  # what is installed is found by itself
-            named = (text.partition(" sha256:")[0] for text in value)
-            words += [word for file in named if file.endswith(".py") for word in ("--plugin", file)]
+        if name == "plugin":  # installed plugins need no option
+            names = (text.partition(" sha256:")[0] for text in value)
+            words += [word for file in names if file.endswith(".py") for word in ("--plugin", file)]
             continue
         if name == "data":
             value = value.partition(" sha256:")[0]
@@ -209,24 +191,17 @@ def _changed(run: Job) -> list[str]:
 
 
 def _run(result: Result, setting: int) -> dict[str, Any]:
-    job = result.job
-    assert isinstance(job, Run | Federation)
-    weights = _weights(result.metrics)
-    if isinstance(job, Federation):
-        about = {"kind": "", "seed": 0, "n": len(weights["rows"][0]) if weights else 0, "q": 0}
-    else:
-        about = {"kind": _kind(job.rule), "seed": job.seed, "n": job.n, "q": job.attacker_count}
+    job, facets, weights = result.job, result.job.facets(), _weights(result.metrics)
     entries: dict[str, Any] = {
-        **_facets(job),
-        **about,
-        "text": job.rule,
+        **facets,
+        "n": facets["n"] or (len(weights["rows"][0]) if weights else 0),
         "setting": setting,
         "status": result.status,
         "ending": result.ending,
         "reason": result.reason,
         "accuracy": result.accuracy,
         "seconds": result.summary.get("seconds"),
-        "command": command(job),
+        "command": command(job) if isinstance(job, Run) else "",
         "changed": {name: getattr(job, name) for name in _changed(job)},
         "series": {
             "round": [line["round"] for line in result.metrics],
@@ -244,7 +219,7 @@ def _run(result: Result, setting: int) -> dict[str, Any]:
 
 
 def _quantities(results: Iterable[Result]) -> dict[str, dict[str, str]]:
-    """What may be drawn over rounds; a metric that nobody knows here has its name as title."""
+    """The metrics that can be drawn over rounds; the title of an unknown one is its name."""
     known = {m.name: {"title": m.title, "scale": m.scale} for m in metrics.numbers()}
     others = {
         name: {"title": name, "scale": "linear"}
@@ -261,28 +236,26 @@ def _plain(value: Any) -> Any:
 
 
 def _trust(result: Result) -> dict[str, Any] | None:
-    """Each worker's mean weight, in equal shares, and its spread; who went unheard."""
-    blocks = measured.weighed(result)
+    """The mean weight of each worker, in equal shares, and its spread; the unheard workers."""
+    blocks = measurements.weight_blocks(result)
     if not blocks:
         return None
     trust = Trust()
     for rounds, weights in blocks:
         trust.update(dict(enumerate(weights)), rounds=rounds)
     standings = [trust.workers[worker] for worker in sorted(trust.workers)]
-    job, means = result.job, measured.mean_weights(result)
+    attackers, means = result.job.facets()["q"], measurements.mean_weights(result)
     return {
         "weight": [standing.weight for standing in standings],
         "spread": [standing.spread for standing in standings],
         "enough": len(blocks) >= FEWEST_ROUNDS,
         "unheard": sorted(trust.unheard()),
-        "share": measured.share(means, job)
-        if isinstance(job, Run) and job.attacker_count
-        else None,
+        "share": measurements.share(means, attackers) if attackers else None,
     }
 
 
 def _weights(lines: Sequence[Metrics]) -> dict[str, Any] | None:
-    """How much each worker counted, over rounds; neighbours are averaged where there are many."""
+    """The weights of workers over rounds; neighboring rounds are averaged if there are many."""
     weighed = [line for line in lines if "weights" in line]
     if not weighed:
         return None
@@ -293,7 +266,7 @@ def _weights(lines: Sequence[Metrics]) -> dict[str, Any] | None:
 
 
 def _means(rows: Sequence[Sequence[float]]) -> list[float]:
-    """Of each column."""
+    """The mean of each column."""
     return [fmean(column) for column in zip(*rows, strict=True)]
 
 
@@ -301,48 +274,48 @@ def _means(rows: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _table(table: ResultTable) -> dict[str, Any]:
-    """A table of runs; its cells are over seeds, and filters leave some of them."""
-    names, across = rows.axes(table)
-    called = rows.namer(table)
+    """A table of runs with cells over seeds, which the page filters."""
+    names, across = text_tables.axes(table)
+    name_of = text_tables.namer(table)
     return {
         "title": table.artifact.title,
         "fixed": table.artifact.fixed,
         "notes": table.artifact.notes,
         "rows": names,
         "columns": across,
-        "judged": rows.judged(table),
+        "judged": text_tables.has_worst_case(table),
         "measure": table.artifact.picture.y,
-        "seeds": rows.usual(table),
-        "cells": [_place_in_table(compared, names, across, called) for compared in table.cells],
+        "seeds": text_tables.usual_seeds(table),
+        "cells": [_place_in_table(cell, names, across, name_of) for cell in table.cells],
     }
 
 
 def _place_in_table(
-    compared: MeasuredCell, names: Sequence[str], across: str, called: Callable[[str, Any], str]
+    cell: MeasuredCell, names: Sequence[str], across: str, name_of: Callable[[str, Any], str]
 ) -> dict[str, Any]:
-    labels, job = compared.cell.labels, compared.cell.jobs[0]
-    cell = {
-        **_facets(job),
-        "kind": _kind(job.rule) if isinstance(job, Run) else "",
-        "text": job.rule if isinstance(job, Run) else "",
-        "row": ", ".join(called(name, labels[name]) for name in names),
-        "column": called(across, labels[across]),
+    labels, job = cell.labels, cell.jobs[0]
+    entries = {
+        **_filters(job),
+        "kind": job.facets()["kind"],
+        "text": job.facets()["text"],
+        "row": ", ".join(name_of(name, labels[name]) for name in names),
+        "column": name_of(across, labels[across]),
         "notation": labels[across] if isinstance(labels[across], str) else "",
-        "value": compared.value,
-        "deviation": compared.deviation,
-        "seeds": len(compared.values) + compared.diverged,
-        "diverged": compared.diverged,
-        "state": rows.state(compared),
+        "value": cell.value,
+        "deviation": cell.deviation,
+        "seeds": len(cell.values) + cell.diverged,
+        "diverged": cell.diverged,
+        "state": text_tables.state(cell),
     }
-    return {name: _short(value) for name, value in cell.items()}
+    return {name: _short(value) for name, value in entries.items()}
 
 
 # -- artifacts ----------------------------------------------------------------------------------
 
 
-def _artifact(comparison: ResultTable, numbers: dict[Job, int]) -> dict[str, Any]:
-    made = comparison.artifact
-    shown = _looks(comparison)
+def _artifact(table: ResultTable, numbers: dict[Job, int]) -> dict[str, Any]:
+    made = table.artifact
+    shown = _looks(table)
     return {
         "name": made.name,
         "title": made.title,
@@ -351,96 +324,93 @@ def _artifact(comparison: ResultTable, numbers: dict[Job, int]) -> dict[str, Any
         "notes": made.notes,
         "cheaper": made.cheaper,
         "picture": dataclasses.asdict(made.picture),
-        "zoom": _panel_zooms(comparison),
-        "command": comparison.command(),
-        "published": comparison.is_published,
-        "comparable": comparison.comparable,
-        "order": comparison.order(),
+        "zoom": _panel_zooms(table),
+        "command": table.command(),
+        "published": table.is_published,
+        "comparable": table.comparable,
+        "order": table.order(),
         "cells": [
-            {**_cell(comparison, compared, numbers), "look": look}
-            for compared, look in zip(comparison.cells, shown, strict=True)
+            {**_cell(table, cell, numbers), "look": look}
+            for cell, look in zip(table.cells, shown, strict=True)
         ],
     }
 
 
-def _looks(comparison: ResultTable) -> list[list[str] | None]:
-    """The colour and the dashes of each cell that is a line, as the figure has them."""
-    picture, cells = comparison.artifact.picture, comparison.cells
+def _looks(table: ResultTable) -> list[list[str] | None]:
+    """The color and the dashes of each cell that is a line, as in the figure."""
+    picture, cells = table.artifact.picture, table.cells
     if not picture.lines:
         return [None for _ in cells]
     panels: dict[Any, list[MeasuredCell]] = {}
-    for compared in cells:
-        panels.setdefault(compared.cell.labels.get(picture.rows), []).append(compared)
+    for cell in cells:
+        panels.setdefault(cell.labels.get(picture.rows), []).append(cell)
     shown = {row: looks(own, picture.lines) for row, own in panels.items()}
-    lines = (line_of(shown[c.cell.labels.get(picture.rows)], c)[1] for c in cells)
-    return [[look.colour.name, look.dashes] for look in lines]
+    lines = (line_of(shown[c.labels.get(picture.rows)], c)[1] for c in cells)
+    return [[look.color.name, look.dashes] for look in lines]
 
 
-def _panel_zooms(comparison: ResultTable) -> dict[str, Any]:
-    """For each row of panels the range of its lines, where they all but coincide."""
-    picture = comparison.artifact.picture
+def _panel_zooms(table: ResultTable) -> dict[str, Any]:
+    """The range of each row of panels whose lines nearly coincide."""
+    picture = table.artifact.picture
     panels: dict[str, list[MeasuredCell]] = {}
-    for compared in comparison.cells:
-        text = palette.words(picture.rows, compared.cell.labels.get(picture.rows))
-        panels.setdefault(text, []).append(compared)
+    for cell in table.cells:
+        text = terms.full_name(picture.rows, cell.labels.get(picture.rows))
+        panels.setdefault(text, []).append(cell)
     if picture.kind != "curves":
         return {}
-    found = {text: measured.zoom(comparison, cells) for text, cells in panels.items()}
+    found = {text: measurements.zoom(table, cells) for text, cells in panels.items()}
     return {text: span for text, span in found.items() if span}
 
 
-def _cell(
-    comparison: ResultTable, compared: MeasuredCell, numbers: dict[Job, int]
-) -> dict[str, Any]:
-    picture, job = comparison.artifact.picture, compared.cell.jobs[0]
-    values = _numbers(comparison, compared)
-    cell: dict[str, Any] = {
-        **_facets(job),
-        "kind": _kind(job.rule) if isinstance(job, (Run, Mimicry)) else "",
-        "labels": compared.cell.labels,
-        "words": {k: palette.words(k, v) for k, v in compared.cell.labels.items()},
-        "runs": [numbers[r.job] for r in compared.results if r.job in numbers],
+def _cell(table: ResultTable, cell: MeasuredCell, numbers: dict[Job, int]) -> dict[str, Any]:
+    picture, job = table.artifact.picture, cell.jobs[0]
+    values, facets = _numbers(table, cell), job.facets()
+    entries: dict[str, Any] = {
+        **_filters(job),
+        "kind": facets.get("kind", ""),
+        "labels": cell.labels,
+        "words": {k: terms.full_name(k, v) for k, v in cell.labels.items()},
+        "runs": [numbers[r.job] for r in cell.results if r.job in numbers],
         "value": fmean(values) if values else None,
         "deviation": stdev(values) if len(values) > 1 else None,
-        "state": rows.state(compared),
-        "verdict": compared.verdict,
+        "state": text_tables.state(cell),
+        "verdict": cell.verdict,
         # No difference is printed where it means nothing.
-        "difference": compared.difference if comparison.comparable else None,
-        "tolerance": compared.tolerance,
-        "seeds": len(compared.values),
-        "jobs": len(compared.results),
-        "missing": compared.missing,
-        "diverged": compared.diverged,
-        "failed": compared.failed,
-        "reasons": list(dict.fromkeys(r.reason for r in compared.results if r.reason)),
+        "difference": cell.difference if table.comparable else None,
+        "tolerance": cell.tolerance,
+        "seeds": len(cell.values),
+        "jobs": len(cell.results),
+        "missing": cell.missing,
+        "diverged": cell.diverged,
+        "failed": cell.failed,
+        "reasons": list(dict.fromkeys(r.reason for r in cell.results if r.reason)),
     }
-    if compared.missing:
-        cell["command"] = comparison.command(compared)
-    if compared.published:
-        cell["published"] = dataclasses.asdict(compared.published)
+    if cell.missing:
+        entries["command"] = table.command(cell)
+    if cell.published:
+        entries["published"] = dataclasses.asdict(cell.published)
     if picture.kind == "curves":
-        cell["ours"] = _mean_curve(measured.curves(comparison, compared), compared)
-        theirs = measured.published_curves(comparison, compared)
-        cell["theirs"] = [[*zip(*curve, strict=True)] for curve in theirs]
+        entries["ours"] = _mean_curve(measurements.curves(table, cell), cell)
+        theirs = measurements.published_curves(table, cell)
+        entries["theirs"] = [[*zip(*curve, strict=True)] for curve in theirs]
     if picture.kind == "bars":
-        found = measured.weights(compared)
-        cell["weights"] = _means(found) if found else None
-        cell["honest"] = job.n - job.attacker_count if isinstance(job, Run) else 0
-    return {name: _short(value) for name, value in cell.items()}
+        found = measurements.weights(cell)
+        entries["weights"] = _means(found) if found else None
+        entries["honest"] = facets["n"] - facets["q"]
+    return {name: _short(value) for name, value in entries.items()}
 
 
-def _numbers(comparison: ResultTable, compared: MeasuredCell) -> list[float]:
-    """For each seed the number of a cell; of bars, the share of the weight that attackers had."""
-    job = compared.cell.jobs[0]
-    if comparison.artifact.picture.kind != "bars" or not isinstance(job, Run):
-        return measured.numbers(comparison, compared)
-    found = measured.weights(compared, done=True)
-    return [measured.share(row, job) for row in found]
+def _numbers(table: ResultTable, cell: MeasuredCell) -> list[float]:
+    """The number of a cell for each seed; for bars, the share of the weight of attackers."""
+    if table.artifact.picture.kind != "bars":
+        return measurements.numbers(table, cell)
+    attackers = cell.jobs[0].facets()["q"]
+    return [measurements.share(row, attackers) for row in measurements.weights(cell, done=True)]
 
 
-def _mean_curve(curves: Sequence[dict[int, float]], compared: MeasuredCell) -> list[list[float]]:
-    """Over seeds; as far as the shortest that diverged goes, else as far as any does."""
-    results = zip(curves, compared.results, strict=True)
+def _mean_curve(curves: Sequence[dict[int, float]], cell: MeasuredCell) -> list[list[float]]:
+    """The mean over seeds; it ends where the first seed diverged."""
+    results = zip(curves, cell.results, strict=True)
     ends = [max(c, default=0) for c, result in results if result.status == "diverged"]
     end = min(ends, default=math.inf)
     rounds = sorted({at for curve in curves for at in curve if at <= end})

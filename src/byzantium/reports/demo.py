@@ -10,9 +10,9 @@ from rich.text import Text
 
 from byzantium.papers import bucketed
 from byzantium.reports.headline import headline
-from byzantium.reports.palette import words
-from byzantium.reports.pivot import pivots
 from byzantium.runs import Run, Store
+from byzantium.tables import pivots
+from byzantium.tables.terms import full_name
 
 RULES = {
     "mean": "Mean()",
@@ -52,7 +52,7 @@ def runs(rounds: int = 300) -> Runs:
 
 
 def conclusion(runs: Runs, store: Store) -> Iterator[RenderableType]:
-    """What the demonstration shows: a table for the terminal, and its point in a few sentences.
+    """The result of the demonstration: a table for the terminal, and a few sentences.
 
     - `runs`: the runs.
     - `store`: where their results are.
@@ -66,20 +66,20 @@ def conclusion(runs: Runs, store: Store) -> Iterator[RenderableType]:
     for rule in RULES:
         pairs = [(value[rule, attack, 1], value[rule, attack, 2]) for attack in ATTACKS]
         worst = (min(alone for alone, _ in pairs), min(mixed for _, mixed in pairs))
-        table.add_row(words("aggregator", rule), *(_shaded(*pair) for pair in (worst, *pairs)))
+        table.add_row(full_name("aggregator", rule), *(_shaded(*pair) for pair in (worst, *pairs)))
     yield table
     point = headline(pivots(results.values()))
     yield (
         f"Vectors far away bring the mean to {value['mean', 'far away', 1]:.0f} %. Robust rules "
-        "withstand that, but are not enough: the honest workers hold different digits, and none of "
+        "tolerate that, but are not enough: the honest workers hold different digits, and none of "
         f"them represents the others. {point.sentence if point else ''}"
     )
 
 
 def _shaded(alone: float, mixed: float) -> Text:
-    return Text.assemble(_coloured(alone), " → ", _coloured(mixed))
+    return Text.assemble(_colored(alone), " → ", _colored(mixed))
 
 
-def _coloured(accuracy: float) -> tuple[str, str]:
-    colour = "red" if accuracy < 60 else "yellow" if accuracy < 85 else "green"
-    return f"{accuracy:.0f}", colour
+def _colored(accuracy: float) -> tuple[str, str]:
+    color = "red" if accuracy < 60 else "yellow" if accuracy < 85 else "green"
+    return f"{accuracy:.0f}", color

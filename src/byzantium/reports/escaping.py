@@ -1,9 +1,9 @@
-"""Texts of others in files: one function for each format, after which a text is only a text.
+"""Escaping: a function for each format of files, after which a text is shown as it is.
 
-A folder of results may be a stranger's, and its texts (rules of plugins, names of metrics, reasons)
-are shown as they are: they are no formulas in a spreadsheet, no links or HTML in Markdown, and no
-commands in LaTeX. For the terminal the function is `byzantium.core.printable`, for figures it is
-`style.saved`; the page reads texts as data.
+Results may come from others. Their texts (rules of plugins, names of metrics, reasons) must not be
+formulas in a spreadsheet, links or HTML in Markdown, or commands in LaTeX. For the terminal the
+function is `byzantium.core.printable`, for figures it is `style.render`; the page reads texts as
+data.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from byzantium.core import printable
 
 # -- CSV ----------------------------------------------------------------------------------------
 
-# What spreadsheets take for the beginning of a formula: these signs and their wide forms, also
-# after a semicolon, where some spreadsheets part cells.
+# The characters with which formulas of spreadsheets begin, and their wide forms, also after a
+# semicolon, at which some spreadsheets separate cells.
 FORMULA = re.compile(r"(^|;)(?=\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
@@ -65,7 +65,7 @@ def as_code(text: str, *, cell: bool = False) -> str:
     """A text as a span of code in Markdown.
 
     - `text`: the text.
-    - `cell`: whether it stands in a table, where a stroke would end the cell.
+    - `cell`: whether it is in a table, where a vertical bar would end the cell.
 
     >>> print(as_code("Krum(f=1)"), as_code("a `b` c"))
     `Krum(f=1)` ``a `b` c``

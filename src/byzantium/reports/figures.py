@@ -11,11 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from byzantium.core import files, import_optional
 from byzantium.learning import metrics
-from byzantium.papers import CRITERION, MeasuredCell, ResultTable
-from byzantium.reports import measured, palette, tables
-from byzantium.reports.looks import Labels, Look, Looks, looks
-from byzantium.reports.looks import of as line_of
-from byzantium.reports.palette import short, words
+from byzantium.reports import measurements, palette, text_tables
+from byzantium.reports.looks import Labels, Look, Looks, line_of, looks
 from byzantium.reports.style import (
     BLACK,
     GREY,
@@ -27,11 +24,13 @@ from byzantium.reports.style import (
     legend,
     missing,
     note,
-    saved,
+    render,
     sheet,
 )
-from byzantium.reports.tables import namer
+from byzantium.reports.text_tables import namer
 from byzantium.runs import Run
+from byzantium.tables import CRITERION, MeasuredCell, ResultTable, terms
+from byzantium.tables.terms import full_name, short_name
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -44,60 +43,59 @@ BELOW: Style = {"lw": 3.5, "alpha": 0.3}  # a published curve that ours is to co
 NEUTRAL = "#F5F5F5"  # of cells without a number, or with one that has no scale
 
 
-def draw(comparison: ResultTable, folder: Path, dpi: int = 150) -> list[Path]:
+def draw(table: ResultTable, folder: Path, dpi: int = 150) -> list[Path]:
     """Draw an artifact, or a table of runs, as a figure; it needs matplotlib.
 
-    - `comparison`: what to draw.
+    - `table`: what to draw.
     - `folder`: where to write it.
     - `dpi`: the resolution of the PNG.
 
     Returns the paths of a PNG and a PDF file, which are named after the artifact.
     """
     import_optional("matplotlib", "report", "a figure")
-    figure = KINDS[comparison.artifact.picture.kind](comparison)
+    figure = KINDS[table.artifact.picture.kind](table)
     # Without the time of day, equal results are equal files.
     forms: dict[str, Style] = {"png": {}, "pdf": {"metadata": {"CreationDate": None}}}
     paths = []
     for ending, options in forms.items():
-        paths.append(folder / f"{comparison.artifact.stem}.{ending}")
-        files.write(paths[-1], saved(figure, ending, dpi, **options))
+        paths.append(folder / f"{table.artifact.stem}.{ending}")
+        files.write(paths[-1], render(figure, ending, dpi, **options))
     return paths
 
 
-def _remark(compared: MeasuredCell) -> str:
-    """What must be said of results that are not all completed."""
-    if compared.failed:
+def _remark(cell: MeasuredCell) -> str:
+    """A remark on a cell whose results are not all completed; else empty."""
+    if cell.failed:
         return "failed"
-    if any(result.status in ("unfinished", "running") for result in compared.results):
+    if any(result.status in ("unfinished", "running") for result in cell.results):
         return "unfinished"
-    if compared.missing:
-        return "missing" if compared.missing == len(compared.results) else "fewer seeds"
-    return "diverged" if compared.diverged else ""
+    if cell.missing:
+        return "missing" if cell.missing == len(cell.results) else "fewer seeds"
+    return "diverged" if cell.diverged else ""
 
 
-def _values(comparison: ResultTable, name: str) -> list[Any]:
-    """Of a label that cells have, in their order; else one, for a single row."""
-    found = (compared.cell.labels.get(name) for compared in comparison.cells)
-    return list(dict.fromkeys(found))
+def _values(table: ResultTable, name: str) -> list[Any]:
+    """The values of a label in the order of the cells; [None] if no cell has it."""
+    return list(dict.fromkeys(cell.labels.get(name) for cell in table.cells))
 
 
 # -- curves -------------------------------------------------------------------------------------
 
 
-def _curves(comparison: ResultTable) -> Figure:
+def _curves(table: ResultTable) -> Figure:
     """A grid of panels that share their axes; a legend for all, or for each row if they differ."""
-    picture = comparison.artifact.picture
-    rows, columns = _values(comparison, picture.rows), _values(comparison, picture.columns)
-    called = namer(comparison)
-    cells = [[_at(comparison, row, column) for column in columns] for row in rows]
+    picture = table.artifact.picture
+    rows, columns = _values(table, picture.rows), _values(table, picture.columns)
+    name_of = namer(table)
+    cells = [[_at(table, row, column) for column in columns] for row in rows]
     shown = [looks([c for panel in row for c in panel], picture.lines) for row in cells]
     shared = all(look == shown[0] for look in shown)
-    ranges = [measured.zoom(comparison, [c for panel in row for c in panel]) for row in cells]
-    keys = [_keys(comparison, look) for look in shown]
+    ranges = [measurements.zoom(table, [c for panel in row for c in panel]) for row in cells]
+    keys = [_keys(table, look) for look in shown]
     panel = (1.95, 1.45) if len(columns) > 2 else (3.0, 2.0)
     across = _across(keys[0], 0.85 + len(columns) * (panel[0] + 0.12))
     figure, axes = sheet(
-        comparison.artifact,
+        table.artifact,
         (len(rows), len(columns)),
         panel,
         share="row",
@@ -107,16 +105,16 @@ def _curves(comparison: ResultTable) -> Figure:
     )
     for r, row in enumerate(rows):
         for c in range(len(columns)):
-            _panel(axes[r][c], comparison, cells[r][c], shown[r])
-        _scales(axes[r], comparison, ranges[r])
+            _panel(axes[r][c], table, cells[r][c], shown[r])
+        _scales(axes[r], table, ranges[r])
         if len(rows) > 1:
-            title = ", ".join([short(picture.rows, row), *_fixed(shown, r, cells[r][0])])
+            title = ", ".join([short_name(picture.rows, row), *_fixed(shown, r, cells[r][0])])
             axes[r][0].set_ylabel(title, fontsize=USUAL + 0.5, weight="bold")
         if not shared:
             beside: Style = {"loc": "center left", "bbox_to_anchor": (1.03, 0.5)}
             axes[r][-1].legend(handles=keys[r], frameon=False, fontsize=USUAL, **beside)
     for top, below, column in zip(axes[0], axes[-1], columns, strict=True):
-        top.set_title(_captioned(called, picture.columns, column), fontsize=USUAL, pad=5)
+        top.set_title(_label_caption(name_of, picture.columns, column), fontsize=USUAL, pad=5)
         below.set_xlabel("round", fontsize=USUAL)
     if len(rows) > 1:
         x, _ = inches(figure, 0.2, 0)
@@ -129,80 +127,77 @@ def _curves(comparison: ResultTable) -> Figure:
     return figure
 
 
-def _captioned(called: Callable[[str, Any], str], name: str, value: Any) -> str:
-    """In words where the paper has a name for it, else as short as it can be said."""
-    return caption(words(name, value) if value in palette.BY_NAME else called(name, value))
+def _label_caption(name_of: Callable[[str, Any], str], name: str, value: Any) -> str:
+    """The value of a label with the paper's words, if it has any; else as brief as possible."""
+    return caption(full_name(name, value) if value in terms.BY_LABEL else name_of(name, value))
 
 
 def _across(keys: Sequence[Artist], width: float) -> int:
-    """How many entries of a legend stand side by side on so many inches, in even lines."""
+    """How many entries of a legend fit into one line of a width in inches, in even lines."""
     longest = max(len(str(key.get_label())) for key in keys)
     fit = max(1, int(width / (0.065 * longest + 0.6)))
     return math.ceil(len(keys) / math.ceil(len(keys) / fit))
 
 
-def _at(comparison: ResultTable, row: Any, column: Any) -> list[MeasuredCell]:
-    picture = comparison.artifact.picture
+def _at(table: ResultTable, row: Any, column: Any) -> list[MeasuredCell]:
+    picture = table.artifact.picture
     return [
-        compared
-        for compared in comparison.cells
-        if compared.cell.labels.get(picture.rows) == row
-        and compared.cell.labels.get(picture.columns) == column
+        cell
+        for cell in table.cells
+        if cell.labels.get(picture.rows) == row and cell.labels.get(picture.columns) == column
     ]
 
 
 def _style(look: Look) -> Style:
-    """As matplotlib has it."""
-    return {"color": look.colour.light, "linestyle": PATTERNS[look.dashes]}
+    """A look as arguments of matplotlib."""
+    return {"color": look.color.light, "linestyle": PATTERNS[look.dashes]}
 
 
 def _fixed(shown: Sequence[Looks], row: int, cells: Sequence[MeasuredCell]) -> list[str]:
-    """What other rows vary among their lines, and this one does not."""
+    """The labels that vary among the lines of other rows, and are fixed in this one."""
     varying = [{name for values in look for name, _ in values} for look in shown]
     names = sorted(set[str]().union(*varying) - varying[row])
-    return [words(name, cells[0].cell.labels[name]) for name in names]
+    return [full_name(name, cells[0].cell.labels[name]) for name in names]
 
 
-def _keys(comparison: ResultTable, shown: Looks) -> list[Artist]:
+def _keys(table: ResultTable, shown: Looks) -> list[Artist]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    name = _line_names(comparison)
+    name = _line_names(table)
     keys: list[Artist] = [
         Line2D([], [], label=name(values), lw=1.8, **_style(look)) for values, look in shown.items()
     ]
-    released = comparison.artifact.version.released
-    if any(measured.published_curves(comparison, compared) for compared in comparison.cells):
-        label = "published, each seed" if comparison.comparable else "published, paper's setting"
+    released = table.artifact.version.released
+    if any(measurements.published_curves(table, cell) for cell in table.cells):
+        label = "published, each seed" if table.comparable else "published, paper's setting"
         look: Style = BELOW if released else {"lw": 0.8, "alpha": 0.7}
         keys.append(Line2D([], [], color=GREY, label=label, **look))
-    if not released and any(len(compared.results) > 1 for compared in comparison.cells):
+    if not released and any(len(cell.results) > 1 for cell in table.cells):
         keys.append(Patch(facecolor=GREY, alpha=BAND, lw=0, label="± std over seeds"))
     return keys
 
 
-def _line_names(comparison: ResultTable) -> Callable[[Labels], str]:
-    called = namer(comparison)
-    return lambda values: caption(", ".join(_captioned(called, *label) for label in values))
+def _line_names(table: ResultTable) -> Callable[[Labels], str]:
+    name_of = namer(table)
+    return lambda values: caption(", ".join(_label_caption(name_of, *label) for label in values))
 
 
-def _panel(
-    axis: Axes, comparison: ResultTable, cells: Sequence[MeasuredCell], shown: Looks
-) -> None:
+def _panel(axis: Axes, table: ResultTable, cells: Sequence[MeasuredCell], shown: Looks) -> None:
     remarks: dict[str, list[str]] = {}
-    drawn, name = False, _line_names(comparison)
-    for compared in cells:
-        values, look = line_of(shown, compared)
+    drawn, name = False, _line_names(table)
+    for cell in cells:
+        values, look = line_of(shown, cell)
         style = _style(look)
-        released = comparison.artifact.version.released
+        released = table.artifact.version.released
         theirs: Style = BELOW if released else {"lw": 0.6, "alpha": 0.45}
-        for seed in measured.published_curves(comparison, compared):
+        for seed in measurements.published_curves(table, cell):
             axis.plot(*zip(*seed, strict=True), zorder=2, **theirs, **style)
-        seeds = measured.curves(comparison, compared)
-        # Of repeated runs each is compared with its own seed's, so there is no mean.
+        seeds = measurements.curves(table, cell)
+        # Each repeated run is compared with that of its seed, so there is no mean.
         for curves in [[seed] for seed in seeds] if released else [seeds]:
             drawn |= _line(axis, curves, style)
-        if what := _remark(compared):
+        if what := _remark(cell):
             remarks.setdefault(what, []).append(name(values))
     if not drawn:
         missing(axis)
@@ -212,7 +207,7 @@ def _panel(
 
 
 def _line(axis: Axes, seeds: Sequence[dict[int, float]], look: Style) -> bool:
-    """The mean over seeds, and a band of a standard deviation; whether there is anything."""
+    """Draw the mean over seeds with a band of a standard deviation; False if there is none."""
     rounds = sorted({at for seed in seeds for at in seed})
     if not rounds:
         return False
@@ -227,11 +222,11 @@ def _line(axis: Axes, seeds: Sequence[dict[int, float]], look: Style) -> bool:
     return True
 
 
-def _scales(row: Sequence[Axes], comparison: ResultTable, zoom: tuple[float, float] | None) -> None:
-    """Of the panels of a row, which share their axis; rounds are the same in all."""
+def _scales(row: Sequence[Axes], table: ResultTable, zoom: tuple[float, float] | None) -> None:
+    """Set the axes of the panels of a row, which share them."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-    axis, scale = row[0], metrics.scale(comparison.artifact.picture.y)
+    axis, scale = row[0], metrics.scale(table.artifact.picture.y)
     if scale == "percent":
         axis.set_ylim(zoom or (0, 100))
         if zoom:
@@ -241,7 +236,7 @@ def _scales(row: Sequence[Axes], comparison: ResultTable, zoom: tuple[float, flo
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
         axis.yaxis.set_major_formatter("{x:g}")
         axis.yaxis.set_minor_locator(NullLocator())
-    rounds = [job.rounds for job in comparison.artifact.jobs if isinstance(job, Run)]
+    rounds = [job.rounds for job in table.artifact.jobs if isinstance(job, Run)]
     axis.set_xlim(0, max(rounds))
     axis.xaxis.set_major_locator(MaxNLocator(4, integer=True, prune="upper"))
 
@@ -249,39 +244,39 @@ def _scales(row: Sequence[Axes], comparison: ResultTable, zoom: tuple[float, flo
 # -- tables, bars, points -----------------------------------------------------------------------
 
 
-def _table(comparison: ResultTable) -> Figure:
-    """Ours in the cells, the published numbers small below; colours as on the page."""
-    names, across = tables.axes(comparison)
-    called, columns = namer(comparison), _values(comparison, across)
-    keys = [tuple((n, c.cell.labels[n]) for n in names) for c in comparison.cells]
+def _table(table: ResultTable) -> Figure:
+    """A table with our numbers, and the published ones in small below them."""
+    names, across = text_tables.axes(table)
+    name_of, columns = namer(table), _values(table, across)
+    keys = [tuple((n, c.labels[n]) for n in names) for c in table.cells]
     rows = list(dict.fromkeys(keys))
-    titles = [caption(", ".join(_captioned(called, *label) for label in key)) for key in rows]
+    titles = [caption(", ".join(_label_caption(name_of, *label) for label in key)) for key in rows]
     size = (2.2 * len(columns), 0.48 * len(rows))
     left = 0.3 + 0.066 * max(map(len, titles))
-    said = comparison.is_published and comparison.comparable
-    bottom = 0.5 if said else 0.2
-    figure, axes = sheet(comparison.artifact, (1, 1), size, left=left, bottom=bottom)
+    has_verdicts = table.is_published and table.comparable
+    bottom = 0.5 if has_verdicts else 0.2
+    figure, axes = sheet(table.artifact, (1, 1), size, left=left, bottom=bottom)
     axis = axes[0][0]
-    for key, compared in zip(keys, comparison.cells, strict=True):
+    for key, cell in zip(keys, table.cells, strict=True):
         row = rows.index(key)
-        column = columns.index(compared.cell.labels[across])
+        column = columns.index(cell.labels[across])
         face = NEUTRAL
-        if compared.value is not None and metrics.scale(comparison.artifact.picture.y) == "percent":
-            face = palette.scale(compared.value / 100)
+        if cell.value is not None and metrics.scale(table.artifact.picture.y) == "percent":
+            face = palette.scale(cell.value / 100)
         _cell(axis, column, row, face)
         style: Style = {"ha": "center", "va": "center"}
-        colour = GREY if compared.value is None else palette.readable(face)
-        below = _theirs(comparison, compared)
+        color = GREY if cell.value is None else palette.readable(face)
+        below = _theirs(table, cell)
         middle = row + (0.36 if below else 0.5)
-        axis.text(column + 0.5, middle, _ours(compared), fontsize=9, color=colour, **style)
-        axis.text(column + 0.5, row + 0.73, below, fontsize=SMALL, color=colour, **style)
+        axis.text(column + 0.5, middle, _ours(cell), fontsize=9, color=color, **style)
+        axis.text(column + 0.5, row + 0.73, below, fontsize=SMALL, color=color, **style)
     axis.set_xlim(0, len(columns))
     axis.set_ylim(len(rows), 0)
     axis.xaxis.tick_top()
-    heads = [_captioned(called, across, value) for value in columns]
+    heads = [_label_caption(name_of, across, value) for value in columns]
     axis.set_xticks([k + 0.5 for k in range(len(heads))], heads, fontsize=USUAL)
     axis.set_yticks([k + 0.5 for k in range(len(titles))], titles, fontsize=USUAL)
-    if said:
+    if has_verdicts:
         text = "\n".join(textwrap.wrap(f"agrees: {CRITERION}", 15 * int(size[0] + 1.9)))
         figure.text(0.5, inches(figure, 0, 0.25)[1], text, ha="center", va="center", fontsize=SMALL)
     axis.tick_params(length=0)
@@ -296,45 +291,45 @@ def _cell(axis: Axes, column: int, row: int, face: str) -> None:
     axis.add_patch(Rectangle((column, row), 1, 1, facecolor=face, edgecolor="white", lw=2))
 
 
-def _ours(compared: MeasuredCell) -> str:
-    if compared.value is None:
-        return tables.state(compared)
-    spread = "" if compared.deviation is None else f" ± {compared.deviation:.2f}"
-    aside = tables.others(compared)
-    return f"{compared.value:.2f}{spread}" + (f" ({aside})" if aside else "")
+def _ours(cell: MeasuredCell) -> str:
+    if cell.value is None:
+        return text_tables.state(cell)
+    spread = "" if cell.deviation is None else f" ± {cell.deviation:.2f}"
+    aside = text_tables.other_seeds(cell)
+    return f"{cell.value:.2f}{spread}" + (f" ({aside})" if aside else "")
 
 
-def _theirs(comparison: ResultTable, compared: MeasuredCell) -> str:
-    cell = compared.published
-    if cell is None:
+def _theirs(table: ResultTable, cell: MeasuredCell) -> str:
+    paper = cell.published
+    if paper is None:
         return ""
-    verdict = tables.verdict(comparison, compared).text
-    seeds = len(compared.values)
-    said = f", {verdict}" if verdict in ("agrees", "differs") else ""
-    said += f" ({seeds} seed{'s' * (seeds > 1)})" if said else ""
-    return f"published {cell.mean:.2f} ± {cell.deviation:.2f}{said}"
+    verdict = text_tables.verdict(table, cell).text
+    seeds = len(cell.values)
+    text = f", {verdict}" if verdict in ("agrees", "differs") else ""
+    text += f" ({seeds} seed{'s' * (seeds > 1)})" if text else ""
+    return f"published {paper.mean:.2f} ± {paper.deviation:.2f}{text}"
 
 
-def _bars(comparison: ResultTable) -> Figure:
-    """The mean weight of every worker; attackers in another colour and hatched."""
+def _bars(table: ResultTable) -> Figure:
+    """Bars of the mean weight of each worker; those of attackers are hatched."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
     from matplotlib.ticker import MaxNLocator
 
-    picture = comparison.artifact.picture
-    columns = _values(comparison, picture.columns)
-    figure, axes = sheet(comparison.artifact, (1, len(columns)), (2.7, 1.9), bottom=0.7)
+    picture = table.artifact.picture
+    columns = _values(table, picture.columns)
+    figure, axes = sheet(table.artifact, (1, len(columns)), (2.7, 1.9), bottom=0.7)
     kinds: dict[str, Style] = {
         "honest": {"facecolor": palette.HONEST.light},
         "attacker": {"facecolor": palette.ATTACKER.light, "hatch": "////"},
     }
     for column, axis in zip(columns, axes[0], strict=True):
-        (compared, *_) = [c for c in comparison.cells if c.cell.labels[picture.columns] == column]
-        title = words(picture.columns, column)
+        (cell, *_) = [c for c in table.cells if c.labels[picture.columns] == column]
+        title = full_name(picture.columns, column)
         axis.set_title(title, fontsize=USUAL, pad=5)
         axis.set_xlabel("worker", fontsize=USUAL)
         axis.grid(visible=False, axis="x")
-        seeds, job = measured.weights(compared), compared.cell.jobs[0]
+        seeds, job = measurements.weights(cell), cell.jobs[0]
         assert isinstance(job, Run)
         axis.set_xlim(-0.8, job.n - 0.2)
         axis.xaxis.set_major_locator(MaxNLocator(10, integer=True))
@@ -356,8 +351,8 @@ def _bars(comparison: ResultTable) -> Figure:
                 lw=0.3,
                 **kinds[kind],
             )
-        remark = f" ({_remark(compared)})" if _remark(compared) else ""
-        share = measured.share(means, job)
+        remark = f" ({_remark(cell)})" if _remark(cell) else ""
+        share = measurements.share(means, job.attacker_count)
         axis.set_title(f"{title}: {share:.0%} on attackers{remark}", fontsize=USUAL, pad=5)
     axes[0][0].set_ylim(bottom=0)
     axes[0][0].set_ylabel(picture.title, fontsize=USUAL)
@@ -367,24 +362,24 @@ def _bars(comparison: ResultTable) -> Figure:
     return figure
 
 
-def _points(comparison: ResultTable) -> Figure:
-    """Errors over a size, with the deviation of the draws."""
+def _points(table: ResultTable) -> Figure:
+    """Points of errors over a size, with the deviation over draws."""
     from matplotlib.lines import Line2D
     from matplotlib.ticker import LogFormatter
 
-    picture = comparison.artifact.picture
-    columns, names = _values(comparison, picture.columns), _values(comparison, picture.lines[0])
+    picture = table.artifact.picture
+    columns, names = _values(table, picture.columns), _values(table, picture.lines[0])
     shape = (1, len(columns))
     figure, axes = sheet(
-        comparison.artifact, shape, (3.1, 2.3), share=False, gap=(0.5, 0), bottom=0.7, titled=False
+        table.artifact, shape, (3.1, 2.3), share=False, gap=(0.5, 0), bottom=0.7, titled=False
     )
     for column, axis in zip(columns, axes[0], strict=True):
-        here = [c for c in comparison.cells if c.cell.labels[picture.columns] == column]
+        here = [c for c in table.cells if c.labels[picture.columns] == column]
         axis.set_xlabel(str(column), fontsize=USUAL)
         drawn = [_errors(axis, name, here, picture.lines[0], picture.x) for name in names]
         if not any(drawn):
             missing(axis)
-        elif absent := sum(compared.value is None for compared in here):
+        elif absent := sum(cell.value is None for cell in here):
             note(axis, f"{absent} of {len(here)} points (missing)", 0.97, "top")
         if column == "dimension":
             axis.set_xscale("log")
@@ -396,7 +391,7 @@ def _points(comparison: ResultTable) -> Figure:
             axis.set_ylim(bottom=0)
     axes[0][0].set_ylabel(picture.title, fontsize=USUAL)
     keys = [
-        Line2D([], [], label=words(picture.lines[0], name), ms=4, lw=1.4, **_point(name))
+        Line2D([], [], label=full_name(picture.lines[0], name), ms=4, lw=1.4, **_point(name))
         for name in names
     ]
     legend(figure, keys, len(keys))
@@ -404,14 +399,14 @@ def _points(comparison: ResultTable) -> Figure:
 
 
 def _errors(axis: Axes, name: str, cells: Sequence[MeasuredCell], label: str, x: str) -> bool:
-    there = [c for c in cells if c.cell.labels[label] == name and c.value is not None]
+    there = [c for c in cells if c.labels[label] == name and c.value is not None]
     # Over seeds, variances are averaged: each is of as many draws.
     spread = [
-        math.sqrt(fmean(measured.deviation(r) ** 2 for r in c.results if r.done)) for c in there
+        math.sqrt(fmean(measurements.deviation(r) ** 2 for r in c.results if r.done)) for c in there
     ]
     if there:
         axis.errorbar(
-            [c.cell.labels[x] for c in there],
+            [c.labels[x] for c in there],
             [c.value or 0.0 for c in there],
             yerr=spread,
             ms=4,
@@ -424,9 +419,9 @@ def _errors(axis: Axes, name: str, cells: Sequence[MeasuredCell], label: str, x:
 
 
 def _point(rule: str) -> Style:
-    """The colour and the marker of a rule."""
-    shown = palette.BY_LABEL[rule]
-    return {"color": shown.colour.light, "marker": shown.marker}
+    """The color and the marker of a rule."""
+    style = palette.RULE_STYLES[rule]
+    return {"color": style.color.light, "marker": style.marker}
 
 
 KINDS: dict[str, Callable[[ResultTable], Figure]] = {

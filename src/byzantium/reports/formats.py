@@ -10,20 +10,20 @@ from statistics import fmean, stdev
 from typing import Any
 
 from byzantium.core import ByzantiumError, files
-from byzantium.papers import MeasuredCell, ResultTable, worst
-from byzantium.reports import measured, tables
+from byzantium.reports import measurements, text_tables
 from byzantium.reports.escaping import as_code, in_csv, in_latex, in_markdown
-from byzantium.reports.tables import Entry, Table
+from byzantium.reports.text_tables import Entry, TextTable
 from byzantium.runs import Result, Run, Store
+from byzantium.tables import MeasuredCell, ResultTable, worst
 
 
-def write(path: Path, comparisons: Sequence[ResultTable], made: ResultTable | None = None) -> None:
-    """Write tables to a file; its ending, .md, .tex or .csv, says in which form.
+def write(path: Path, tables: Sequence[ResultTable], whole: ResultTable | None = None) -> None:
+    """Write tables to a file, in the format of its ending: .md, .tex or .csv.
 
     - `path`: the file.
-    - `comparisons`: the tables, as `pivots` makes them.
-    - `made`: the artifact that all of them are parts of, such as the benchmark; a Markdown file
-      then begins with it.
+    - `tables`: the tables, as `pivots` makes them.
+    - `whole`: the artifact of which they are parts, such as the benchmark; a Markdown file then
+      begins with it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -31,9 +31,9 @@ def write(path: Path, comparisons: Sequence[ResultTable], made: ResultTable | No
     ...     print(Path(folder, "mine.csv").read_text().strip())
     mean,deviation,seeds,diverged,missing,worst
     """
-    text = form(path)(comparisons)
-    if made is not None and path.suffix == ".md":
-        text = "\n".join([*_introduction(made, comparisons), text])
+    text = form(path)(tables)
+    if whole is not None and path.suffix == ".md":
+        text = "\n".join([*_introduction(whole, tables), text])
     files.write(path, text)
 
 
@@ -48,40 +48,40 @@ def form(path: Path) -> Callable[[Sequence[ResultTable]], str]:
 # -- Markdown -----------------------------------------------------------------------------------
 
 
-def markdown(comparisons: Sequence[ResultTable]) -> str:
+def markdown(tables: Sequence[ResultTable]) -> str:
     """Tables of runs as Markdown, each under its title."""
-    parts = [part for comparison in comparisons for part in section(comparison)]
+    parts = [part for table in tables for part in section(table)]
     return "\n".join(parts)
 
 
-def _introduction(whole: ResultTable, comparisons: Sequence[ResultTable]) -> Iterator[str]:
-    """What it is, the command, on what it was run, and what each table says in a sentence."""
+def _introduction(whole: ResultTable, tables: Sequence[ResultTable]) -> Iterator[str]:
+    """The title, the command, the machines, and a sentence about each table."""
     made = whole.artifact
     yield f"# {made.title}\n"
     yield f"Fixed: {made.fixed}. Varies: {made.varies}. {made.notes}".rstrip() + "\n"
     if made.cheaper:
         yield f"Cheaper version: {', '.join(made.cheaper)}.\n"
     yield "\n".join(["```", whole.command(), "```\n"])
-    yield surroundings(tables.results([whole]))
+    yield surroundings(text_tables.results([whole]))
     yield "The best of each column, and all that these seeds do not show to be worse:\n"
-    for each in comparisons:
-        yield f"- {in_markdown(each.artifact.title)}. {tables.advice(each)}"
+    for each in tables:
+        yield f"- {in_markdown(each.artifact.title)}. {text_tables.advice(each)}"
     yield ""
 
 
-def section(comparison: ResultTable) -> list[str]:
+def section(table: ResultTable) -> list[str]:
     """A table of runs as paragraphs of Markdown, under its title."""
-    made = comparison.artifact
+    made = table.artifact
     fixed = in_markdown(f"Fixed: {made.fixed}. {made.notes}")
-    said = [fixed, in_markdown(tables.meaning(comparison))]
-    if not comparison.complete:
-        said.append(tables.outcome(comparison))
+    paragraphs = [fixed, in_markdown(text_tables.meaning(table))]
+    if not table.complete:
+        paragraphs.append(text_tables.outcome(table))
     title = f"### {in_markdown(made.title)}"
-    parts = [title, *said, markdown_table(tables.table(comparison)).rstrip("\n")]
+    parts = [title, *paragraphs, markdown_table(text_tables.text_table(table)).rstrip("\n")]
     return [f"{part}\n" for part in parts]
 
 
-def markdown_table(table: Table) -> str:
+def markdown_table(table: TextTable) -> str:
     """A table as Markdown."""
     rules = ["---" if k < table.labels else "---:" for k in range(len(table.head))]
     head = [in_markdown(name) for name in table.head]
@@ -97,25 +97,25 @@ def _toned(entry: Entry) -> str:
 
 
 def surroundings(results: Iterable[Result]) -> str:
-    """On which machines results were computed, with which versions, and how long that took."""
+    """The machines and versions with which results were computed, and how long that took."""
     done = [result.summary for result in results if result.done]
     if not done:
         return "No run is finished yet.\n"
-    kinds: dict[str, list[float]] = {}
+    times: dict[str, list[float]] = {}
     for summary in done:
-        kinds.setdefault(_made_with(summary), []).append(summary.get("seconds", 0.0))
+        times.setdefault(_machine(summary), []).append(summary.get("seconds", 0.0))
     lines = [
-        f"- {in_markdown(kind)}: {how_many(len(seconds))}, {tables.duration(sum(seconds))}"
-        for kind, seconds in kinds.items()
+        f"- {in_markdown(machine)}: {how_many(len(seconds))}, {text_tables.duration(sum(seconds))}"
+        for machine, seconds in times.items()
     ]
-    total = sum(sum(seconds) for seconds in kinds.values())
+    total = sum(sum(seconds) for seconds in times.values())
     head = (
         f"{how_many(len(done))}, {total / 3600:.1f} hours of computing (the runs' times, added up):"
     )
     return "\n".join([head, "", *lines]) + "\n"
 
 
-def _made_with(summary: Mapping[str, Any]) -> str:
+def _machine(summary: Mapping[str, Any]) -> str:
     get = summary.get
     threads = get("threads", "?")
     return (
@@ -133,17 +133,17 @@ def how_many(count: int) -> str:
 # -- LaTeX --------------------------------------------------------------------------------------
 
 
-def latex(comparisons: Sequence[ResultTable]) -> str:
+def latex(tables: Sequence[ResultTable]) -> str:
     """Tables as LaTeX, for the package booktabs."""
-    return "\n".join(["% \\usepackage{booktabs}", *map(_latex, comparisons)])
+    return "\n".join(["% \\usepackage{booktabs}", *map(_latex, tables)])
 
 
-def _latex(comparison: ResultTable) -> str:
-    table, made = tables.table(comparison), comparison.artifact
-    parts = [made.title, made.fixed, made.notes, tables.meaning(comparison)]
+def _latex(table: ResultTable) -> str:
+    texts, made = text_tables.text_table(table), table.artifact
+    parts = [made.title, made.fixed, made.notes, text_tables.meaning(table)]
     caption = in_latex(". ".join(part.rstrip(".") for part in parts if part) + ".")
-    columns = "l" * table.labels + "r" * (len(table.head) - table.labels)
-    rows = [" & ".join(_strong(entry) for entry in row) for row in table.rows]
+    columns = "l" * texts.labels + "r" * (len(texts.head) - texts.labels)
+    rows = [" & ".join(_strong(entry) for entry in row) for row in texts.rows]
     lines = [
         r"\begin{table}",
         r"  \centering",
@@ -151,7 +151,7 @@ def _latex(comparison: ResultTable) -> str:
         f"  \\label{{tab:{made.stem}}}",
         f"  \\begin{{tabular}}{{{columns}}}",
         r"    \toprule",
-        f"    {' & '.join(map(in_latex, table.head))} \\\\",
+        f"    {' & '.join(map(in_latex, texts.head))} \\\\",
         r"    \midrule",
         *(f"    {row} \\\\" for row in rows),
         r"    \bottomrule",
@@ -171,12 +171,12 @@ def _strong(entry: Entry) -> str:
 NUMBERS = ("mean", "deviation", "seeds", "diverged", "missing", "worst")
 
 
-def as_csv(comparisons: Sequence[ResultTable]) -> str:
+def as_csv(tables: Sequence[ResultTable]) -> str:
     """Tables as CSV: a row for each cell, with all digits.
 
     The column `worst` is 1 for the worst attack on a rule, 0 for others.
     """
-    rows = [row for comparison in comparisons for row in _rows(comparison)]
+    rows = [row for table in tables for row in _rows(table)]
     labels = dict.fromkeys(name for row in rows for name in row if name not in NUMBERS)
     text = io.StringIO()
     writer = csv.DictWriter(text, [*labels, *NUMBERS], lineterminator="\n")
@@ -187,40 +187,40 @@ def as_csv(comparisons: Sequence[ResultTable]) -> str:
 
 def results_csv(store: Store) -> str:
     """All results of a folder as CSV: a row for each, with its settings."""
-    table = store.table()
-    for name in table.columns:
-        if any(isinstance(value, str) for value in table[name]):
-            table[name] = table[name].map(in_csv)
-    text: str = table.to_csv(index=False)
+    frame = store.table()
+    for name in frame.columns:
+        if any(isinstance(value, str) for value in frame[name]):
+            frame[name] = frame[name].map(in_csv)
+    text: str = frame.to_csv(index=False)
     return text
 
 
-def _rows(comparison: ResultTable) -> list[dict[str, Any]]:
-    names, _ = tables.axes(comparison)
+def _rows(table: ResultTable) -> list[dict[str, Any]]:
+    names, _ = text_tables.axes(table)
     groups: dict[tuple[Any, ...], list[MeasuredCell]] = {}
-    for compared in comparison.cells:
-        key = tuple(compared.cell.labels[name] for name in names)
-        groups.setdefault(key, []).append(compared)
-    judged = tables.judged(comparison)
+    for cell in table.cells:
+        key = tuple(cell.labels[name] for name in names)
+        groups.setdefault(key, []).append(cell)
+    judged = text_tables.has_worst_case(table)
     lowest = [worst(cells) for cells in groups.values()] if judged else []
-    found = []
-    for compared in comparison.cells:
-        job, values = compared.cell.jobs[0], measured.numbers(comparison, compared)
+    rows = []
+    for cell in table.cells:
+        job, values = cell.jobs[0], measurements.numbers(table, cell)
         attack = {"attack": job.attack} if isinstance(job, Run) else {}
-        found.append(
+        rows.append(
             {
-                "table": comparison.artifact.title,
+                "table": table.artifact.title,
                 **attack,
-                **compared.cell.labels,
+                **cell.labels,
                 "mean": fmean(values) if values else "",
                 "deviation": stdev(values) if len(values) > 1 else "",
                 "seeds": len(values),
-                "diverged": compared.diverged,
-                "missing": compared.missing,
-                "worst": int(any(compared is one for one in lowest)),
+                "diverged": cell.diverged,
+                "missing": cell.missing,
+                "worst": int(any(cell is one for one in lowest)),
             }
         )
-    return found
+    return rows
 
 
 FORMS: dict[str, Callable[[Sequence[ResultTable]], str]] = {

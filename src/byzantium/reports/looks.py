@@ -1,4 +1,4 @@
-"""How lines look, in figures and on the page: by colour the first label, by dashes the rest."""
+"""The look of lines in figures and on the page: color by the first label, dashes by the rest."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from byzantium.papers import MeasuredCell
 from byzantium.reports import palette
-from byzantium.reports.palette import Colour
-from byzantium.reports.pivot import order
+from byzantium.reports.palette import Color
+from byzantium.tables import MeasuredCell
+from byzantium.tables.terms import sort_key
 
-# The labels that tell a line from the others of its panel.
+# The labels by which a line differs from the others of its panel.
 Labels = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
 class Look:
-    """A colour, and the name of dashes: "solid", "dash", "dot", "dashdot", "longdash"."""
+    """A color, and the name of dashes: "solid", "dash", "dot", "dashdot", "longdash"."""
 
-    colour: Colour
+    color: Color
     dashes: str
 
 
@@ -27,10 +27,10 @@ Looks = dict[Labels, Look]
 
 
 def looks(cells: Sequence[MeasuredCell], names: Sequence[str]) -> Looks:
-    """Of the lines of some panels, by those of these labels that vary among them."""
-    varying = [n for n in names if len({c.cell.labels[n] for c in cells}) > 1] or list(names[:1])
-    keys = {tuple((name, c.cell.labels[name]) for name in varying) for c in cells}
-    ordered = sorted(keys, key=lambda key: [order(value) for _, value in key])
+    """The looks of the lines of some panels, by those of the given labels that vary."""
+    varying = [n for n in names if len({c.labels[n] for c in cells}) > 1] or list(names[:1])
+    keys = {tuple((name, c.labels[name]) for name in varying) for c in cells}
+    ordered = sorted(keys, key=lambda key: [sort_key(value) for _, value in key])
     rests = list(dict.fromkeys(_rest(key) for key in ordered))
     found: Looks = {}
     for key in ordered:
@@ -44,14 +44,14 @@ def looks(cells: Sequence[MeasuredCell], names: Sequence[str]) -> Looks:
     return found
 
 
-def of(found: Looks, compared: MeasuredCell) -> tuple[Labels, Look]:
+def line_of(found: Looks, cell: MeasuredCell) -> tuple[Labels, Look]:
     """The line of a cell."""
-    labels = compared.cell.labels
+    labels = cell.labels
     return next(item for item in found.items() if all(labels[n] == v for n, v in item[0]))
 
 
 def _rest(key: Labels) -> tuple[Any, ...]:
-    """What dashes tell: what stands before a rule, and every label but the first."""
+    """What dashes show: the mixings before a rule, and every label except the first."""
     (name, value), *others = key
     before = (value.rpartition(" >> ")[0],) if name == "rule" else ()
     return (*before, *(value for _, value in others))

@@ -1,4 +1,4 @@
-"""REPRODUCTION.md, and the same tables in the terminal: published, ours, difference, verdict."""
+"""REPRODUCTION.md, and tables for the terminal: published, ours, difference, verdict."""
 
 from __future__ import annotations
 
@@ -10,23 +10,21 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from byzantium.core import printable, printable_lines
-from byzantium.papers import (
+from byzantium.papers import MAKERS, artifact, published_cells
+from byzantium.reports import replays, text_tables
+from byzantium.reports.escaping import as_code, in_markdown
+from byzantium.reports.formats import how_many, markdown_table, section, surroundings
+from byzantium.reports.text_tables import Entry, TextTable
+from byzantium.runs import Store
+from byzantium.tables import (
+    COLLAPSED,
     CRITERION,
-    MAKERS,
     POINTS,
     Artifact,
     MeasuredCell,
     ResultTable,
-    artifact,
-    published,
-    published_cells,
+    terms,
 )
-from byzantium.reports import repeated, tables
-from byzantium.reports.escaping import as_code, in_markdown
-from byzantium.reports.formats import how_many, markdown_table, section, surroundings
-from byzantium.reports.palette import TERMS
-from byzantium.reports.tables import Entry, Table
-from byzantium.runs import Store
 
 if TYPE_CHECKING:
     import rich.table
@@ -41,12 +39,14 @@ The tables and figures of S. P. Karimireddy, L. He, M. Jaggi: *Byzantine-Robust 
 Heterogeneous Datasets via Bucketing*, ICLR 2022, as this library makes them. Everything below is
 generated from the results of runs; nothing is written by hand.
 """
-NAMES = ", ".join(f"{t.short} is `{t.kind}`" for t in TERMS if t.kind not in ("", t.short))
+NAMES = ", ".join(
+    f"{t.short} is `{t.member}`" for t in terms.TERMS if t.member not in ("", t.short)
+)
 RULE = f"""\
 An accuracy is the mean of the last five evaluations of a run, in percent, on the test set. A cell
 **agrees** if our mean over seeds is {CRITERION}.
 A run has **collapsed** if it diverged or guesses: its accuracy is at most
-{published.COLLAPSED:g} %.
+{COLLAPSED:g} %.
 A cell of ours that collapsed agrees if a published run of it collapsed, too: when that happens is
 chance. The order of two rules is compared where their published numbers, in the same setting,
 differ by more than {POINTS} points and two standard deviations over seeds.
@@ -63,9 +63,9 @@ The accuracies of a cheaper version are not comparable with the published ones, 
 verdict; only the order of the rules can be compared.
 """
 OTHERS = "Runs that belong to none of the tables and figures above."
-# What the text of the paper says of Tables 1 and 3.
-SAID = {"rounds": 4500, "long_tail": 512.0}
-AS_SAID = """\
+# Tables 1 and 3 according to the text of the paper.
+IN_TEXT = {"rounds": 4500, "long_tail": 512.0}
+AS_IN_TEXT = """\
 Those of 4500 rounds with a long tail are Tables 1 and 3 as the text of the paper describes them;
 the published runs had 2250 rounds.
 """
@@ -76,46 +76,47 @@ cheaper versions.
 
 
 def markdown(
-    comparisons: Sequence[ResultTable],
+    artifacts: Sequence[ResultTable],
     store: Store,
     pictures: Mapping[str, str] | None = None,
     own: Sequence[ResultTable] = (),
 ) -> str:
     """The text of REPRODUCTION.md: the paper's numbers, ours and the difference.
 
-    - `comparisons`: the artifacts to show, in any order; one that was not begun counts as not run.
+    - `artifacts`: the artifacts to show, in any order; one that was not begun counts as not run.
     - `store`: where the results are.
     - `pictures`: the path of the figure of an artifact, relative to the text, by the artifact's
       `stem`.
     - `own`: tables of runs that belong to no artifact, as `pivots` makes them. Where there are no
       artifacts, the text is of these alone.
     """
-    if own and not any(comparison.begun for comparison in comparisons):
+    if own and not any(table.begun for table in artifacts):
         made = _fenced([_command(store, "RESULTS.md")])
         return "\n".join([OWN, made, surroundings(store), *_own(own, pictures)])
     names = list(MAKERS)
-    shown = [comparison for comparison in comparisons if comparison.begun]
-    shown.sort(key=lambda comparison: names.index(comparison.artifact.name))
-    shown_names = {comparison.artifact.name for comparison in shown}
-    parts = [INTRODUCTION, *repeated.opening(shown), _fenced([_command(store)]), RULE]
-    parts += [surroundings(tables.results(shown)), *_overview(shown, store)]
-    for comparison in shown:
-        parts += _section(comparison, (pictures or {}).get(comparison.artifact.stem))
+    shown = [table for table in artifacts if table.begun]
+    shown.sort(key=lambda table: names.index(table.artifact.name))
+    shown_names = {table.artifact.name for table in shown}
+    parts = [INTRODUCTION, *replays.opening(shown), _fenced([_command(store)]), RULE]
+    parts += [surroundings(text_tables.results(shown)), *_overview(shown, store)]
+    for table in shown:
+        parts += _section(table, (pictures or {}).get(table.artifact.stem))
     if own:
         parts += ["## Other runs", OTHERS]
-        if any(vars(result.job).items() >= SAID.items() for result in tables.results(own)):
-            parts.append(AS_SAID)
+        if any(vars(result.job).items() >= IN_TEXT.items() for result in text_tables.results(own)):
+            parts.append(AS_IN_TEXT)
         parts += _own(own, pictures)
     parts += _not_run([name for name in names if name not in shown_names], store)
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
-def terminal(comparison: ResultTable) -> rich.table.Table:
+def terminal(table: ResultTable) -> rich.table.Table:
     """An artifact, or a table of runs, as a table for the terminal (of the library rich).
 
-    - `comparison`: what to show; where numbers were published, every cell has a row.
+    - `table`: what to show; where numbers were published, every cell has a row.
 
-    >>> from byzantium.papers import Version, artifact, compare
+    >>> from byzantium.papers import artifact, compare
+    >>> from byzantium.tables import Version
     >>> shown = terminal(compare(artifact("table2", Version(only="krum iid")), Store("nowhere")))
     >>> [column.header.plain for column in shown.columns]
     ['aggregator', 'published', 'ours', 'difference', 'verdict']
@@ -123,20 +124,20 @@ def terminal(comparison: ResultTable) -> rich.table.Table:
     from rich.table import Table as Drawn
     from rich.text import Text
 
-    released = comparison.artifact.version.released
-    shown = repeated.table(comparison) if released else tables.table(comparison, per_cell=True)
-    title = comparison.artifact.title
-    if comparison.artifact.cheaper:
-        title += f"\ncheaper version: {', '.join(comparison.artifact.cheaper)}"
-    caption = tables.outcome(comparison)
-    if not comparison.artifact.maker:  # of one's own
-        caption = " ".join(filter(None, [comparison.artifact.notes, tables.meaning(comparison)]))
-        title += f"\n{comparison.artifact.fixed}"
+    released = table.artifact.version.released
+    shown = replays.text_table(table) if released else text_tables.text_table(table, per_cell=True)
+    title = table.artifact.title
+    if table.artifact.cheaper:
+        title += f"\ncheaper version: {', '.join(table.artifact.cheaper)}"
+    caption = text_tables.outcome(table)
+    if not table.artifact.maker:  # a pivot
+        caption = " ".join(filter(None, [table.artifact.notes, text_tables.meaning(table)]))
+        title += f"\n{table.artifact.fixed}"
     if released:
-        caption = " ".join(repeated.LEGEND.split())
-    elif comparison.is_published and not comparison.comparable:
+        caption = " ".join(replays.LEGEND.split())
+    elif table.is_published and not table.comparable:
         caption += " No verdicts: the accuracies of a cheaper version are not comparable."
-    elif comparison.is_published:
+    elif table.is_published:
         caption += f" A cell agrees if it is {CRITERION}."
     drawn = Drawn(title=Text(printable_lines(title)), caption=Text(printable(caption)))
     for k, head in enumerate(shown.head):
@@ -150,7 +151,7 @@ def terminal(comparison: ResultTable) -> rich.table.Table:
 
 
 def _command(store: Store, name: str = "REPRODUCTION.md") -> str:
-    # A path of the machine it was made on would tell the reader nothing.
+    # An absolute path would be of no use to the reader.
     root = store.root.name if store.root.is_absolute() else store.root.as_posix()
     return f"byzantium report {shlex.quote(root)} --markdown {name}"
 
@@ -168,15 +169,15 @@ def _overview(shown: Sequence[ResultTable], store: Store) -> Iterator[str]:
         f"{agree} agree.** {_wider(run)}\n"
     )
     yield "".join(
-        f"- {_titled(each)}: {_lowered(tables.outcome(each))}\n"
+        f"- {_titled(each)}: {_lowered(text_tables.outcome(each))}\n"
         for each in shown
         if not each.artifact.version.released
     )
-    yield from repeated.masks(store)
+    yield from replays.masks(store)
 
 
 def _wider(run: Sequence[MeasuredCell]) -> str:
-    """How many cells agree only by what the criterion adds to the deviation over seeds."""
+    """How many cells agree only because the criterion is wider than the deviation over seeds."""
     count = sum(cell.verdict == "agrees" and not cell.within_seeds for cell in run)
     if not count:
         return ""
@@ -187,54 +188,54 @@ def _wider(run: Sequence[MeasuredCell]) -> str:
     )
 
 
-def _titled(comparison: ResultTable) -> str:
-    cheaper = f" ({', '.join(comparison.artifact.cheaper)})" if comparison.artifact.cheaper else ""
-    return f"`{comparison.artifact.name}`{cheaper}"
+def _titled(table: ResultTable) -> str:
+    cheaper = f" ({', '.join(table.artifact.cheaper)})" if table.artifact.cheaper else ""
+    return f"`{table.artifact.name}`{cheaper}"
 
 
 def _lowered(text: str) -> str:
     return text[0].lower() + text[1:]
 
 
-def _section(comparison: ResultTable, picture: str | None) -> Iterator[str]:
-    made = comparison.artifact
+def _section(table: ResultTable, picture: str | None) -> Iterator[str]:
+    made = table.artifact
     yield f"## {made.title}"
     yield f"`{made.name}`. Fixed: {made.fixed}. Varies: {made.varies}. {made.notes}".rstrip()
     if made.cheaper:
         yield f"Cheaper version: {', '.join(made.cheaper)}."
-    yield _fenced([comparison.command()])
+    yield _fenced([table.command()])
     if picture is not None:
-        yield _picture(comparison, picture)
+        yield _picture(table, picture)
     if made.version.released:
-        yield from repeated.section(comparison)
-        yield from _missing(comparison)
+        yield from replays.section(table)
+        yield from _missing(table)
         return
-    if not comparison.is_published:
-        yield f"Nothing was published in numbers; these are ours alone: {_meaning(comparison)}."
-    elif not comparison.comparable:
+    if not table.is_published:
+        yield f"Nothing was published in numbers; these are ours alone: {_meaning(table)}."
+    elif not table.comparable:
         yield CHEAPER
-    shown = tables.table(comparison)
+    shown = text_tables.text_table(table)
     yield markdown_table(shown)
-    yield from _legend(comparison)
-    yield _ending(comparison)
-    yield from _failures(comparison)
-    yield from _missing(comparison)
+    yield from _legend(table)
+    yield _ending(table)
+    yield from _failures(table)
+    yield from _missing(table)
 
 
 def _own(own: Sequence[ResultTable], pictures: Mapping[str, str] | None) -> Iterator[str]:
-    for comparison in own:
-        yield from section(comparison)
-        if picture := (pictures or {}).get(comparison.artifact.stem):
-            yield f"{_picture(comparison, picture)}\n"
+    for table in own:
+        yield from section(table)
+        if picture := (pictures or {}).get(table.artifact.stem):
+            yield f"{_picture(table, picture)}\n"
 
 
-def _picture(comparison: ResultTable, path: str) -> str:
-    return f"![{in_markdown(comparison.artifact.title)}]({quote(path)})"
+def _picture(table: ResultTable, path: str) -> str:
+    return f"![{in_markdown(table.artifact.title)}]({quote(path)})"
 
 
-def _meaning(comparison: ResultTable) -> str:
-    """What a number in the table of unpublished ones is."""
-    picture = comparison.artifact.picture
+def _meaning(table: ResultTable) -> str:
+    """The meaning of the numbers in a table without published ones."""
+    picture = table.artifact.picture
     if picture.kind == "bars":
         return (
             "means over all rounds and seeds of the weights of the workers; the effective number "
@@ -247,31 +248,31 @@ def _meaning(comparison: ResultTable) -> str:
     return f"{picture.title} (the mean of the last five evaluations)"
 
 
-def _legend(comparison: ResultTable) -> Iterator[str]:
-    """How a compact table with published numbers is read, and all that differs in full."""
-    if not comparison.is_published or comparison.artifact.picture.kind == "table":
+def _legend(table: ResultTable) -> Iterator[str]:
+    """The legend of a compact table with published numbers, and the cells that differ."""
+    if not table.is_published or table.artifact.picture.kind == "table":
         return
-    asked = len(comparison.cells[0].cell.jobs)
-    seeds = f"means over {asked} seeds" if asked > 1 else "one seed"
-    if not comparison.comparable:
+    count = len(table.cells[0].jobs)
+    seeds = f"means over {count} seeds" if count > 1 else "one seed"
+    if not table.comparable:
         yield f"In each cell: ours (published); {seeds}."
         return
     yield f"In each cell: ours (published); {seeds}. Cells that differ are bold."
-    differ = [c for c in comparison.cells if c.verdict in ("differs", "collapsed")]
+    differ = [c for c in table.cells if c.verdict in ("differs", "collapsed")]
     if differ:
         yield "The cells that differ:"
-        yield markdown_table(tables.cells(comparison, differ))
+        yield markdown_table(text_tables.cells(table, differ))
 
 
-def _ending(comparison: ResultTable) -> str:
-    done = [result.summary for result in tables.results([comparison]) if result.done]
-    took = tables.duration(sum(summary.get("seconds", 0.0) for summary in done))
-    return f"**{tables.outcome(comparison)}** {how_many(len(done))} done, which took {took}."
+def _ending(table: ResultTable) -> str:
+    done = [result.summary for result in text_tables.results([table]) if result.done]
+    took = text_tables.duration(sum(summary.get("seconds", 0.0) for summary in done))
+    return f"**{text_tables.outcome(table)}** {how_many(len(done))} done, which took {took}."
 
 
-def _failures(comparison: ResultTable) -> Iterator[str]:
-    """Each sentence once; in a span of code, where nothing in it is Markdown."""
-    results = tables.results([comparison])
+def _failures(table: ResultTable) -> Iterator[str]:
+    """Why runs failed: each reason once, as code, in which nothing is Markdown."""
+    results = text_tables.results([table])
     counts = Counter(result.reason for result in results if result.status == "failed")
     if counts:
         yield "Failed:"
@@ -279,15 +280,15 @@ def _failures(comparison: ResultTable) -> Iterator[str]:
         yield "".join(f"- {span} ({how_many(count)})\n" for span, count in spans)
 
 
-def _missing(comparison: ResultTable) -> Iterator[str]:
-    absent = [compared for compared in comparison.cells if compared.missing]
+def _missing(table: ResultTable) -> Iterator[str]:
+    absent = [cell for cell in table.cells if cell.missing]
     if not absent:
         return
     if len(absent) > LISTED:
         yield "The command above makes what is missing; finished runs are not repeated."
         return
     yield "These commands make what is missing:"
-    yield _fenced([comparison.command(compared) for compared in absent])
+    yield _fenced([table.command(cell) for cell in absent])
 
 
 @functools.cache
@@ -310,7 +311,7 @@ def _not_run(names: Sequence[str], store: Store) -> Iterator[str]:
         rows.append((Entry(made.title), Entry(runs), Entry(command, "code")))
     yield "## Not run"
     yield AS_PUBLISHED
-    yield markdown_table(Table(("artifact", "runs", "command"), tuple(rows), 3))
+    yield markdown_table(TextTable(("artifact", "runs", "command"), tuple(rows), 3))
 
 
 # -- notation -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What theory promised a run, beside what was measured: Theorems 2 and 4 as numbers."""
+"""What theory promises a run, beside its measurements: Theorems 2 and 4 in numbers."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ def promises(run: Run, lines: Sequence[Metrics]) -> dict[str, str]:
     """
     if plugins.missing(run.plugin):
         return {}
-    found = _guarantee(run.rule, run.participants or run.n, run.attacker_count or run.f)
-    if not isinstance(found, Guarantee):
-        return {"promise": f"not covered: {found}"}
-    said = {"promise": str(found).splitlines()[-1]}
+    promise = _guarantee(run.rule, run.participants or run.n, run.attacker_count or run.f)
+    if not isinstance(promise, Guarantee):
+        return {"promise": f"not covered: {promise}"}
+    sentences = {"promise": str(promise).splitlines()[-1]}
     measured = metrics.heterogeneity(lines[-LAST:])
-    plateau, most = found.plateau(measured[0] if measured else 0), found.most_relative
+    plateau, most = promise.plateau(measured[0] if measured else 0), promise.most_relative
     if measured is None or plateau is None or most is None:
-        return said
+        return sentences
     spread, relative, gradient = measured
-    said["Theorem 2"] = (
+    sentences["Theorem 2"] = (
         f"‖∇f‖² falls to the order of c δ ζ² = {plateau:.3g} (ζ² = {spread:.3g}); "
         f"measured {gradient:.3g}"
     )
-    said["Theorem 4"] = (
+    sentences["Theorem 4"] = (
         f"‖∇f‖² goes to 0 if B² < 1/(60 c δ) = {most:.3g}; measured B² = {relative:.3g}, "
         f"so it {'does' if relative < most else 'says nothing here'}"
     )
-    return said
+    return sentences
 
 
 @cache

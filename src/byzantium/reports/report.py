@@ -1,4 +1,4 @@
-"""The report: one HTML file with all it shows inside, to be opened, filtered and passed on."""
+"""The page: one HTML file that contains all its data, to be opened, filtered and passed on."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from byzantium.core import files
-from byzantium.papers import ResultTable
 from byzantium.reports.contents import contents
 from byzantium.runs import Store
+from byzantium.tables import ResultTable
 
 
 def write(
     store: Store,
-    comparisons: Sequence[ResultTable],
+    artifacts: Sequence[ResultTable],
     path: Path,
     title: str = "Byzantine-robust learning",
     tables: Sequence[ResultTable] | None = None,
@@ -29,7 +29,7 @@ def write(
     """Write the report: one HTML page that holds all it shows, and loads nothing from elsewhere.
 
     - `store`: the folder of results to show.
-    - `comparisons`: the artifacts to show beside the published numbers.
+    - `artifacts`: the artifacts to show beside the published numbers.
     - `path`: the file to write.
     - `title`: the title of the page.
     - `tables`: the tables of runs, as `pivots` makes them; by default rules by attacks.
@@ -49,7 +49,7 @@ def write(
         "title": html.escape(title),
         "style": _file("report.css"),
         "policy": html.escape(_policy(scripts.values())),
-        "data": _embedded(contents(store, comparisons, tables)),
+        "data": _embedded(contents(store, artifacts, tables)),
     }
     # In one pass: what is filled in is never searched for places to fill.
     page = re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _file("report.html"))
@@ -75,6 +75,6 @@ def _policy(scripts: Iterable[str]) -> str:
 
 
 def _embedded(values: Any) -> str:
-    """JSON, compressed to a fifth, in signs that cannot end the element it stands in."""
+    """JSON, compressed to a fifth, in characters that cannot end its HTML element."""
     text = json.dumps(values, separators=(",", ":"), allow_nan=False)
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()

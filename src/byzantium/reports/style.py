@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from byzantium.papers import Artifact
+from byzantium.tables import Artifact
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,10 +28,10 @@ PATTERNS: dict[str, Any] = {
     "longdash": (0, (8, 2)),
 }
 SMALL, USUAL, LARGE = 6.5, 8.0, 10.5
-# The most characters of a label, and of a title: a stranger's may have thousands.
-LONGEST_LABEL, LONGEST_TITLE = 100, 600
+# The most characters of a label and of a title, which in results of others may have thousands.
+MAX_LABEL, MAX_TITLE = 100, 600
 # The most pixels of a picture, along a side and in all; matplotlib refuses longer sides.
-LONGEST_SIDE, MOST_PIXELS = 60_000, 40_000_000
+MAX_SIDE, MAX_PIXELS = 60_000, 40_000_000
 
 
 def sheet(
@@ -46,20 +46,26 @@ def sheet(
     bottom: float = 0.85,
     titled: bool = True,
 ) -> tuple[Figure, list[list[Axes]]]:
-    """Panels of one size under a title and, in small, in what the version is cheaper.
+    """Panels of one size under a title and, in small, how the version is cheaper.
 
-    share: whether panels share their axes; "row", if those of a row alone share what is upwards.
+    - `artifact`: the artifact to draw.
+    - `shape`: the numbers of rows and columns.
+    - `panel`: the width and the height of a panel.
+    - `share`: whether panels share their axes; "row" if only those of a row share the vertical one.
+    - `gap`: the distances between panels.
+    - `left`, `right`, `bottom`: the margins.
+    - `titled`: whether panels have titles.
     """
     from matplotlib.figure import Figure
 
     rows, columns = shape
     inner = columns * panel[0] + (columns - 1) * gap[0]
     width = left + inner + right
-    titles = textwrap.wrap(_cut(artifact.title, LONGEST_TITLE), int(width * 12))
+    titles = textwrap.wrap(_cut(artifact.title, MAX_TITLE), int(width * 12))
     below = f"cheaper version: {', '.join(artifact.cheaper)}" if artifact.cheaper else ""
-    if not artifact.maker:  # runs of one's own: the title alone does not say what they are
+    if not artifact.maker:  # the title of a pivot does not say what its runs are
         below = f"{artifact.fixed}. {artifact.notes}" if artifact.notes else artifact.fixed
-    notes = textwrap.wrap(_cut(below, LONGEST_TITLE), int(width * 15))
+    notes = textwrap.wrap(_cut(below, MAX_TITLE), int(width * 15))
     top = (0.4 if titled else 0.2) + 0.19 * len(titles) + 0.14 * len(notes)
     height = top + rows * panel[1] + (rows - 1) * gap[1] + bottom
     figure = Figure(figsize=(width, height))
@@ -82,7 +88,7 @@ def sheet(
     middle = (left + inner / 2) / width if columns > 1 else 0.5
     for k, (text, note) in enumerate([(t, False) for t in titles] + [(n, True) for n in notes]):
         down = 0.2 + 0.19 * min(k, len(titles)) + 0.14 * max(0, k - len(titles)) - 0.03 * note
-        size, colour = (SMALL + 0.5, GREY) if note else (LARGE, BLACK)
+        size, color = (SMALL + 0.5, GREY) if note else (LARGE, BLACK)
         figure.text(
             middle,
             1 - down / height,
@@ -90,7 +96,7 @@ def sheet(
             ha="center",
             va="center",
             fontsize=size,
-            color=colour,
+            color=color,
         )
     for row in axes:
         for axis in row:
@@ -98,12 +104,11 @@ def sheet(
     return figure, [list(row) for row in axes]
 
 
-def saved(figure: Figure, form: str, dpi: int, **options: Any) -> bytes:
-    """A figure as a file; its texts, which may be a stranger's, are shown as they are.
+def render(figure: Figure, form: str, dpi: int, **options: Any) -> bytes:
+    """The bytes of a figure; its texts, which others may have written, are shown as they are.
 
-    matplotlib would read what is between dollar signs as a formula, and fail where it is none. All
-    texts are there by now, apart from the numbers of further ticks. A picture that would be too
-    large is drawn with fewer pixels.
+    matplotlib would read text between dollar signs as a formula, and fail if it is not one. A
+    picture that would be too large is drawn with fewer pixels.
     """
     from matplotlib.text import Text
 
@@ -111,24 +116,24 @@ def saved(figure: Figure, form: str, dpi: int, **options: Any) -> bytes:
         assert isinstance(text, Text)
         text.set_parse_math(False)
         text.set_usetex(False)
-    # A sign that the font lacks is drawn as a box, which says as much.
+    # A character that the font lacks is drawn as a box.
     warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning, r"byzantium\.reports\.")
     width, height = figure.get_size_inches()
-    most = min(LONGEST_SIDE / max(width, height), math.sqrt(MOST_PIXELS / (width * height)))
+    most = min(MAX_SIDE / max(width, height), math.sqrt(MAX_PIXELS / (width * height)))
     content = io.BytesIO()
     figure.savefig(content, format=form, dpi=min(dpi, most), facecolor="white", **options)
     return content.getvalue()
 
 
 def caption(text: str) -> str:
-    """A text, which may be a stranger's, as the label of a line or a tick.
+    """The label of a line or a tick, from a text that others may have written.
 
     matplotlib leaves labels that begin with an underscore out of legends.
 
     >>> caption("_mine"), len(caption("x" * 1000))
     (' _mine', 100)
     """
-    return _cut(f" {text}" if text.startswith("_") else text, LONGEST_LABEL)
+    return _cut(f" {text}" if text.startswith("_") else text, MAX_LABEL)
 
 
 def _cut(text: str, longest: int) -> str:
@@ -187,7 +192,7 @@ def legend(figure: Figure, handles: Sequence[Any], columns: int) -> None:
 
 
 def note(axis: Axes, text: str, y: float = 0.04, align: str = "bottom") -> None:
-    """Small and grey in a corner, readable over lines without hiding them."""
+    """Write a small gray text into a corner, readable over lines."""
     from matplotlib.patheffects import withStroke
 
     axis.text(

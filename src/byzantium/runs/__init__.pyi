@@ -1,6 +1,7 @@
 from .certification import Certification as Certification
 from .certification import certificates as certificates
 from .certification import pipelines as pipelines
+from .facets import without_f as without_f
 from .federation import Federation as Federation
 from .job import Job as Job
 from .job import Stop as Stop
@@ -16,7 +17,7 @@ from .pool import Gone as Gone
 from .pool import Listen as Listen
 from .pool import Pool as Pool
 from .pool import Worker as Worker
-from .pool import attempt as attempt
+from .pool import perform_with_events as perform_with_events
 from .processes import INTERRUPTS as INTERRUPTS
 from .processes import Processes as Processes
 from .processes import handle_signal as handle_signal
@@ -28,6 +29,7 @@ from .run import LAST as LAST
 from .run import PLUGIN_HELP as PLUGIN_HELP
 from .run import Run as Run
 from .run import check_ready as check_ready
+from .snapshot import Snapshot as Snapshot
 from .store import Result as Result
 from .store import Store as Store
 from .sweep import execute as execute

@@ -68,3 +68,9 @@ class Federation(Job):
 
     def work(self, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any] | None:
         raise ByzantiumError(f"a federation is carried out by its engine, {self.engine}")
+
+    def facets(self) -> dict[str, Any]:
+        """Its name is that of its data; nobody knows its model, partition, attack and workers."""
+        unknown = dict.fromkeys(("model", "partition", "attack", "mixing", "kind"), "")
+        numbers = {"momentum": 0.0, "seed": 0, "n": 0, "q": 0}
+        return {"data": self.name, "rule": self.rule, "text": self.rule, **unknown, **numbers}

@@ -168,6 +168,15 @@ class Job(ABC):
         """A copy of the job with some fields changed."""
         return dataclasses.replace(self, **present_names(type(self), changes))
 
+    def facets(self) -> dict[str, Any]:
+        """The values by which reports filter, label and sort it, by name; empty if they do not.
+
+        A training has "data", "model", "partition", "attack", "momentum", "seed", and those of its
+        rule: "text", "mixing", "rule", "kind". "n" and "q" are the numbers of workers and
+        attackers.
+        """
+        return {}
+
 
 def check_names(kind: type[DataclassInstance], values: Mapping[str, Any]) -> None:
     """Raise an error where a name is not one of a dataclass's fields.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from byzantium.core import ByzantiumError, Count, Positive, Seed, files, option, with_options
 from byzantium.runs import plugins, values
+from byzantium.runs.facets import rule_facets
 from byzantium.runs.job import METRICS, Job, Stop, Watch, append
 from byzantium.runs.plugins import PLUGINS_USED
 from byzantium.runs.values import Checks
@@ -99,3 +100,6 @@ class Mimicry(Job):
         files.write(folder / METRICS, "")
         append(folder / METRICS, {"round": self.draws, "error": mean, "deviation": deviation})
         return {"status": "completed", "error": mean}
+
+    def facets(self) -> dict[str, Any]:
+        return {"seed": self.seed, "n": self.n, "q": self.attackers, **rule_facets(self.rule)}

@@ -1,4 +1,4 @@
-"""Who carries jobs out: workers that take one after the other, and what becomes of each job."""
+"""Engines: workers that take one job after the other, and what becomes of each job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAUSE, PATIENCE = 5.0, 900.0
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """Something that happened to a job while jobs are carried out.
+    """Something that happened to a job while jobs are executed.
 
     - `job`: the job.
     - `kind`: "begun", "progress", "done", "stopped", "paused" (it is at the round that it was to
@@ -56,18 +56,18 @@ Listen = Callable[[Event], None]
 
 
 class Engine(Protocol):
-    """Something that carries out jobs, such as `Processes` or `byzantium.engines.Ray`.
+    """Something that executes jobs, such as `Processes` or `byzantium.engines.Ray`.
 
     One of your own needs a single method:
 
     >>> class InOrder:
-    ...     def carry_out(self, jobs, store, listen, stop):
+    ...     def execute(self, jobs, store, listen, stop):
     ...         for job in jobs:
-    ...             attempt(job, store.root, listen, stop)
+    ...             perform_with_events(job, store.root, listen, stop)
     """
 
-    def carry_out(self, jobs: Sequence[Job], store: Store, listen: Listen, stop: Stop) -> None:
-        """Carry out jobs; what happens to each is told to `listen` and never raised.
+    def execute(self, jobs: Sequence[Job], store: Store, listen: Listen, stop: Stop) -> None:
+        """Execute jobs; `listen` gets an event of what happens to each, and nothing is raised.
 
         - `jobs`: jobs that are not finished.
         - `store`: where the results are kept.
@@ -77,8 +77,8 @@ class Engine(Protocol):
         """
 
 
-def attempt(job: Job, root: Path, listen: Listen, stop: Stop) -> None:
-    """Carry out one job; what happens to it is told to `listen` and never raised.
+def perform_with_events(job: Job, root: Path, listen: Listen, stop: Stop) -> None:
+    """Perform one job; `listen` gets events of what happens, and nothing is raised.
 
     - `job`: the job.
     - `root`: the folder of results.
@@ -88,9 +88,9 @@ def attempt(job: Job, root: Path, listen: Listen, stop: Stop) -> None:
     >>> import tempfile
     >>> from byzantium.runs import Mimicry
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     told = []
-    ...     attempt(Mimicry(), Path(folder), told.append, lambda: False)
-    >>> told[0].kind, told[-1].kind
+    ...     events = []
+    ...     perform_with_events(Mimicry(), Path(folder), events.append, lambda: False)
+    >>> events[0].kind, events[-1].kind
     ('begun', 'done')
     """
     last = 0.0
@@ -193,8 +193,8 @@ class Pool(ABC, Generic[AnyWorker]):
     def hear(self, seconds: float) -> Iterable[tuple[AnyWorker, Event | Gone]]:
         """What workers tell, and which have ended; waits so many seconds for the first of it."""
 
-    def carry_out(self, jobs: Sequence[Job]) -> None:
-        """Carry out jobs, until all are done or `stop` answers True."""
+    def execute(self, jobs: Sequence[Job]) -> None:
+        """Execute jobs, until all are done or `stop` answers True."""
         self.waiting = list(jobs)
         try:
             while (self.waiting or self.busy) and not self.stop():

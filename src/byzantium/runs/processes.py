@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from byzantium.runs.job import Job, Stop
-from byzantium.runs.pool import INTERVAL, Event, Gone, Listen, Pool, Worker, attempt
+from byzantium.runs.pool import INTERVAL, Event, Gone, Listen, Pool, Worker, perform_with_events
 from byzantium.runs.store import Store
 
 #: The signals that stop a sweep: from Ctrl-C, from `kill`, and when the terminal is closed.
@@ -24,7 +24,7 @@ INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Processes:
-    """The engine that carries out jobs in processes of this machine, which share its cores.
+    """The engine that executes jobs in processes of this machine, which share its cores.
 
     - `most`: how many jobs run at a time. With 1, this process does all work itself.
 
@@ -38,15 +38,15 @@ class Processes:
 
     most: int = 1
 
-    def carry_out(self, jobs: Sequence[Job], store: Store, listen: Listen, stop: Stop) -> None:
-        """Carry out jobs, as every `Engine` does."""
+    def execute(self, jobs: Sequence[Job], store: Store, listen: Listen, stop: Stop) -> None:
+        """Execute jobs, as every `Engine` does."""
         size = min(self.most, len(jobs))
         if size > 1:
-            _Pool(store, listen, stop, size).carry_out(jobs)
+            _Pool(store, listen, stop, size).execute(jobs)
             return
         for job in jobs:
             if not stop():
-                attempt(job, store.root, listen, stop)
+                perform_with_events(job, store.root, listen, stop)
 
 
 def handle_signal(number: int, handle: Callable[[int, Any], Any]) -> Any:
@@ -88,7 +88,7 @@ def _serve(pipe: Connection, root: Path, threads: int) -> None:
             job = pipe.recv()
         except (EOFError, OSError):
             return
-        attempt(job, root, send, stopped.is_set)
+        perform_with_events(job, root, send, stopped.is_set)
 
 
 class _Process(Worker):

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from byzantium.core import ByzantiumError, files, printable, type_name
+from byzantium.core import ByzantiumError, files, one_line, type_name
 from byzantium.runs import values as kinds
 from byzantium.runs.values import Check, Checks
 
@@ -220,23 +220,19 @@ def reading(path: Path | str) -> Iterator[None]:
 def describe_file_error(error: BaseException) -> str:
     """An error in a few words, as part of a sentence."""
     if isinstance(error, OSError) and error.strerror:
-        return _line(error.strerror)
+        return one_line(error.strerror, LONGEST_SENTENCE)
     if isinstance(error, UnicodeDecodeError):
         return "it is not a text in UTF-8"
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
-    return _line(str(error)) or type(error).__name__
+    return one_line(str(error), LONGEST_SENTENCE) or type(error).__name__
 
 
 def describe_failure(error: BaseException) -> str:
     """Why a job failed, in one line; our own sentences say all, of others the kind helps."""
     own = isinstance(error, ByzantiumError)
-    return _line(str(error) if own else f"{type(error).__name__}: {error}")
-
-
-def _line(text: str) -> str:
-    text = printable(" ".join(text.split()))
-    return text if len(text) <= LONGEST_SENTENCE else text[:LONGEST_SENTENCE] + CUT
+    text = str(error) if own else f"{type(error).__name__}: {error}"
+    return one_line(text, LONGEST_SENTENCE)
 
 
 def _text(path: Path) -> str:

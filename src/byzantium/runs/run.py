@@ -27,6 +27,7 @@ from byzantium.core.options import former_attribute
 from byzantium.learning import metrics
 from byzantium.learning.settings import TrainingOptions
 from byzantium.runs import plugins, values
+from byzantium.runs.facets import rule_facets
 from byzantium.runs.job import METRICS, Job, Stop, Watch, append
 from byzantium.runs.records import Metrics
 from byzantium.runs.values import Checks
@@ -338,6 +339,10 @@ class Run(Job, TrainingOptions):
         summary = {"status": history.outcome, measure: mean_of_last}
         digests = dict(training.data.digests)
         return {**summary, "data": digests} if digests else summary
+
+    def facets(self) -> dict[str, Any]:
+        names = ("data", "model", "partition", "attack", "momentum", "seed", "n", "q")
+        return {name: getattr(self, name) for name in names} | rule_facets(self.rule)
 
 
 def _blocks(evaluations: list[Metrics], rounds: list[Metrics], first: int = 0) -> list[Metrics]:

@@ -1,10 +1,11 @@
-"""Many jobs: which ones a sweep has, and how they are carried out."""
+"""Sweeps: the jobs that a file describes, and the execution of many jobs."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from byzantium.runs.records import read
 from byzantium.runs.run import Run
 from byzantium.runs.store import Result, Store
 
-# -- which --------------------------------------------------------------------------------------
+# -- jobs ---------------------------------------------------------------------------------------
 
 
 def product(fixed: Mapping[str, Any], varies: Mapping[str, Sequence[Any]]) -> list[Run]:
@@ -84,7 +85,7 @@ def _load_plugins(path: Path, names: Any) -> None:
         plugins.load_plugin(path.parent / Path(name).expanduser())
 
 
-# -- carrying them out --------------------------------------------------------------------------
+# -- execution ----------------------------------------------------------------------------------
 
 
 def execute(
@@ -93,19 +94,21 @@ def execute(
     engine: Engine = Processes(1),  # noqa: B008
     listen: Listen = lambda event: None,
     stop: Stop = lambda: False,
+    results: Iterable[Result] = (),
 ) -> list[Result]:
-    """Carry out all jobs that are not finished, and return the results of all.
+    """Execute all jobs that are not finished, and return the results of all.
 
     A job that fails does not stop the others; its result has the status "failed", and the reason.
     What cannot be promised of the rules of runs is logged before the first one begins.
 
-    - `jobs`: what to carry out.
+    - `jobs`: the jobs.
     - `store`: the folder of results.
     - `engine`: who does the work: by default this process; `Processes(4)` are four at a time, and
       `byzantium.engines.Ray` is a cluster.
     - `listen`: called with an `Event` whenever something happens to a job.
     - `stop`: asked now and then; once it answers True, the jobs under way save themselves, and no
       other is begun.
+    - `results`: results of some of the jobs that were read before, and are not read again.
 
     Returns a result for each job, in their order.
 
@@ -117,7 +120,10 @@ def execute(
     ['completed', 'completed']
     """
     jobs = list(jobs)
-    waiting = [result.job for result in store.results(dict.fromkeys(jobs)) if not result.done]
+    different = dict.fromkeys(jobs)
+    found = {result.job: result for result in results}
+    found |= {r.job: r for r in store.results(job for job in different if job not in found)}
+    waiting = [job for job in different if not found[job].done]
     ends: dict[Job, Event] = {}
 
     def hear(event: Event) -> None:
@@ -128,8 +134,20 @@ def execute(
         if isinstance(job, Run):  # here, because a log of its own hides it from the console
             job.announce()
     if waiting:
-        engine.carry_out(waiting, store, hear, stop)
-    return [_ended(result, ends.get(result.job)) for result in store.results(jobs)]
+        _method(engine)(waiting, store, hear, stop)
+        found |= {result.job: result for result in store.results(waiting)}
+    return [_ended(found[job], ends.get(job)) for job in jobs]
+
+
+def _method(engine: Engine) -> Callable[[Sequence[Job], Store, Listen, Stop], None]:
+    """The method of an engine; its name was `carry_out` in version 0.2."""
+    if hasattr(engine, "execute") or not hasattr(engine, "carry_out"):
+        return engine.execute
+    warnings.warn(
+        "the method carry_out of an engine is now execute", DeprecationWarning, stacklevel=3
+    )
+    former: Callable[[Sequence[Job], Store, Listen, Stop], None] = engine.carry_out
+    return former
 
 
 def _ended(result: Result, end: Event | None) -> Result:

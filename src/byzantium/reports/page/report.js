@@ -54,28 +54,28 @@ function duration(seconds) {
   return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
 }
 
-// -- colours --------------------------------------------------------------------------------------
+// -- colors --------------------------------------------------------------------------------------
 
 const { palette } = report;
 const VIRIDIS = palette.scale;
-for (const [name, [light, dark]] of Object.entries(palette.colours)) {
+for (const [name, [light, dark]] of Object.entries(palette.colors)) {
   root.style.setProperty(`--${name}`, `light-dark(${light}, ${dark})`);
 }
-// The rules of the paper have the same colour in every report and figure; others take what is left.
+// The rules of the paper have the same color in every report and figure; others take what is left.
 const otherRules = distinct([...report.runs, ...report.artifacts.flatMap((one) => one.cells)]
   .filter((item) => item.kind && !palette.rules[item.kind]), (item) => item.kind).sort(naturally);
 const turn = (names, k) => names[k % names.length];
 const probe = document.body.appendChild(make("i", { hidden: "" }));
 
-/** The red, green and blue of a colour of the style sheet, in the present theme. */
+/** The red, green and blue of a color of the style sheet, in the present theme. */
 function channels(name) {
   probe.style.color = name.startsWith("--") ? `var(${name})` : name;
   return getComputedStyle(probe).color.match(/[\d.]+/g).slice(0, 3).map(Number);
 }
 const css = (rgb) => `rgb(${rgb.map(Math.round).join(",")})`;
-const colour = (name) => css(channels(name));
+const color = (name) => css(channels(name));
 const between = (a, b, share) => a.map((value, k) => value + (b[k] - value) * share);
-const ruleColour = (kind) =>
+const ruleColor = (kind) =>
   `--${palette.rules[kind] ?? turn(palette.other_rules, otherRules.indexOf(kind))}`;
 function viridis(share) {
   const at = Math.min(Math.max(share, 0), 1) * (VIRIDIS.length - 1);
@@ -83,7 +83,7 @@ function viridis(share) {
   return between(channels(VIRIDIS[k]), channels(VIRIDIS[k + 1]), at - k);
 }
 
-/** Black or white, whichever is easier to read on a colour. */
+/** Black or white, whichever is easier to read on a color. */
 function readable(rgb) {
   const [r, g, b] = rgb.map((value) => {
     const share = value / 255;
@@ -132,17 +132,17 @@ function draw(chart) {
     Object.assign(layout, { annotations: [{ text: "no results yet", showarrow: false, xref: "paper",
       yref: "paper", x: 0.5, y: 0.5 }], xaxis: { visible: false }, yaxis: { visible: false } });
   }
-  const grid = { gridcolor: colour("--line"), zeroline: false, linecolor: colour("--line"),
+  const grid = { gridcolor: color("--line"), zeroline: false, linecolor: color("--line"),
     automargin: false };
   const axes = Object.keys({ xaxis: {}, yaxis: {}, ...layout }).filter((name) => /^[xy]axis/.test(name));
   Plotly.react(chart.element, data, {
     margin: { l: 38, r: 6, t: 6, b: 26 },
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
-    font: { family: getComputedStyle(document.body).fontFamily, size: 11, color: colour("--faint") },
-    hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--line"), align: "left",
-      font: { color: colour("--ink"), size: 12 }, namelength: -1 },
-    modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--faint"), activecolor: colour("--accent") },
+    font: { family: getComputedStyle(document.body).fontFamily, size: 11, color: color("--faint") },
+    hoverlabel: { bgcolor: color("--card"), bordercolor: color("--line"), align: "left",
+      font: { color: color("--ink"), size: 12 }, namelength: -1 },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: color("--faint"), activecolor: color("--accent") },
     hovermode: "closest",
     showlegend: false,
     dragmode: false,
@@ -287,7 +287,7 @@ function twoLines(text, notation) {
 
 function dot(kind) {
   const element = make("i", { class: "dot" });
-  element.style.background = `var(${ruleColour(kind)})`;
+  element.style.background = `var(${ruleColor(kind)})`;
   return element;
 }
 
@@ -511,7 +511,7 @@ function meaningOf({ picture, cells }) {
 function lineStyle({ picture }) {
   return {
     text: (cell) => picture.lines.map((name) => cell.words[name]).join(", "),
-    line: (cell) => ({ color: colour(`--${cell.look[0]}`), dash: cell.look[1] }),
+    line: (cell) => ({ color: color(`--${cell.look[0]}`), dash: cell.look[1] }),
   };
 }
 
@@ -556,7 +556,7 @@ function bars(artifact, cells) {
       type: "bar", x: weights.map((_, k) => k), y: weights,
       text: each((bad) => (bad ? "attacker" : "honest")), textposition: "none",
       marker: {
-        color: each((bad) => colour(`--${bad ? palette.attacker : palette.honest}`)),
+        color: each((bad) => color(`--${bad ? palette.attacker : palette.honest}`)),
         pattern: { shape: each((bad) => (bad ? "/" : "")), solidity: 0.4 },
       },
       hovertemplate: "worker %{x}, %{text}: %{y:.3f}<extra></extra>",
@@ -646,7 +646,7 @@ function explored() {
     const { x, means, spread } = overSeeds(same, y);
     const first = !named.has(pipeline(run));
     named.add(pipeline(run));
-    const [r, g, b] = channels(ruleColour(run.kind));
+    const [r, g, b] = channels(ruleColor(run.kind));
     const both = { type: "scatter", legendgroup: pipeline(run),
       xaxis: `x${axis(run.attack)}`, yaxis: `y${axis(run.attack)}` };
     const band = { ...both, x: [...x, ...x.toReversed()], fill: "toself", mode: "none", hoverinfo: "skip",
@@ -671,11 +671,11 @@ function explored() {
     showlegend: true, uirevision: [setting, y, type].join(),
     margin: { l: 56, r: 10, t: 56, b: 40 },
     legend: { orientation: "h", y: -52 / height, yanchor: "top",
-      font: { color: colour("--ink"), size: 12 } },
+      font: { color: color("--ink"), size: 12 } },
     grid: { rows, columns, pattern: "independent", xgap: 0.12, ygap: 0.3 },
     annotations: attacks.map((attack) => ({ text: plain(label(attack)), showarrow: false,
       xref: `x${axis(attack)} domain`, yref: `y${axis(attack)} domain`,
-      x: 0, y: 1, yanchor: "bottom", font: { color: colour("--ink"), size: 12 } })),
+      x: 0, y: 1, yanchor: "bottom", font: { color: color("--ink"), size: 12 } })),
   };
   attacks.forEach((attack, k) => {
     const title = k % columns ? {} : { title: { text: plain(report.metrics[y].title) } };
@@ -768,14 +768,14 @@ function standing(run) {
   const each = (of) => workers.map((k) => of(k >= n - q));
   const data = [{
     type: "bar", orientation: "h", y: workers, x: weight,
-    error_x: { type: "data", array: spread, thickness: 1, width: 2, color: colour("--faint") },
-    marker: { color: each((bad) => colour(`--${bad ? palette.attacker : palette.honest}`)),
+    error_x: { type: "data", array: spread, thickness: 1, width: 2, color: color("--faint") },
+    marker: { color: each((bad) => color(`--${bad ? palette.attacker : palette.honest}`)),
       pattern: { shape: each((bad) => (bad ? "/" : "")), solidity: 0.4 } },
     text: each((bad) => (bad ? "attacker" : "worker")), textposition: "none",
     hovertemplate: "%{text} %{y}: %{x:.3~g} of an equal share<extra></extra>",
   }];
   const line = { type: "line", yref: "paper", x0: 1, x1: 1, y0: 0, y1: 1,
-    line: { color: colour("--faint"), width: 1, dash: "dot" } };
+    line: { color: color("--faint"), width: 1, dash: "dot" } };
   const layout = {
     bargap: 0.2, margin: { l: 48, r: 10, t: 8, b: 42 }, shapes: [line],
     xaxis: { title: { text: "mean weight; 1 is an equal share" }, rangemode: "tozero" },

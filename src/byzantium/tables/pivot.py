@@ -1,7 +1,7 @@
-"""Runs as tables: what varies among them, and cells over seeds.
+"""Pivots: tables of runs by the settings that vary among them, with cells over seeds.
 
-A table of one's own runs is an artifact as those of the paper are, without published numbers:
-terminal, Markdown, LaTeX, CSV, figures and the page draw it as they draw them.
+A pivot is a `ResultTable` without published numbers, so that every renderer shows it as it shows
+the paper's tables.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from typing import Any
 
 from byzantium.core import ByzantiumError, notation
 from byzantium.core.options import options_of
-from byzantium.papers import Artifact, Cell, MeasuredCell, Picture, ResultTable, worst
-from byzantium.reports import palette
-from byzantium.runs import Result, Run
+from byzantium.runs import Result, Run, without_f
+from byzantium.tables.artifact import Artifact, Cell, Picture
+from byzantium.tables.results import MeasuredCell, ResultTable, worst
+from byzantium.tables.terms import short_name, sort_key
 
-# Runs that differ in these alone are one cell: none of them says what is trained.
+# Runs that differ in these fields alone are one cell: they train the same thing.
 WITHIN = ("seed", "record", "evaluate_every")
-# What can be the rows or the columns of a table.
+# The fields that can be the rows or the columns of a table.
 NAMES = tuple(field.name for field in options_of(Run) if field.name not in WITHIN)
-# What is always said of a setting; the rest only where settings differ in it.
-SAID = ("data", "model", "partition", "n", "f", "momentum", "rounds")
-# How much of a digest tells versions of a plugin apart.
+# The fields that the text of a setting always has; others only where settings differ in them.
+ALWAYS = ("data", "model", "partition", "n", "f", "momentum", "rounds")
+# How many characters of a plugin's digest are shown.
 DIGEST = len("sha256:") + 8
 Values = dict[str, Any]
 
@@ -56,46 +57,68 @@ def pivots(
     >>> table.artifact.title, len(table.cells)
     ('Rule by attack', 4)
     """
+    check_axes(rows, columns, worst_case)
     trained = [(result, result.job) for result in results if isinstance(result.job, Run)]
     several = _versions([run for _, run in trained])
-    found = [(result, described(run, several)) for result, run in trained]
-    varies = varying([values for _, values in found])
+    pairs = [(result, fields_of(run, several)) for result, run in trained]
+    varies = varying([values for _, values in pairs])
     over = ("attack",) if worst_case else ()
-    if set(over) & {*rows, columns}:
-        raise ByzantiumError("a table of the worst case cannot have attacks as its rows or columns")
     usual = "partition" if worst_case else "attack"
-    rows, columns = _chosen([name for name in varies if name not in over], rows, columns, usual)
+    rows, columns = _axes([name for name in varies if name not in over], rows, columns, usual)
     hidden = (*rows, columns, *over)
-    tables: dict[tuple[Any, ...], list[tuple[Result, Values]]] = {}
-    for result, values in found:
-        setting = tuple(v for name, v in values.items() if name not in hidden)
-        tables.setdefault(setting, []).append((result, values))
-    places = sorted(tables, key=lambda place: (-len(tables[place]), [order(v) for v in place]))
-    ordered = [tables[place] for place in places]
-    told = [name for name in varies if name not in hidden]
+    groups: dict[tuple[Any, ...], list[tuple[Result, Values]]] = {}
+    for result, values in pairs:
+        key = tuple(v for name, v in values.items() if name not in hidden)
+        groups.setdefault(key, []).append((result, values))
+    keys = sorted(groups, key=lambda key: (-len(groups[key]), [sort_key(v) for v in key]))
+    named = [name for name in varies if name not in hidden]
     return [
-        _table(some, rows, columns, told, k if len(ordered) > 1 else 0, worst_case)
-        for k, some in enumerate(ordered, 1)
+        _table(groups[key], rows, columns, named, k if len(keys) > 1 else 0, worst_case)
+        for k, key in enumerate(keys, 1)
     ]
 
 
-def own_runs(results: Iterable[Result], comparisons: Sequence[ResultTable]) -> list[Result]:
+def check_axes(rows: Sequence[str] = (), columns: str = "", worst_case: bool = False) -> None:
+    """Raise an error unless `pivots` can make such tables; it needs no results.
+
+    - `rows`: the fields of a run that make the rows.
+    - `columns`: the field of a run that makes the columns.
+    - `worst_case`: whether each cell shows the worst of all attacks.
+
+    >>> check_axes(["rule"], "rule")
+    Traceback (most recent call last):
+    byzantium.ByzantiumError: rule cannot be rows and columns at once
+    """
+    if worst_case and "attack" in (*rows, columns):
+        raise ByzantiumError("a table of the worst case cannot have attacks as its rows or columns")
+    for name in (*rows, *([columns] if columns else [])):
+        if name not in NAMES:
+            hint = notation.hint(name, NAMES)
+            raise ByzantiumError(
+                f"rows and columns are settings of a run, and {name!r} is none{hint}"
+            )
+    if columns in rows:
+        raise ByzantiumError(f"{columns} cannot be rows and columns at once")
+
+
+def own_runs(results: Iterable[Result], tables: Sequence[ResultTable]) -> list[Result]:
     """The results that belong to none of some artifacts.
 
     - `results`: any results.
-    - `comparisons`: the artifacts.
+    - `tables`: the artifacts.
 
     >>> own_runs([], [])
     []
     """
-    shown = {job for comparison in comparisons for job in comparison.artifact.jobs}
+    shown = {job for table in tables for job in table.artifact.jobs}
     return [result for result in results if result.job not in shown]
 
 
-def described(run: Run, several: Collection[str] = ()) -> Values:
-    """What tells a run from others; its rule without the f, which is that of the run.
+def fields_of(run: Run, several: Collection[str] = ()) -> Values:
+    """The fields of a run that tables distinguish; its rule is without the f.
 
-    several: plugins of which there are several versions. Of others, what is named tells them.
+    - `run`: the run.
+    - `several`: the plugins of which there are several versions; others are left out.
     """
     values = {name: getattr(run, name) for name in NAMES}
     split = (text.rpartition(" ") for text in run.plugin)
@@ -110,32 +133,15 @@ def _versions(runs: Iterable[Run]) -> set[str]:
     return {name for name in names if names.count(name) > 1}
 
 
-def without_f(rule: str) -> str:
-    """A rule in our notation, without its f.
-
-    >>> without_f("Bucketing(s=2) >> Krum(f=5, m=2)"), without_f("TrimmedMean(f=3)")
-    ('Bucketing(s=2) >> Krum(m=2)', 'TrimmedMean()')
-    """
-    return palette.F.sub("", rule)
-
-
 def varying(all_values: Sequence[Values]) -> list[str]:
-    """The names of which there are several values."""
+    """The names of fields that have several values."""
     return [name for name in NAMES if len({values[name] for values in all_values}) > 1]
 
 
-def _chosen(
+def _axes(
     varies: Sequence[str], rows: Sequence[str], columns: str, usual: str
 ) -> tuple[list[str], str]:
-    """Which names are rows and columns, where that was not said; `usual` are the columns."""
-    for name in (*rows, *([columns] if columns else [])):
-        if name not in NAMES:
-            hint = notation.hint(name, NAMES)
-            raise ByzantiumError(
-                f"rows and columns are settings of a run, and {name!r} is none{hint}"
-            )
-    if columns in rows:
-        raise ByzantiumError(f"{columns} cannot be rows and columns at once")
+    """The rows and the columns, chosen from the fields that vary; `usual` are the columns."""
     left = [name for name in varies if name not in rows and name != columns]
     if not columns:
         others = [name for name in left if name != "rule" or rows]
@@ -148,46 +154,46 @@ def _chosen(
 
 
 def _table(
-    found: Sequence[tuple[Result, Values]],
+    pairs: Sequence[tuple[Result, Values]],
     rows: Sequence[str],
     columns: str,
-    told: Sequence[str],
+    named: Sequence[str],
     number: int,
     worst_case: bool,
 ) -> ResultTable:
-    names, values = [*rows, columns], found[0][1]
-    attacks = {result_values["attack"] for _, result_values in found}
+    names, values = [*rows, columns], pairs[0][1]
+    attacks = {result_values["attack"] for _, result_values in pairs}
     keys = [*names, "attack"] if worst_case else names
-    cells = _cells(found, keys)
+    cells = _cells(pairs, keys)
     notes = ""
     if worst_case:
         cells, notes = _worst(cells, names, len(attacks))
-    y = "loss" if any("loss" in result.summary for result, _ in found) else "accuracy"
-    what = ", ".join(palette.short(name, values[name]) for name in told)
+    y = "loss" if any("loss" in result.summary for result, _ in pairs) else "accuracy"
+    what = ", ".join(short_name(name, values[name]) for name in named)
     title = f"{' and '.join(map(_title, rows))} by {_title(columns)}" + (
-        f": {what}" if told else ""
+        f": {what}" if named else ""
     )
     made = Artifact(
         f"{'-'.join(rows)}-by-{columns}" + (f"-{number}" if number else ""),
         title[0].upper() + title[1:],
-        setting({name: v for name, v in values.items() if name not in keys}, told),
+        setting({name: v for name, v in values.items() if name not in keys}, named),
         ", ".join(map(_title, names)),
         Picture("grid", rows[0], columns, y=y)
         if worst_case
         else Picture("curves", "", columns, tuple(rows), y=y),
-        tuple(compared.cell for compared in cells),
+        tuple(cell.cell for cell in cells),
         notes,
     )
     return ResultTable(made, tuple(cells))
 
 
-def _cells(found: Sequence[tuple[Result, Values]], names: Sequence[str]) -> list[MeasuredCell]:
+def _cells(pairs: Sequence[tuple[Result, Values]], names: Sequence[str]) -> list[MeasuredCell]:
     """A cell for all runs with the same values of these names."""
     cells: dict[tuple[Any, ...], dict[int, Result]] = {}
-    for result, values in found:
+    for result, values in pairs:
         seeds = cells.setdefault(tuple(values[name] for name in names), {})
         assert isinstance(result.job, Run)
-        # Runs with one seed that record different things are one training; what is done counts.
+        # Runs that differ in what they record are one training; a finished one counts.
         if result.job.seed not in seeds or result.done:
             seeds[result.job.seed] = result
     return [
@@ -196,7 +202,7 @@ def _cells(found: Sequence[tuple[Result, Values]], names: Sequence[str]) -> list
             None,
             results,
         )
-        for key, seeds in sorted(cells.items(), key=lambda item: [order(v) for v in item[0]])
+        for key, seeds in sorted(cells.items(), key=lambda item: [sort_key(v) for v in item[0]])
         for results in [tuple(seeds[seed] for seed in sorted(seeds))]
     ]
 
@@ -204,36 +210,29 @@ def _cells(found: Sequence[tuple[Result, Values]], names: Sequence[str]) -> list
 def _worst(
     cells: Sequence[MeasuredCell], names: Sequence[str], attacks: int
 ) -> tuple[list[MeasuredCell], str]:
-    """Of the cells that differ in their attack the worst; and what must be said of them all."""
+    """The worst of the cells that differ only in their attack, and a note on all of them."""
     groups: dict[tuple[Any, ...], list[MeasuredCell]] = {}
-    for compared in cells:
-        key = tuple(compared.cell.labels[name] for name in names)
-        groups.setdefault(key, []).append(compared)
-    found, fewer = [], 0
+    for cell in cells:
+        key = tuple(cell.labels[name] for name in names)
+        groups.setdefault(key, []).append(cell)
+    lowest, fewer = [], 0
     for key, group in groups.items():
         one = worst(group) or group[0]
         labels = dict(zip(names, key, strict=True))
-        found.append(dataclasses.replace(one, cell=Cell(labels, one.cell.jobs)))
+        lowest.append(dataclasses.replace(one, cell=Cell(labels, one.jobs)))
         fewer += sum(bool(c.values or c.diverged) for c in group) < attacks
     notes = f"Each cell shows the worst of {attacks} attack{'s' * (attacks > 1)}"
-    some = f"; in {fewer} of {len(found)} cells, not all of them are done." if fewer else "."
-    return found, notes + some
-
-
-def order(value: Any) -> tuple[Any, ...]:
-    """A key by which values of any one name are sorted: names as in the paper, numbers by size."""
-    if isinstance(value, str):
-        return (1, *palette.order(value))
-    return (0, -1.0 if value is None else float(value))
+    some = f"; in {fewer} of {len(lowest)} cells, not all of them are done." if fewer else "."
+    return lowest, notes + some
 
 
 def _title(name: str) -> str:
     return name.replace("_", " ")
 
 
-def setting(values: Mapping[str, Any], told: Iterable[str] = ()) -> str:
-    """What is fixed, in words: what is always said, and what is told besides."""
-    names = [*SAID, *(name for name in told if name not in SAID)]
+def setting(values: Mapping[str, Any], more: Iterable[str] = ()) -> str:
+    """A setting in words: the fields that it always has, and some more."""
+    names = [*ALWAYS, *(name for name in more if name not in ALWAYS)]
     there = [name for name in names if values.get(name) is not None]
     return ", ".join(_words(name, values[name]) for name in there)
 
@@ -242,7 +241,7 @@ def _words(name: str, value: Any) -> str:
     if name == "rounds":
         return f"{value} rounds"
     if name == "partition":
-        return palette.short(name, value)
+        return short_name(name, value)
     if isinstance(value, str):
         return value.removesuffix("()")
-    return palette.short(name, value)
+    return short_name(name, value)

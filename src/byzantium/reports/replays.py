@@ -1,25 +1,16 @@
-"""Released runs that were repeated, in Markdown: each run beside the one that it repeats."""
+"""Replays in Markdown: repeated runs, each beside the released one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from byzantium.papers import (
-    CAUSES,
-    MeasuredCell,
-    Replay,
-    ResultTable,
-    Version,
-    artifact,
-    compare,
-    published,
-    replays,
-)
-from byzantium.reports import tables
+from byzantium.papers import CAUSES, Replay, artifact, compare, published, replays
+from byzantium.reports import text_tables
 from byzantium.reports.formats import markdown_table
-from byzantium.reports.tables import NONE, Entry, Table
+from byzantium.reports.text_tables import NONE, Entry, TextTable
 from byzantium.runs import Store
+from byzantium.tables import MeasuredCell, ResultTable, Version
 
 # The training losses of a repeated run are as logged within this, relatively.
 LOGGED = 1e-5
@@ -43,15 +34,15 @@ as dropout is usually defined. {count} cells of the main figure were run with bo
 """
 
 
-def opening(comparisons: Sequence[ResultTable]) -> Iterator[str]:
+def opening(tables: Sequence[ResultTable]) -> Iterator[str]:
     """How many released runs were repeated, how far they are equal, and why they are not further.
 
-    - `comparisons`: all artifacts; those in their released version count.
+    - `tables`: all artifacts; those in their released version count.
     """
-    found = [r for c in comparisons if c.artifact.version.released for r in replays(c)]
+    found = [r for c in tables if c.artifact.version.released for r in replays(c)]
     if not found:
         return
-    cells = {id(replay.compared) for replay in found}
+    cells = {id(replay.cell) for replay in found}
     total = len(published.keys())
     yield (
         f"**{len(cells)} of the {total} published cells were repeated with the random numbers of "
@@ -81,18 +72,18 @@ def _accuracies(found: Sequence[Replay]) -> str:
     if not with_curve:
         return ""
     first = sum(replay.equal > 0 for replay in with_curve)
-    said = (
+    text = (
         f"The test accuracy is equal to the digit at the first evaluation in {first} of "
         f"{len(with_curve)}"
     )
     whole = [replay.equal for replay in with_curve if replay.final is not None]
     if whole:
-        said += (
+        text += (
             f"; of those that were run to their end ({len(whole)}) at {median(whole):g} "
             f"evaluations in a row in the median, and at up to {max(whole)} of "
             f"{published.EVALUATIONS}"
         )
-    return f"{said}."
+    return f"{text}."
 
 
 def _finals(found: Sequence[Replay]) -> str:
@@ -104,7 +95,7 @@ def _finals(found: Sequence[Replay]) -> str:
 
 
 def _exceptions(found: Sequence[Replay]) -> Iterator[str]:
-    """A line for each run that is not equal at first, or does not end alike, with its cause."""
+    """A line for each run whose beginning or end differs, with the cause."""
     lines = []
     for replay in found:
         what = []
@@ -116,16 +107,16 @@ def _exceptions(found: Sequence[Replay]) -> Iterator[str]:
             theirs, ours = replay.final
             what.append(f"it ends at {ours:.2f}, published {theirs:.2f}")
         if what:
-            cell = replay.compared.cell.name
-            cause = CAUSES.get((cell, replay.seed)) or _cause(replay)
-            lines.append(f"- {cell}, seed {replay.seed}: {'; '.join(what)}. Cause: {cause}.\n")
+            name = replay.cell.cell.name
+            cause = CAUSES.get((name, replay.seed)) or _cause(replay)
+            lines.append(f"- {name}, seed {replay.seed}: {'; '.join(what)}. Cause: {cause}.\n")
     if lines:
         yield "The exceptions:\n"
         yield "".join(lines)
 
 
 def _cause(replay: Replay) -> str:
-    """What explains a difference that nobody looked into."""
+    """The presumable cause of a difference that was not examined."""
     if replay.loss_differences and _first_losses(replay) <= LOGGED:
         return "presumably rounding, amplified; the first three losses are the logged ones"
     return "not known"
@@ -135,28 +126,28 @@ def _signed(replay: Replay) -> str:
     return f"{next(iter(replay.differences.values())):+.3f} points"
 
 
-def section(comparison: ResultTable) -> Iterator[str]:
+def section(table: ResultTable) -> Iterator[str]:
     """The repeated runs of an artifact in Markdown.
 
-    - `comparison`: the artifact, in its released version.
+    - `table`: the artifact, in its released version.
     """
     yield LEGEND
-    yield markdown_table(table(comparison))
+    yield markdown_table(text_table(table))
 
 
-def table(comparison: ResultTable) -> Table:
+def text_table(table: ResultTable) -> TextTable:
     """The repeated runs of an artifact, a row for each that evaluated at least once.
 
-    - `comparison`: the artifact, in its released version.
+    - `table`: the artifact, in its released version.
     """
-    names = tables.varying(comparison)
-    called = tables.namer(comparison)
+    names = text_tables.varying(table)
+    name_of = text_tables.namer(table)
     rows = []
-    for replay in replays(comparison):
-        labels = replay.compared.cell.labels
+    for replay in replays(table):
+        labels = replay.cell.labels
         rows.append(
             (
-                *(Entry(tables.label(called, name, labels[name])) for name in names),
+                *(Entry(text_tables.label(name_of, name, labels[name])) for name in names),
                 Entry(str(replay.seed)),
                 Entry(f"{replay.equal} of {len(replay.differences)}" if replay.curve else NONE),
                 Entry(NONE if (gap := replay.loss_difference) is None else f"{gap:.0e}"),
@@ -164,14 +155,14 @@ def table(comparison: ResultTable) -> Table:
             )
         )
     head = (*names, "seed", "equal", "losses", "published", "ours", "difference", "verdict")
-    return Table(head, tuple(rows), len(names))
+    return TextTable(head, tuple(rows), len(names))
 
 
 def _ends(replay: Replay) -> tuple[Entry, Entry, Entry, Entry]:
     """The final accuracies, released and ours, their difference, and whether they agree."""
     value = replay.result.accuracy
     if replay.final is None:
-        cell = replay.compared.published
+        cell = replay.cell.published
         last = max((line["round"] for line in replay.result.metrics), default=0)
         ours = Entry(f"at round {last}", "faint") if value is None else Entry(f"{value:.2f}")
         return Entry(f"{cell.mean:.2f}" if cell else NONE), ours, Entry(NONE), Entry(NONE)
@@ -195,20 +186,20 @@ def masks(store: Store) -> Iterator[str]:
     ]
     if not pairs:
         return
-    names, called = tables.varying(shared), tables.namer(shared)
+    names, name_of = text_tables.varying(shared), text_tables.namer(shared)
     rows = []
     for one, other in pairs:
         if not _apart(one, other):
             continue
         assert other.published is not None
-        labels = (Entry(tables.label(called, n, other.cell.labels[n])) for n in names)
+        labels = (Entry(text_tables.label(name_of, n, other.labels[n])) for n in names)
         values = (Entry("diverged" if c.value is None else f"{c.value:.2f}") for c in (other, one))
         rows.append((*labels, Entry(f"{other.published.mean:.2f}"), *values))
     ends = "All end alike." if not rows else f"{len(rows)} of them end differently:"
     yield MASKS.format(count=len(pairs), ends=ends)
     if rows:
         head = (*names, "published (seed 0)", "ours, shared masks", "ours, fresh masks")
-        yield markdown_table(Table(head, tuple(rows), len(names)))
+        yield markdown_table(TextTable(head, tuple(rows), len(names)))
 
 
 def _apart(one: MeasuredCell, other: MeasuredCell) -> bool:

@@ -1,0 +1,86 @@
+"""`plan`: what would run, what is done, and how long the rest takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from byzantium.cli.execution import check_unfinished
+from byzantium.cli.main import main
+from byzantium.cli.options import (
+    complete,
+    data_option,
+    jobs_option,
+    plugin_option,
+    results_option,
+    version_options,
+)
+from byzantium.cli.tables import print_header
+from byzantium.cli.terminal import err, out
+from byzantium.core import printable_lines
+from byzantium.papers import MAKERS, artifact, benchmark
+from byzantium.reports import duration
+from byzantium.runs import Job, Snapshot, Store, described, estimate, load
+from byzantium.tables import Version
+
+
+@main.command()
+@click.argument(
+    "target",
+    metavar="ARTIFACT|FILE|benchmark",
+    shell_complete=complete(lambda: [*MAKERS, "benchmark"]),
+)
+@version_options
+@results_option
+@jobs_option
+@data_option
+@plugin_option
+@click.option(
+    "--probe/--no-probe",
+    default=True,
+    show_default=True,
+    help="Try a few rounds, to say how long the rest takes.",
+)
+def plan(target: str, results: Path, jobs: int, probe: bool, **options: Any) -> None:
+    """Say what would run, what is done, and how long the rest takes.
+
+    What to plan is an artifact (a table or figure of the paper: `byzantium list artifacts`), the
+    file of a sweep, or the word benchmark. Nothing is trained but a few rounds to measure the time.
+
+    \b
+    byzantium plan figure-main --model mlp --seeds 1
+    byzantium plan mine.toml --jobs 2
+    """  # noqa: D301
+    store = Snapshot(results)
+    if target in MAKERS or target == "benchmark":
+        version = Version(**options)
+        planned = artifact(target, version) if target in MAKERS else benchmark(version)
+        print_header(planned)
+        todo: Sequence[Job] = planned.jobs
+    else:
+        if not Path(target).exists():
+            artifact(target)  # raises an error that suggests a name
+        todo = load(Path(target))
+    found = store.results(todo)
+    if len(found) <= 60:
+        for result in found:
+            text = f"{result.ending:>10}  {described(result.job)}"
+            text += f": {result.reason}" if result.reason else ""
+            out.print(text, highlight=False, soft_wrap=True)
+    done = sum(result.done for result in found)
+    out.print(f"{len(found)} jobs, {done} done, {len(found) - done} to do")
+    if probe and done < len(found):
+        check_unfinished(found)
+        with err.status("trying a few rounds of each kind"):
+            seconds = _estimate(todo, store) / min(jobs, len(found) - done)
+        out.print(f"about {duration(seconds)} with --jobs {jobs}, from a short probe")
+
+
+def _estimate(jobs: Sequence[Job], store: Store) -> float:
+    try:
+        return estimate(jobs, store)
+    except (RuntimeError, MemoryError) as error:  # a model that does not fit into memory
+        raise click.ClickException(printable_lines(f"{type(error).__name__}: {error}")) from error

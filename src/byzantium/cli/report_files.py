@@ -1,0 +1,93 @@
+"""The page, the figures and the Markdown file of a folder of results."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from byzantium.cli.tables import PLAIN, Shape
+from byzantium.cli.terminal import err, out
+from byzantium.core import import_optional
+from byzantium.papers import MAKERS, Requests, artifact, compare
+from byzantium.runs import Snapshot, Store
+from byzantium.tables import ResultTable, own_runs
+
+# The figures of at most so many tables of other runs are drawn.
+DRAWN = 12
+
+
+@dataclass(frozen=True)
+class ReportFiles:
+    """The files that were made of a folder of results, and the tables in them.
+
+    - `artifacts`: the artifacts that `byzantium reproduce` made there.
+    - `own`: tables of all other runs.
+    - `page`: the page.
+    - `figures`: the figures.
+    """
+
+    artifacts: list[ResultTable]
+    own: list[ResultTable]
+    page: Path
+    figures: list[Path]
+
+
+def write_report(
+    store: Snapshot, shape: Shape = PLAIN, markdown: Path | None = None, *, drawn: bool = True
+) -> ReportFiles:
+    """Write the page, the figures of artifacts and, if possible, those of other runs.
+
+    - `store`: the folder of results.
+    - `shape`: the shape of the tables of runs.
+    - `markdown`: a Markdown file to write, too.
+    - `drawn`: whether to draw tables of other runs; they are not drawn without matplotlib.
+    """
+    from byzantium.reports import figures
+    from byzantium.reports import markdown as reproduction
+    from byzantium.reports import report as page
+
+    names = list(MAKERS)
+    with err.status("reading"):
+        results = list(store)
+        artifacts = [compare(artifact(name, version), store) for name, version in Requests(store)]
+    artifacts.sort(key=lambda table: names.index(table.artifact.name))
+    others = own_runs(results, artifacts)
+    own = shape.tables(others)
+    tables = own if len(others) == len(results) else shape.tables(results)
+    drawn = drawn and find_spec("matplotlib") is not None
+    with err.status("drawing"):
+        paths = {
+            table.artifact.stem: figures.draw(table, store.root / "figures")
+            for table in [*artifacts, *(own[:DRAWN] if drawn else ())]
+        }
+        path = page.write(store, artifacts, store.root / "report.html", tables=tables)
+    if markdown is not None:
+        relative = {stem: os.path.relpath(some[0], markdown.parent) for stem, some in paths.items()}
+        text = reproduction.markdown(artifacts, store, relative, own)
+        markdown.write_text(text, encoding="utf-8")
+        out.print(f"the text: {markdown}", soft_wrap=True)
+    return ReportFiles(artifacts, own, path, [one for some in paths.values() for one in some])
+
+
+def print_paths(files: ReportFiles) -> None:
+    """Print where the page and the figures are."""
+    out.print(f"the page: {files.page}", soft_wrap=True)
+    for figure in files.figures:
+        out.print(f"a figure: {figure}", soft_wrap=True)
+    if files.own and not files.figures:
+        out.print("no figures were drawn: they need matplotlib, pip install 'byzantium[report]'")
+
+
+def check_libraries(store: Store, *, figures: bool = False, table: bool = False) -> None:
+    """Raise an error, before anything is begun, if a library for the report is missing.
+
+    - `store`: the folder of results; figures of the artifacts that were made there are drawn.
+    - `figures`: whether other figures are drawn, too.
+    - `table`: whether a table of results is made.
+    """
+    if figures or list(Requests(store)):
+        import_optional("matplotlib", "report", "a figure")
+    if table:
+        import_optional("pandas", "report", "a table of results")

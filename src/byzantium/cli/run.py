@@ -1,0 +1,60 @@
+"""`run`: train one model, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from byzantium.cli.execution import check_unfinished, execute_jobs
+from byzantium.cli.main import main
+from byzantium.cli.options import FilePath, data_option, results_option, run_options, until_option
+from byzantium.cli.terminal import out
+from byzantium.core.options import present_names
+from byzantium.runs import Processes, Run, Store, read
+
+
+@main.command()
+@click.option(
+    "--config",
+    type=FilePath(exists=True, dir_okay=False),
+    help="A TOML or JSON file with these options by name, such as local_steps = 5; options on the "
+    "command line override it.",
+)
+@results_option
+@until_option
+@data_option
+@run_options
+def run(config: Path | None, results: Path, until: int | None, **options: Any) -> None:
+    """Train one model, once.
+
+    The same command again goes on where it was stopped or, if it is done, shows the result.
+
+    \b
+    byzantium run --rule "Krum()" --attack "Mimic()"
+    byzantium run --rule "Bucketing(s=2) >> Krum()" --attack "Mimic()" --momentum 0.9
+    """  # noqa: D301
+    values = present_names(Run, read(config)) if config else {}
+    values.pop("kind", None)
+    job, store = Run.of({**values, **_written(options)}), Store(results)
+    found = store.results([job])
+    check_unfinished(found)
+    (result,) = execute_jobs([job], store, Processes(1), until, found)
+    text = f"done before: {result.ending}" if found[0].done else result.ending
+    if result.accuracy is not None:
+        text += f", accuracy {result.accuracy:.2f} % (mean of the last five evaluations)"
+    elif result.measured is not None:
+        text += f", test loss {result.measured:.4g} (mean of the last five evaluations)"
+    if gap := job.gap():
+        text += f"; no guarantee: {gap}"
+    out.print(text, soft_wrap=True)
+    out.print(f"in {result.pack or result.folder}", soft_wrap=True, highlight=False)
+
+
+def _written(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were written on the command line, as fields of a run."""
+    values = {name: value for name, value in options.items() if value is not None}
+    if "record" in values:
+        values["record"] = [word for word in values["record"].split(",") if word]
+    return values

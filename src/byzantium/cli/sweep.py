@@ -1,0 +1,63 @@
+"""`sweep`: train all combinations of settings that a file lists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from byzantium.cli.execution import check_unfinished, execute_jobs, print_gaps
+from byzantium.cli.main import main
+from byzantium.cli.options import (
+    FilePath,
+    data_option,
+    engine_options,
+    plugin_option,
+    results_option,
+    until_option,
+)
+from byzantium.cli.report_files import print_paths, write_report
+from byzantium.cli.tables import print_tables, read_shape, table_options, write_tables
+from byzantium.runs import Engine, Snapshot, Store, load
+
+
+@main.command()
+@click.argument("file", type=FilePath(exists=True, dir_okay=False))
+@results_option
+@engine_options
+@until_option
+@data_option
+@plugin_option
+@table_options
+def sweep(file: Path, results: Path, engine: Engine, until: int | None, **options: Any) -> None:
+    """Train all combinations of settings that a file lists.
+
+    The file is TOML: what all runs share is under [fixed]; what differs is under [varies], where
+    every setting has a list of values. The names are those of the options of `byzantium run`, with
+    _ for -. It ends in tables (mean and standard deviation over seeds), figures and a page.
+
+    \b
+    [fixed]
+    rounds = 300
+    [varies]
+    rule = ["Krum()", "Bucketing(s=2) >> Krum()"]
+    attack = ["Mimic()", "InnerProduct()"]
+    seed = [0, 1, 2]
+
+    Above [fixed], plugin = ["my_rules.py"] loads Python files of your own; their code is run.
+
+    \b
+    byzantium sweep mine.toml --rows rule --columns attack --table mine.tex
+    """  # noqa: D301
+    store, runs, shape = Store(results), load(file), read_shape(**options)
+    before = store.results(runs)
+    check_unfinished(before)
+    after = execute_jobs(
+        runs, store, engine, until, before, lambda some: print_tables(shape.tables(some))
+    )
+    tables = shape.tables(after)
+    print_tables(tables)
+    write_tables(tables, shape.files)
+    print_paths(write_report(Snapshot(results, after), shape))
+    print_gaps(runs)

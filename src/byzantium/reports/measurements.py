@@ -1,0 +1,134 @@
+"""Measurements: the curves, numbers and weights of the cells of a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+
+from byzantium.learning import metrics
+from byzantium.papers import published
+from byzantium.runs import LARGEST, LAST, Result
+from byzantium.tables import MeasuredCell, ResultTable
+
+# Lines in percent that stay so close together nearly coincide.
+COINCIDE = 15.0
+
+
+def curves(table: ResultTable, cell: MeasuredCell) -> list[dict[int, float]]:
+    """The curve of each seed that the figure shows: finite values by round.
+
+    A norm is shown as its ratio to that without momentum, of the same seed.
+    """
+    y = table.artifact.picture.y
+    own = [_recorded(result, y) for result in cell.results]
+    if y != "norm":
+        return own
+    labels = {**cell.labels, "momentum": 0.0}
+    plain = next((cell for cell in table.cells if cell.labels == labels), None)
+    if plain is None:
+        return [{} for _ in own]
+    below = [_recorded(result, y) for result in plain.results]
+    return [
+        _drawn({at: value / base[at] for at, value in curve.items() if base.get(at)})
+        for curve, base in zip(own, below, strict=True)
+    ]
+
+
+def _recorded(result: Result, y: str) -> dict[int, float]:
+    return _drawn({line["round"]: line[y] for line in result.metrics if y in line})
+
+
+def _drawn(curve: dict[int, float]) -> dict[int, float]:
+    return {at: value for at, value in curve.items() if abs(value) <= LARGEST}
+
+
+def published_curves(table: ResultTable, cell: MeasuredCell) -> list[list[tuple[int, float]]]:
+    """The published curve of each seed, if the figure shows a metric that was published."""
+    place = {"accuracy": 1, "loss": 2}.get(table.artifact.picture.y)
+    if place is None:
+        return []
+    seeds = published.curves(table.artifact.name, cell.labels)
+    if table.artifact.version.released:  # beside each run the one that it repeats
+        seeds = seeds[: len(cell.results)]
+    return [[(point[0], point[place]) for point in seed] for seed in seeds]
+
+
+def zoom(table: ResultTable, cells: Sequence[MeasuredCell]) -> tuple[float, float] | None:
+    """The range of lines in percent that nearly coincide; None otherwise.
+
+    The first third of the rounds does not count.
+    """
+    if metrics.scale(table.artifact.picture.y) != "percent":
+        return None
+    lines: list[list[tuple[int, float]]] = []
+    for cell in cells:
+        lines += [list(curve.items()) for curve in curves(table, cell)]
+        lines += published_curves(table, cell)
+    return zoom_range(lines)
+
+
+def zoom_range(lines: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, float] | None:
+    """The range of lines of (round, percent) that nearly coincide; None otherwise.
+
+    >>> zoom_range([[(0, 10.0), (30, 91.0), (60, 94.0)], [(0, 10.0), (30, 92.0), (60, 95.5)]])
+    (88.0, 98.0)
+    >>> zoom_range([[(30, 91.0)], [(30, 20.0)]]) is None
+    True
+    """
+    late = [value for line in lines for at, value in line if at > line[-1][0] / 3]
+    late = [value for value in late if math.isfinite(value)]
+    if not late or max(late) - min(late) > COINCIDE:
+        return None
+    return math.floor(min(late) / 2 - 1) * 2.0, min(100.0, math.ceil(max(late) / 2 + 1) * 2.0)
+
+
+def numbers(table: ResultTable, cell: MeasuredCell) -> list[float]:
+    """The number of a cell for each completed seed; for curves, the mean of the last five."""
+    if table.artifact.picture.y in ("accuracy", "error"):
+        return cell.values
+    pairs = zip(cell.results, curves(table, cell), strict=True)
+    return [
+        fmean(list(curve.values())[-LAST:])
+        for result, curve in pairs
+        if result.status == "completed" and curve
+    ]
+
+
+def weights(cell: MeasuredCell, done: bool = False) -> list[list[float]]:
+    """The mean weights of the workers for each seed that is done, or that was begun."""
+    return [
+        mean_weights(result)
+        for result in cell.results
+        if any("weights" in line for line in result.metrics) and (result.done or not done)
+    ]
+
+
+def mean_weights(result: Result) -> list[float]:
+    """The mean weight of each worker over the rounds of a run."""
+    lengths, rows = zip(*weight_blocks(result), strict=True)
+    return [fmean(column, lengths) for column in zip(*rows, strict=True)]
+
+
+def weight_blocks(result: Result) -> list[tuple[int, list[float]]]:
+    """The weights of the workers in each line, and over how many rounds they are means.
+
+    The last block is shorter where the number of rounds is no multiple of the others' length.
+    """
+    lines = [line for line in result.metrics if "weights" in line]
+    ends = [0, *(line["round"] for line in lines)]
+    return [
+        (line["round"] - before, line["weights"]) for before, line in zip(ends, lines, strict=False)
+    ]
+
+
+def share(weights: Sequence[float], attackers: int) -> float:
+    """The share of the weight that the attackers, the last workers, had; 0 if all weights are 0."""
+    total = sum(weights)
+    return sum(weights[len(weights) - attackers :]) / total if total else 0.0
+
+
+def deviation(result: Result) -> float:
+    """The standard deviation over the draws of a demonstration; 0 if it is unknown."""
+    found = result.metrics[-1].get("deviation", 0.0) if result.metrics else 0.0
+    return float(found) if math.isfinite(found) else 0.0

@@ -1,0 +1,18 @@
+from .artifact import Artifact as Artifact
+from .artifact import Cell as Cell
+from .artifact import Picture as Picture
+from .pivot import check_axes as check_axes
+from .pivot import own_runs as own_runs
+from .pivot import pivots as pivots
+from .results import COLLAPSED as COLLAPSED
+from .results import CRITERION as CRITERION
+from .results import POINTS as POINTS
+from .results import MeasuredCell as MeasuredCell
+from .results import Published as Published
+from .results import ResultTable as ResultTable
+from .results import worst as worst
+from .version import PAPER as PAPER
+from .version import SEEDS as SEEDS
+from .version import Version as Version
+
+__all__: list[str]
