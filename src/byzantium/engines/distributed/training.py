@@ -1,4 +1,4 @@
-"""Robust gradients in a training loop: by hand, before each step, or inside DDP."""
+"""Robust gradients in a training loop: by hand, before each optimizer step, or inside DDP."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def aggregate_gradients(
 ) -> None:
     """Replace the gradients of this rank by the robust aggregate of those of all ranks.
 
-    All ranks call it between `loss.backward()` and `optimiser.step()`. The rule sees the gradient
+    All ranks call it between `loss.backward()` and `optimizer.step()`. The rule sees the gradient
     of a rank as one vector, the parameters one after the other; a parameter without a gradient
-    counts as zero, and parameters that are not trained are left out.
+    counts as zero, and parameters that are not trained are omitted.
 
     - `parameters`: the parameters of the model, such as `model.parameters()`.
     - `rule`: the rule, with or without mixings before it; the same on all ranks.
     - `group`: the process group; by default all processes.
     - `generator`: the source of randomness of random mixings; that of the first rank counts.
     - `momentum`: the momentum of this worker, which it then sends instead of its gradient.
-    - `replicated`: let every rank get all gradients and aggregate them by itself: see
+    - `replicated`: whether every rank gets all gradients and aggregates them by itself: see
       `robust_all_reduce`.
     - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
 
@@ -47,7 +47,7 @@ def aggregate_gradients(
 
         loss.backward()
         aggregate_gradients(model.parameters(), Krum(f=1))
-        optimiser.step()
+        optimizer.step()
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     vector = _joined(trained, {id(p): p.grad for p in trained if p.grad is not None}, momentum)
@@ -61,28 +61,28 @@ def aggregate_gradients(
 
 
 def aggregate_before_step(
-    optimiser: torch.optim.Optimizer, rule: Aggregator, *args: Any, **kwargs: Any
+    optimizer: torch.optim.Optimizer, rule: Aggregator, *args: Any, **kwargs: Any
 ) -> RemovableHandle:
-    """Let an optimiser aggregate the gradients of all ranks before each of its steps.
+    """Make an optimizer aggregate the gradients of all ranks before each of its steps.
 
-    - `optimiser`: the optimiser.
+    - `optimizer`: the optimizer.
     - `rule`: the rule, with or without mixings before it; the same on all ranks.
     - `args`: further arguments of `aggregate_gradients`.
     - `kwargs`: the same, by name.
 
-    Returns a handle; its method `remove` ends it.
+    Returns a handle, whose method `remove` undoes this.
 
-    A training loop is not changed; before it stands::
+    The training loop stays unchanged; before it, write::
 
-        aggregate_before_step(optimiser, Krum(f=1))
+        aggregate_before_step(optimizer, Krum(f=1))
     """
 
-    def before(optimiser: torch.optim.Optimizer, *_: Any) -> None:
-        groups = optimiser.param_groups
+    def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        groups = optimizer.param_groups
         parameters = [parameter for group in groups for parameter in group["params"]]
         aggregate_gradients(parameters, rule, *args, **kwargs)
 
-    return optimiser.register_step_pre_hook(before)
+    return optimizer.register_step_pre_hook(before)
 
 
 def aggregate_in_ddp(
@@ -94,7 +94,7 @@ def aggregate_in_ddp(
     replicated: bool = False,
     timeout: float = TIMEOUT,
 ) -> None:
-    """Let torch's DistributedDataParallel (DDP) aggregate gradients by a rule instead of the mean.
+    """Make DistributedDataParallel (DDP) of torch aggregate gradients by a rule, not by the mean.
 
     DDP hands over a gradient in pieces. A rule that looks at distances could choose different
     workers for different pieces, so all pieces are collected first, and the rule sees the whole
@@ -104,11 +104,11 @@ def aggregate_in_ddp(
     - `rule`: the rule, with or without mixings before it; the same on all ranks.
     - `generator`: the source of randomness of random mixings; that of the first rank counts.
     - `momentum`: the momentum of this worker, which it then sends instead of its gradient.
-    - `replicated`: let every rank get all gradients and aggregate them by itself: see
+    - `replicated`: whether every rank gets all gradients and aggregates them by itself: see
       `robust_all_reduce`.
     - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
 
-    A training loop is not changed; before it stands::
+    The training loop stays unchanged; before it, write::
 
         model = DistributedDataParallel(model)
         aggregate_in_ddp(model, Krum(f=1))
@@ -137,18 +137,18 @@ def aggregate_in_ddp(
             if id(parameter) in gradients:
                 gradients[id(parameter)].copy_(piece)
         for bucket, waiter in buckets:
-            # Of its own: DDP reads it after the buffer has been used for something else.
+            # A copy: DDP reads it after the buffer has been used for something else.
             waiter.set_result(bucket.buffer().clone())
         return future
 
-    hook.__annotations__.clear()  # DDP compares them with classes, and here they are texts
+    hook.__annotations__.clear()  # DDP compares them with classes, but here they are strings
     model.register_comm_hook(None, hook)
 
 
 def _joined(
     parameters: Sequence[Tensor], gradients: Mapping[int, Tensor], momentum: Momentum | None
 ) -> Tensor:
-    """What the worker sends, in memory of its own; in the widest dtype of the parameters."""
+    """The vector that the worker sends, a copy in the widest dtype of the parameters."""
     if not parameters:
         raise ByzantiumError("there is no parameter to train, so there is no gradient to aggregate")
     dtype = parameters[0].dtype
