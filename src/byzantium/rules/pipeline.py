@@ -207,7 +207,7 @@ class Aggregator(Stage, Stateful):
 
     delta_max: ClassVar[float] = 1 / 2
     one_pass = FormerHook()
-    centre = FormerHook()
+    centre = FormerHook()  # former name
 
     @overload
     def __call__(

@@ -16,7 +16,7 @@ FORMER_HOOKS = {
     "settled": "resolved",
     "spoiled": "bad_outputs",
     "one_pass": "try_before_admission",
-    "centre": "center",
+    "centre": "center",  # former name
 }
 
 

@@ -191,9 +191,10 @@ class CenteredClipping(Weighting):
         return {} if self.center is None else {"center": self.center.clone()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        if unknown := sorted(set(state) - {"center", "centre"}):
+        former = "centre"  # former name
+        if unknown := sorted(set(state) - {"center", former}):
             raise ByzantiumError(f"{self!r} has only the state 'center', got {', '.join(unknown)}")
-        center = state.get("center", state.get("centre"))  # its name up to 0.2
+        center = state.get("center", state.get(former))
         object.__setattr__(self, "_center", None if center is None else center.detach().clone())
 
 

@@ -1,4 +1,4 @@
-"""Vectors that come as named arrays, such as state dicts: what they hold, and whether they fit."""
+"""Vectors as named arrays, such as state dicts: their numbers, and whether they fit each other."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torch import Tensor
 from byzantium.core import ArgumentTypeError, shown, type_name
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-# Of the other dtypes, those whose numbers can be read one by one.
+# Integers and truth values.
 COUNTERS = (
     *(torch.bool, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
 )
-# The forms of a row, as messages call them.
+# The forms of a row, by their names in messages.
 ARRAY, NUMBERS, LIST, MAPPING = "an array", "a list of numbers", "a list of arrays", "a mapping"
 
 Item = TypeVar("Item", bound=Hashable)
@@ -28,9 +28,11 @@ Item = TypeVar("Item", bound=Hashable)
 
 @dataclass(frozen=True)
 class Entry:
-    """One of the named arrays that a vector consists of; `start` is its first column.
+    """One of the named arrays of a vector.
 
-    device: where the tensor is; None for an array of NumPy.
+    - `key`, `shape`, `dtype`: those of the array.
+    - `device`: the device of the tensor; None for an array of NumPy.
+    - `start`: its first column.
     """
 
     key: Any
@@ -43,7 +45,7 @@ class Entry:
     def size(self) -> int:
         return math.prod(self.shape)
 
-    def made(self, values: Tensor) -> Any:
+    def rebuilt(self, values: Tensor) -> Any:
         """An array like this one, with other numbers."""
         array = values.to(self.dtype).reshape(self.shape)
         return array.cpu().numpy() if self.device is None else array.to(self.device)
@@ -53,22 +55,23 @@ class Entry:
 class Row:
     """The named arrays of one row.
 
-    form:  what the row is: `ARRAY`, `NUMBERS`, `LIST` or `MAPPING`.
-    kind:  the type in which they were given.
-    fault: why there are none, as the end of a sentence.
+    - `arrays`: the arrays by name.
+    - `form`: `ARRAY`, `NUMBERS`, `LIST` or `MAPPING`.
+    - `row_type`: the type of the row.
+    - `fault`: why there are no arrays, as the end of a sentence.
     """
 
     arrays: Mapping[Any, Any]
     form: str
-    kind: type
+    row_type: type
     fault: str = ""
 
     @classmethod
     def of(cls, row: Any) -> Row:
-        """What a row holds. A row that holds no numbers, or trips whoever reads it, has a fault."""
+        """The arrays of a row. One without numbers, or that raises when it is read, has a fault."""
         try:
             return cls._of(row)
-        except Exception as error:  # whatever a row of a stranger makes NumPy, torch or us raise
+        except Exception as error:  # an attacker's row may make NumPy, torch or us raise anything
             return cls({}, "", type(row), f"cannot be read: {type(error).__name__}")
 
     @classmethod
@@ -85,8 +88,8 @@ class Row:
             return cls({}, "", type(row), f"is {type_name(row)}")
         for key, array in arrays.items():
             if fault := fault_of(array):
-                found = f"is {fault}" if form == ARRAY else f"holds {fault} at {shown(key)}"
-                return cls({}, "", type(row), found)
+                described = f"is {fault}" if form == ARRAY else f"holds {fault} at {shown(key)}"
+                return cls({}, "", type(row), described)
             if isinstance(array, np.ndarray):
                 arrays[key] = np.asarray(array)  # of NumPy's own class: matrices are never flat
         return cls(arrays, form, type(row))
@@ -97,9 +100,9 @@ class Row:
         if self.form == ARRAY:
             return ordered[0]
         if self.form == MAPPING:
-            return _mapping_like(self.kind, ordered)
+            return _mapping_like(self.row_type, ordered)
         values = ordered[0].tolist() if self.form == NUMBERS else list(ordered.values())
-        return tuple(values) if issubclass(self.kind, tuple) else values
+        return tuple(values) if issubclass(self.row_type, tuple) else values
 
     @property
     def signature(self) -> Hashable:
@@ -111,8 +114,8 @@ class Row:
 
     @property
     def style(self) -> Hashable:
-        """What rows may differ in, but the result has: type, order and devices."""
-        return self.kind, tuple(
+        """What rows may differ in, and the result takes from most rows: type, order and devices."""
+        return self.row_type, tuple(
             (type(key), key, array.device if isinstance(array, Tensor) else None)
             for key, array in self.arrays.items()
         )
@@ -140,22 +143,22 @@ class Row:
         return ""
 
 
-def _mapping_like(kind: type, entries: dict[Any, Any]) -> Mapping[Any, Any]:
-    """A mapping of a type; a dict where it is no kind of dict, or cannot be made empty."""
-    if not issubclass(kind, dict):
+def _mapping_like(mapping_type: type, entries: dict[Any, Any]) -> Mapping[Any, Any]:
+    """A mapping of a type; a dict if that is no subclass of dict, or needs arguments."""
+    if not issubclass(mapping_type, dict):
         return entries
     try:
-        made = kind()
-        made.update(entries)
+        mapping = mapping_type()
+        mapping.update(entries)
     except Exception:
         return entries
-    return made
+    return mapping
 
 
 def commonest(rows: Sequence[Row]) -> Row:
-    """The row that is like most: in its signature and, among those with it, in its style.
+    """The first row with the most frequent signature and, among these, the most frequent style.
 
-    Of several, it is the first; one without a fault, if there is one.
+    Rows with a fault do not count, unless there are no others.
     """
     usable = [row for row in rows if not row.fault]
     if not usable:
@@ -191,7 +194,7 @@ def columns_of(pattern: Row) -> tuple[list[Entry], list[Entry], int]:
 
 
 def are_numbers(values: Any) -> bool:
-    """Whether a list or tuple holds Python's own numbers, perhaps some of NumPy's among them.
+    """Whether a list or tuple holds numbers of Python, perhaps some of NumPy among them.
 
     >>> are_numbers([1.0, 2]), are_numbers([np.ones(2)]), are_numbers([True]), are_numbers([])
     (True, False, False, False)
@@ -205,7 +208,7 @@ def are_numbers(values: Any) -> bool:
 
 
 def fault_of(array: Any) -> str:
-    """Why the numbers of an array cannot be read where they are, as a noun; empty if they can.
+    """Why the numbers of an array cannot be read in place, as a noun; empty if they can.
 
     >>> fault_of(torch.ones(2)), fault_of(torch.ones(2).to_sparse())
     ('', 'a tensor of layout torch.sparse_coo')
@@ -218,7 +221,7 @@ def fault_of(array: Any) -> str:
 
 
 def _tensor_fault(tensor: Tensor) -> str:
-    # A class of its own may hold its numbers anywhere, and do anything when it is read.
+    # A subclass may store its numbers anywhere, and do anything when it is read.
     if type(tensor) not in (Tensor, torch.nn.Parameter):
         return type_name(tensor)
     if tensor.is_nested or tensor.is_quantized:
@@ -267,7 +270,7 @@ def flat(array: Any) -> Any:
 
 
 def copy_into(values: Any, target: Tensor) -> None:
-    """Copy values into a tensor of a working dtype; by NumPy where possible."""
+    """Copy values into a tensor of a compute dtype; by NumPy where possible."""
     if isinstance(values, Tensor):
         values = values.resolve_neg()  # NumPy does not know of numbers that are still to be negated
         if values.device.type != "cpu":

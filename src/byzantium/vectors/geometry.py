@@ -130,9 +130,10 @@ class Geometry:
         return self._index("center", "a rule that uses a center must hold one")
 
     @property
-    def centre(self) -> int:
+    def centre(self) -> int:  # former name
         """The former name of `center`, for one release."""
-        warnings.warn("Geometry.centre is now Geometry.center", DeprecationWarning, stacklevel=2)
+        message = "Geometry.centre is now Geometry.center"  # former name
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
         return self.center
 
     def _index(self, anchor: str, remedy: str) -> int:

@@ -1,7 +1,7 @@
-"""Where the vectors are stored, and how their columns are read.
+"""Sources: where vectors are stored, and how their columns are read.
 
-A rule reads its n vectors only in blocks of columns, so they may lie in one matrix, in n mappings
-of named arrays, in n files or on several machines. A `Source` knows where; the rules need not.
+A rule reads its n vectors only in blocks of columns, so they may be stored in one matrix, in n
+mappings of named arrays, in n files or on several machines. Rules need not know where.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from byzantium.vectors.team import ALONE, Team
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
 
-# Rules need n x n numbers, 8 GiB for so many rows. Where there are more, and so many times more
-# than a row has numbers, a matrix of few workers and many parameters was transposed.
+# Rules need n x n numbers, 8 GiB for MANY_ROWS rows. A matrix of more rows, and of ROWS_PER_COLUMN
+# times as many rows as columns, is most likely a transposed one of few workers.
 MANY_ROWS = 1 << 15
 ROWS_PER_COLUMN = 10
 ROW = "an array, a list of numbers or of arrays, or a mapping of named arrays such as a state dict"
@@ -46,10 +46,10 @@ class Source(ABC):
 
     To add a way of storing vectors, derive from this class and define `block` and `result`.
 
-    - `n`, `d`: how many vectors there are, and their dimension here.
+    - `n`, `d`: the number of vectors, and how many of their columns are here.
     - `dtype`, `device`: those of the vectors; see also `compute_dtype`.
     - `unreadable`: for each row that cannot be read, the reason; such rows count as Byzantine.
-    - `norms`: the norms of the rows, where they are known without reading the rows.
+    - `norms`: the norms of the rows, if they are known without reading the rows.
     - `names`: the names of the rows in messages; by default their indices.
     - `team`: the machines that hold the vectors together; by default this one alone.
 
@@ -85,7 +85,7 @@ class Source(ABC):
 
     @abstractmethod
     def result(self, vector: Tensor, rows: Rows) -> Any:
-        """The aggregate (d,) of some rows, in the form in which the vectors were given."""
+        """The aggregate (d,) of some rows, in the form of the vectors."""
 
     def assembled(self, part: Callable[[slice], Tensor], rows: Rows) -> Any:
         """The same as `result`, from a function that returns some columns of the aggregate."""
@@ -154,7 +154,7 @@ class Matrix(Source):
 
 
 class Vectors(Source):
-    """n mappings, sequences or single arrays, of NumPy or torch, which are read where they are.
+    """n mappings, sequences or single arrays, of NumPy or torch, which are read without a copy.
 
     - `rows`: the n mappings, sequences or arrays.
     - `like`: a row whose form, keys, shapes and dtypes all others must have; by default those that
@@ -168,12 +168,12 @@ class Vectors(Source):
 
     def __init__(self, rows: Sequence[Any], like: Any = None, strict: bool = True) -> None:
         self.n = len(rows)
-        found = [Row.of(row) for row in rows]
-        pattern = Row.of(like) if like is not None else commonest(found)
+        described = [Row.of(row) for row in rows]
+        pattern = Row.of(like) if like is not None else commonest(described)
         if like is not None and pattern.fault:
             raise ArgumentTypeError(f"like {pattern.fault}, but must be {ROW}")
         self.unreadable = {}
-        for i, row in enumerate(found):
+        for i, row in enumerate(described):
             if strict and row.fault:
                 raise ArgumentTypeError(f"vector {i} {row.fault}, but must be {ROW}")
             if reason := row.differs_from(pattern):
@@ -186,12 +186,12 @@ class Vectors(Source):
             )
         self.pattern = pattern
         self.floats, self.counters, self.d = columns_of(pattern)
-        self.rows = [row.arrays for row in found]
-        kinds = [entry.dtype for entry in self.floats]
-        wide = torch.float64 in kinds
-        self.dtype = torch.float64 if wide else kinds[0] if len(set(kinds)) == 1 else torch.float32
-        places = [entry.device for entry in self.floats if entry.device is not None]
-        self.device = next(iter(places), torch.device("cpu"))
+        self.rows = [row.arrays for row in described]
+        dtypes = {entry.dtype for entry in self.floats}
+        wide = torch.float64 in dtypes
+        self.dtype = torch.float64 if wide else dtypes.pop() if len(dtypes) == 1 else torch.float32
+        devices = (entry.device for entry in self.floats if entry.device is not None)
+        self.device = next(devices, torch.device("cpu"))
 
     def block(self, columns: slice, rows: Rows) -> Tensor:
         width = columns.stop - columns.start
@@ -222,10 +222,10 @@ class Vectors(Source):
         """One array after the other, so that the whole vector is never in memory twice."""
         arrays = {}
         for entry in self.floats:
-            arrays[entry.key] = entry.made(part(slice(entry.start, entry.start + entry.size)))
+            arrays[entry.key] = entry.rebuilt(part(slice(entry.start, entry.start + entry.size)))
         for entry in self.counters:
-            counted = middle([self.rows[row][entry.key] for row in rows])
-            arrays[entry.key] = counted if entry.device is None else counted.to(entry.device)
+            median = middle([self.rows[row][entry.key] for row in rows])
+            arrays[entry.key] = median if entry.device is None else median.to(entry.device)
         return self.pattern.rebuilt(arrays)
 
     def relative_to(self, base: Any) -> Source:
@@ -243,15 +243,15 @@ class Relative(Source):
         self.device, self.unreadable = source.device, source.unreadable
         self.names = source.names
 
-    def _based(self, columns: slice) -> Tensor:
+    def _base_part(self, columns: slice) -> Tensor:
         return self.base.block(columns, np.zeros(1, dtype=np.int64))[0].to(self.device)
 
     def block(self, columns: slice, rows: Rows) -> Tensor:
-        return self.source.block(columns, rows) - self._based(columns)
+        return self.source.block(columns, rows) - self._base_part(columns)
 
     def result(self, vector: Tensor, rows: Rows) -> Any:
         return self.source.assembled(
-            lambda columns: vector[columns].double() + self._based(columns), rows
+            lambda columns: vector[columns].double() + self._base_part(columns), rows
         )
 
 
@@ -272,7 +272,7 @@ def as_source(
     - `like`: a vector whose form, keys, shapes and dtypes all must have; by default those that
       most have.
     - `strict`: whether a vector that differs in them is an error; otherwise it is rejected.
-    - `names`: what messages call the vectors; by default their indices.
+    - `names`: the names of the vectors in messages; by default their indices.
 
     >>> as_source([[1.0 * torch.ones(2)], [2.0 * torch.ones(2)]]).d
     2
@@ -287,7 +287,7 @@ def as_source(
 
 
 def _check_orientation(n: int, d: int) -> None:
-    """Raise where rows are likely to be columns, before memory is taken for n x n numbers."""
+    """Raise an error if rows are most likely columns, before n x n numbers are allocated."""
     if n > max(MANY_ROWS, ROWS_PER_COLUMN * d):
         raise ByzantiumError(
             f"updates must have shape (n, d), one row per worker, got ({n}, {d}), and rules need "
@@ -296,10 +296,10 @@ def _check_orientation(n: int, d: int) -> None:
         )
 
 
-def _relative(source: Source, given: Any) -> Relative:
-    if fault := Row.of(given).fault:
+def _relative(source: Source, vector: Any) -> Relative:
+    if fault := Row.of(vector).fault:
         raise ArgumentTypeError(f"the base {fault}, but must be {ROW}")
-    base = Vectors([given])
+    base = Vectors([vector])
     if base.d != source.d:
         raise ByzantiumError(
             f"the base needs as many numbers as each vector, {source.d}, got {base.d}"

@@ -1,4 +1,4 @@
-"""Robust all-reduce: each rank brings a vector, and each gets the same aggregate."""
+"""Robust all-reduce: each rank contributes a vector, and all get the same aggregate."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def robust_all_reduce(
 
     It is for bad vectors and well-behaved ranks: bad data, broken memory, a worker that diverges.
     By default each rank trusts the others for the columns that they measure and combine, and the
-    first rank for the decision. With `replicated` it trusts only the first rank, and
-    only to draw at random where the rule draws. Neither protects against a rank that tells some
-    ranks one thing and others another, or that does not answer.
+    first rank for the decision. With `replicated` it trusts only the first rank, and only for
+    random numbers. Neither protects against a rank that sends different messages to different
+    ranks, or that does not answer.
 
-    - `vector`: what this rank contributes, (d,), dense and of floats; it is not changed unless it
+    - `vector`: the vector of this rank, (d,), dense and of floats; it is not changed unless it
       is also `out`.
     - `rule`: the rule, with or without mixings before it; the same on all ranks.
     - `group`: the process group; by default all processes.
     - `generator`: the source of randomness of random mixings; that of the first rank counts.
     - `out`: a tensor for the result, of the shape and dtype of the vector. With the vector itself,
       no new memory is needed, as in `torch.distributed.all_reduce`.
-    - `replicated`: let every rank get all vectors and aggregate them by itself, which takes n times
-      the memory and almost n times the work.
+    - `replicated`: whether every rank gets all vectors and aggregates them by itself, which takes
+      n times the memory and almost n times the work.
     - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
 
     Returns the aggregate, (d,), the same on all ranks to the bit.
@@ -84,11 +84,11 @@ def explain_all_reduce(
 ) -> Report:
     """Aggregate like `robust_all_reduce`, and report how much each rank counted.
 
-    - `vector`: what this rank contributes, (d,), dense and of floats.
+    - `vector`: the vector of this rank, (d,), dense and of floats.
     - `rule`: the rule, with or without mixings before it; the same on all ranks.
     - `group`: the process group; by default all processes.
     - `generator`: the source of randomness of random mixings; that of the first rank counts.
-    - `replicated`: let every rank get all vectors and aggregate them by itself.
+    - `replicated`: whether every rank gets all vectors and aggregates them by itself.
     - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
 
     Returns a `byzantium.Report`, the same on all ranks.

@@ -1,4 +1,4 @@
-"""Robust gradients in a training loop: by hand, before each step, or inside DDP."""
+"""Robust gradients in a training loop: by hand, before each optimizer step, or inside DDP."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def aggregate_gradients(
 
     All ranks call it between `loss.backward()` and `optimizer.step()`. The rule sees the gradient
     of a rank as one vector, the parameters one after the other; a parameter without a gradient
-    counts as zero, and parameters that are not trained are left out.
+    counts as zero, and parameters that are not trained are omitted.
 
     - `parameters`: the parameters of the model, such as `model.parameters()`.
     - `rule`: the rule, with or without mixings before it; the same on all ranks.
     - `group`: the process group; by default all processes.
     - `generator`: the source of randomness of random mixings; that of the first rank counts.
     - `momentum`: the momentum of this worker, which it then sends instead of its gradient.
-    - `replicated`: let every rank get all gradients and aggregate them by itself: see
+    - `replicated`: whether every rank gets all gradients and aggregates them by itself: see
       `robust_all_reduce`.
     - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
 
@@ -65,16 +65,16 @@ def aggregate_gradients(
 def aggregate_before_step(
     optimizer: torch.optim.Optimizer, rule: Aggregator, *args: Any, **kwargs: Any
 ) -> RemovableHandle:
-    """Let an optimizer aggregate the gradients of all ranks before each of its steps.
+    """Make an optimizer aggregate the gradients of all ranks before each of its steps.
 
     - `optimizer`: the optimizer.
     - `rule`: the rule, with or without mixings before it; the same on all ranks.
     - `args`: further arguments of `aggregate_gradients`.
     - `kwargs`: the same, by name.
 
-    Returns a handle; its method `remove` ends it.
+    Returns a handle, whose method `remove` undoes this.
 
-    A training loop is not changed; before it stands::
+    The training loop stays unchanged; before it, write::
 
         aggregate_before_step(optimizer, Krum(f=1))
     """
@@ -96,7 +96,7 @@ def aggregate_in_ddp(
     replicated: bool = False,
     timeout: float = TIMEOUT,
 ) -> None:
-    """Let torch's DistributedDataParallel (DDP) aggregate gradients by a rule instead of the mean.
+    """Make DistributedDataParallel (DDP) of torch aggregate gradients by a rule, not by the mean.
 
     DDP hands over a gradient in pieces. A rule that looks at distances could choose different
     workers for different pieces, so all pieces are collected first, and the rule sees the whole
@@ -106,11 +106,11 @@ def aggregate_in_ddp(
     - `rule`: the rule, with or without mixings before it; the same on all ranks.
     - `generator`: the source of randomness of random mixings; that of the first rank counts.
     - `momentum`: the momentum of this worker, which it then sends instead of its gradient.
-    - `replicated`: let every rank get all gradients and aggregate them by itself: see
+    - `replicated`: whether every rank gets all gradients and aggregates them by itself: see
       `robust_all_reduce`.
     - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
 
-    A training loop is not changed; before it stands::
+    The training loop stays unchanged; before it, write::
 
         model = DistributedDataParallel(model)
         aggregate_in_ddp(model, Krum(f=1))
@@ -139,18 +139,18 @@ def aggregate_in_ddp(
             if id(parameter) in gradients:
                 gradients[id(parameter)].copy_(piece)
         for bucket, waiter in buckets:
-            # Of its own: DDP reads it after the buffer has been used for something else.
+            # A copy: DDP reads it after the buffer has been used for something else.
             waiter.set_result(bucket.buffer().clone())
         return future
 
-    hook.__annotations__.clear()  # DDP compares them with classes, and here they are texts
+    hook.__annotations__.clear()  # DDP compares them with classes, but here they are strings
     model.register_comm_hook(None, hook)
 
 
 def _joined(
     parameters: Sequence[Tensor], gradients: Mapping[int, Tensor], momentum: Momentum | None
 ) -> Tensor:
-    """What the worker sends, in memory of its own; in the widest dtype of the parameters."""
+    """The vector that the worker sends, a copy in the widest dtype of the parameters."""
     if not parameters:
         raise ByzantiumError("there is no parameter to train, so there is no gradient to aggregate")
     dtype = parameters[0].dtype
