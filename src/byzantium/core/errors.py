@@ -58,7 +58,7 @@ class TooManyRejected(ByzantiumError):  # noqa: N818
 class MissingLibraryError(ByzantiumError, ImportError):
     """An optional library is not installed. Also an `ImportError`; the message says how to get it.
 
-    >>> from byzantium.core import needed
+    >>> from byzantium.core import import_optional
     >>> import_optional("no_such_library", "report", "a figure")
     Traceback (most recent call last):
     byzantium.MissingLibraryError: a figure needs no_such_library: pip install 'byzantium[report]'

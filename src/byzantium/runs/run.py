@@ -341,8 +341,9 @@ class Run(Job, TrainingOptions):
         return {**summary, "data": digests} if digests else summary
 
     def facets(self) -> dict[str, Any]:
-        names = ("data", "model", "partition", "attack", "momentum", "seed", "n", "q")
-        return {name: getattr(self, name) for name in names} | rule_facets(self.rule)
+        names = ("data", "model", "partition", "attack", "momentum", "seed", "n")
+        values = {name: getattr(self, name) for name in names}
+        return {**values, "q": self.attacker_count, **rule_facets(self.rule)}
 
 
 def _blocks(evaluations: list[Metrics], rounds: list[Metrics], first: int = 0) -> list[Metrics]:

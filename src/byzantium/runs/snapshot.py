@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from byzantium.runs.job import Job
+from byzantium.runs.packs import Packs
 from byzantium.runs.store import Result, Store
 
 
@@ -26,9 +27,9 @@ class Snapshot(Store):
         self._results = {result.job: result for result in results if result.done}
         self._all: list[Result] | None = None
 
-    def result(self, job: Job) -> Result:
+    def _result(self, job: Job, packs: Packs) -> Result:
         if job not in self._results:
-            self._results[job] = super().result(job)
+            self._results[job] = super()._result(job, packs)
         return self._results[job]
 
     def __iter__(self) -> Iterator[Result]:

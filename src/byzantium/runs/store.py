@@ -147,12 +147,12 @@ class Store:
             what = str(folder)
             try:
                 if identity in folders and (_is_there(folder) or identity not in packs):
-                    result = self._result(job_in(folder), packs)
+                    job = job_in(folder)
                 else:
                     record = packs[identity]
                     what = f"line {record.number} of {record.pack}"
                     job = _checked(job_of(record.configuration()), identity)
-                    result = self._packed(job, record)
+                result = self._result(job, packs)
             except FileNotFoundError:
                 # A process that has just begun to work there has not written it yet.
                 if not is_locked(folder):
