@@ -14,6 +14,7 @@ from pathlib import Path
 
 import members
 import pytest
+from paths import ROOT
 
 import byzantium as bz
 from byzantium.core import Formula
@@ -173,7 +174,7 @@ def test_a_new_member_touches_what_contributing_says_and_no_more(kind: str) -> N
         if word.search(path.read_text(encoding="utf-8"))
     }
     assert named == places
-    told = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    told = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     assert all(f"`{place}`" in told for place in places)
 
 
@@ -191,7 +192,7 @@ def test_a_new_member_touches_what_contributing_says_and_no_more(kind: str) -> N
 def test_contributing_names_the_page_of_the_reference_that_lists_a_member(
     kind: str, name: str
 ) -> None:
-    root = Path(__file__).parents[1]
+    root = ROOT
     (page,) = (
         path.name
         for path in (root / "docs" / "reference").iterdir()
@@ -212,7 +213,7 @@ def test_contributing_names_the_page_of_the_reference_that_lists_a_member(
     ["CONTRIBUTING.md", "docs/architecture.md", "docs/contracts.md", "docs/numerics.md"],
 )
 def test_files_that_the_documentation_names_exist(page: str) -> None:
-    root = Path(__file__).parents[1]
+    root = ROOT
     text = (root / page).read_text(encoding="utf-8")
     named = set(re.findall(r"`([\w.]+/[\w./]+\.(?:pyi?|md|yml))`", text))
     assert named

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 EXAMPLES = ("camps", "training_loop", "simulation", "state_dicts", "your_own")
 
 

@@ -12,9 +12,10 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+from paths import ROOT
+
 import byzantium as bz
 
-ROOT = Path(__file__).parents[1]
 WORKFLOWS = ROOT / ".github" / "workflows"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 

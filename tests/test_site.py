@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from paths import ROOT
 
 import byzantium
 from byzantium import (
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 pytest.importorskip("sphinx", reason="THE SITE IS NOT TESTED: Sphinx is not installed")
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,10 @@
 """Words that `src` does without: CONTRIBUTING.md says what to write instead."""
 
 import re
-from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1] / "src" / "byzantium"
+from paths import ROOT
+
+PACKAGE = ROOT / "src" / "byzantium"
 WORDS = re.compile(
     r"(?<![a-z])(rooms?|doors?|liars?|strangers?|withst(and|ood)s?|raises? a sentence"
     r"|le(ave|ft) it away|cent(re[sd]?|ring)"

@@ -14,6 +14,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from byzantium import __version__, rules
+from byzantium.core.options import options_of
 from byzantium.learning import metrics
 from byzantium.reports import measurements, palette, text_tables
 from byzantium.reports.headline import headline
@@ -186,8 +187,8 @@ def command(run: Run) -> str:
 
 
 def _changed(run: Job) -> list[str]:
-    fields = dataclasses.fields(run)
-    return [field.name for field in fields if getattr(run, field.name) != field.default]
+    options = options_of(type(run))
+    return [option.name for option in options if getattr(run, option.name) != option.default]
 
 
 def _run(result: Result, setting: int) -> dict[str, Any]:
