@@ -20,7 +20,7 @@ from agreement import agree
 from filelock import FileLock
 from jail import jailed, needs_jail
 from members import N
-from paths import SUPPORT
+from paths import ROOT, SUPPORT
 from torch import Tensor
 
 import byzantium as bz
@@ -339,7 +339,7 @@ def test_parameters_may_lack_a_gradient_and_differ_in_dtype(trained: Seen) -> No
 
 # -- faults, for real ---------------------------------------------------------------------------
 
-TRAIN = TESTS.parent / "examples" / "distributed" / "train.py"
+TRAIN = ROOT / "examples" / "distributed" / "train.py"
 ELASTIC = [
     "--nnodes=1",
     "--nproc-per-node=5",
