@@ -10,6 +10,7 @@ from .mixing import Bucketing as Bucketing
 from .mixing import Clipping as Clipping
 from .mixing import NearestNeighborMixing as NearestNeighborMixing
 from .mixing import Permutations as Permutations
+from .mixing import RankClipping as RankClipping
 from .mixing import Resampling as Resampling
 from .notation import parse as parse
 from .notation import parse_mixing as parse_mixing
@@ -17,6 +18,8 @@ from .notation import parse_rule as parse_rule
 from .pipeline import Aggregator as Aggregator
 from .pipeline import Mixing as Mixing
 from .report import Report as Report
+from .root import FLTrust as FLTrust
+from .root import RootMatching as RootMatching
 from .stage import Stage as Stage
 from .trust import Trust as Trust
 from .weighting import AgnosticClipping as AgnosticClipping

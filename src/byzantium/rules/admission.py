@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,6 +41,7 @@ def admit(
     source: Source,
     center: Tensor | None = None,
     norm_bound: float = math.inf,
+    root: Any = None,
 ) -> Admission:
     """Check vectors against a pipeline, and reject unusable vectors.
 
@@ -48,6 +49,7 @@ def admit(
     - `source`: the vectors.
     - `center`: the center that the rule holds, (d,), if it holds one.
     - `norm_bound`: an upper bound on the norm of every vector, if one is known already.
+    - `root`: the root gradient, in the form of one of the vectors, for stages that need it.
 
     Sizes are checked before any row is rejected, so that no f workers can make a pipeline fail by
     being rejected.
@@ -72,6 +74,13 @@ def admit(
                 f"dimension {source.dimension}; reset() forgets it"
             )
         anchors["center"] = source.team.local_part(center)
+    if any(stage.needs_root for stage in expanded):
+        if root is None:
+            raise ByzantiumError(
+                f"{pipeline} needs the root gradient, root=...: the gradient of data that the "
+                "server holds and trusts, in the form of one of the vectors"
+            )
+        anchors["root"] = source.team.local_part(source.trusted("the root", root))
 
     def honest() -> int:
         return min_honest(stages, n)

@@ -241,6 +241,40 @@ class AdaptiveClipping(Mixing):
 
 
 @dataclass(frozen=True, repr=False)
+class RankClipping(Mixing):
+    r"""Clips every norm to one of the smallest: the one of rank f + 2.
+
+    .. math:: y_i = x_i \min(1, C / \|x_i\|)
+
+    where C is the (f + 2)-th smallest norm: at least two honest vectors are no longer, so f
+    attackers who send tiny vectors do not choose it. It clips most honest vectors, too, which makes
+    them more alike; where workers' data differ little, that costs accuracy.
+
+    - `f`: how many vectors may be bad, at least 0; there must be at least 2f + 1 vectors, and two.
+
+    The mixing is ours.
+
+    >>> RankClipping(f=1)(torch.tensor([[0.0], [1.0], [2.0], [-30.0]]))
+    tensor([[ 0.],
+            [ 1.],
+            [ 2.],
+            [-2.]])
+    """
+
+    f: Count
+
+    @property
+    def needs_origin(self) -> bool:
+        return True
+
+    def min_vectors(self) -> tuple[int, str]:
+        return (2 * self.f + 1, "2f + 1") if self.f else (2, "2")
+
+    def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
+        return _clipping(geometry, np.sort(geometry.norms)[self.f + 1])
+
+
+@dataclass(frozen=True, repr=False)
 class Clipping(Mixing):
     r"""Clips every norm to a fixed radius.
 

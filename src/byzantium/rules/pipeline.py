@@ -107,6 +107,10 @@ class _Composed(Stage):
     def stages(self) -> tuple[Stage, ...]:
         return self.parts
 
+    @property
+    def needs_root(self) -> bool:
+        return any(part.needs_root for part in self.parts)
+
     def __repr__(self) -> str:
         return pipeline_repr(self.parts)
 
@@ -196,7 +200,8 @@ class Aggregator(Stage, Stateful):
     your own derive from `Weighting`, `CoordinateWise` or `MatrixRule`.
 
     - `delta_max`: the error stays bounded while the share of bad vectors is below this number.
-      None can be above 1/2: whoever controls half of the vectors can imitate the other half.
+      None can be above 1/2 without a root gradient: who controls half of the vectors can imitate
+      the other half.
 
     >>> from byzantium import Bucketing, Median
     >>> rule = Bucketing(s=2) >> Median()
@@ -217,6 +222,7 @@ class Aggregator(Stage, Stateful):
         *,
         base: Any = None,
         strict: bool = True,
+        root: Any = None,
     ) -> Tensor: ...
     @overload
     def __call__(
@@ -226,6 +232,7 @@ class Aggregator(Stage, Stateful):
         *,
         base: Any = None,
         strict: bool = True,
+        root: Any = None,
     ) -> Any: ...
     def __call__(
         self,
@@ -234,6 +241,7 @@ class Aggregator(Stage, Stateful):
         *,
         base: Any = None,
         strict: bool = True,
+        root: Any = None,
     ) -> Any:
         """Aggregate n vectors into one.
 
@@ -245,17 +253,20 @@ class Aggregator(Stage, Stateful):
           added to the result.
         - `strict`: if True, vectors that differ in form, keys, shapes or dtypes are an error. If
           False, those that differ from most are rejected, as are those that are not finite.
+        - `root`: the root gradient, of the form of one vector: what the server computed on data
+          that it trusts, in the same way as the workers (the base is subtracted from it, too).
+          `RootMatching` and `FLTrust` need it, other rules ignore it.
 
         Returns one vector, of the form, dtypes and device of those that went in.
         """
-        return self._called(updates, generator, base, strict)
+        return self._called(updates, generator, base, strict, root)
 
     @fork_safe
     def _called(
-        self, updates: Any, generator: torch.Generator | None, base: Any, strict: bool
+        self, updates: Any, generator: torch.Generator | None, base: Any, strict: bool, root: Any
     ) -> Any:
         source = as_source(updates, base=base, strict=strict)
-        outcome = self._run(source, generator, explain=False)
+        outcome = self._run(source, generator, explain=False, root=root)
         return source.result(outcome.aggregate, outcome.points.rows)
 
     @fork_safe
@@ -266,10 +277,12 @@ class Aggregator(Stage, Stateful):
         *,
         base: Any = None,
         strict: bool = True,
+        root: Any = None,
     ) -> Report:
         """Aggregate exactly as a call does, and report how much each worker counted."""
         source = as_source(updates, base=base, strict=strict)
-        aggregate, weights, points, geometry, reasons = self._run(source, generator, explain=True)
+        outcome = self._run(source, generator, explain=True, root=root)
+        aggregate, weights, points, geometry, reasons = outcome
         n, rows = source.n, points.rows
         if weights is None:
             weights = np.full(geometry.points, np.nan)
@@ -306,7 +319,7 @@ class Aggregator(Stage, Stateful):
         >>> Krum(f=1).weigh(X @ X.T)
         tensor([0., 1., 0., 0., 0.], dtype=torch.float64)
         """
-        if self.knows_weights != "always":
+        if self.knows_weights != "always" or self.needs_root:
             raise ByzantiumError(
                 f"{self!r} needs the vectors themselves; their inner products are not enough"
             )
@@ -314,9 +327,11 @@ class Aggregator(Stage, Stateful):
         rule.reset()
         return rule.explain(vectors_of(gram), generator).weights
 
-    def _run(self, source: Source, generator: torch.Generator | None, explain: bool) -> Outcome:
+    def _run(
+        self, source: Source, generator: torch.Generator | None, explain: bool, root: Any = None
+    ) -> Outcome:
         speculative, weights, norm_bound = self.try_before_admission(source, explain)
-        points, stages, reasons = admit(self.stages, source, self.center, norm_bound)
+        points, stages, reasons = admit(self.stages, source, self.center, norm_bound, root)
         geometry = _mixed(Geometry.of(points), stages, generator)
         if speculative is not None and not reasons:
             whole = source.team.gather_whole(speculative)

@@ -76,6 +76,11 @@ class Stage(Formula):
         return False
 
     @property
+    def needs_root(self) -> bool:
+        """Whether this stage uses the root gradient, `rule(updates, root=...)`."""
+        return False
+
+    @property
     def measures(self) -> bool:
         """Whether this stage uses distances: then one reading measures and checks vectors."""
         return False

@@ -37,7 +37,7 @@ from byzantium.vectors.points import (
     Points,
     distinct,
     largest_rounding,
-    medians,
+    reach,
     rounding,
     squared_distances,
 )
@@ -130,6 +130,22 @@ class Geometry:
         return self._index("center", "a rule that uses a center must hold one")
 
     @property
+    def root(self) -> int:
+        """The index of the root gradient among the points, for stages that say `needs_root`."""
+        return self._index("root", "for a stage that uses it, needs_root must be True")
+
+    def gram_about(self, index: int) -> Array:
+        """Inner products (points, points) about one of the points instead of the reference.
+
+        With q the point, <p_i - q, p_j - q> = G_ij - G_iq - G_jq + G_qq.
+        """
+        gram = self.gram
+        products = gram - gram[:, [index]] - gram[index] + gram[index, index]
+        distances = squared_distances(gram)[index]
+        np.fill_diagonal(products, distances)
+        return products
+
+    @property
     def centre(self) -> int:  # former name
         """The former name of `center`, for one release."""
         message = "Geometry.centre is now Geometry.center"  # former name
@@ -179,12 +195,12 @@ class Geometry:
         if len(factor) < len(which):
             gram, sizes = gram[which][:, which], sizes[which]
         distances, n = squared_distances(gram), self.n
-        scale = medians(distances[:n, :n]).min()
+        scale = reach(distances, n, self.basis.anchors).min()
         if largest_rounding(sizes) > TRUSTED * scale:
             errors = np.where(which[:, None] == which, 0, rounding(sizes))
             doubtful = errors > TRUSTED * np.maximum(distances, scale)
             # Half of the others are surely near this row: a reference that f rows cannot choose.
-            reference = int(medians((distances + errors)[:n, :n]).argmin())
+            reference = int(reach(distances + errors, n, self.basis.anchors).argmin())
             # Distances among rows that are all far away do not matter.
             far = ~doubtful[reference] & (distances[reference] > FAR * scale)
             doubtful &= ~(far[:, None] & far)

@@ -1,8 +1,9 @@
 """Vectors that are read in blocks of columns, and the passes over them.
 
 Inner products are taken about a *reference*, one of the rows, so that a large common part costs no
-digits. *Anchors* are further points after the n rows: the origin, and the center of centered
-clipping. Rows so small that squares would underflow are read in another unit; see `scale`.
+digits. *Anchors* are further points after the n rows: the origin, the center of centered
+clipping, and the root gradient. Rows so small that squares would underflow are read in another
+unit; see `scale`.
 """
 
 from __future__ import annotations
@@ -81,10 +82,23 @@ def medians(distances: Array) -> Array:
     return np.partition(distances, half, axis=1)[:, half]
 
 
+def reach(distances: Array, n: int, anchors: Mapping[str, Tensor | None]) -> Array:
+    """(n,): for each row how far it is from where a good reference lies, from squared distances.
+
+    Mostly that is the distance within which half of the others lie, which a minority of rows cannot
+    choose. With a root gradient, which is trusted, it is the distance to the root gradient: then
+    even a majority cannot choose it.
+    """
+    if "root" in anchors:
+        return distances[:n, n + list(anchors).index("root")]
+    return medians(distances[:n, :n])
+
+
 class Points(ABC):
     """n vectors of dimension d and the anchors after them, read in blocks of columns.
 
-    - `anchors`: vectors (d,) by name, "origin" before "center"; that of the origin is None.
+    - `anchors`: vectors (d,) by name: "origin", "center" and "root", in this order; that of the
+      origin is None.
     - `norms`: the norms of the rows; None if they are not known.
     - `unit`: a power of two, the length that counts as 1 in `pieces` and `gram`. It is known once
       inner products are measured, and 1 until then; see `scale`.
@@ -190,9 +204,9 @@ class Points(ABC):
           rows are equal.
         """
         n, distances, sizes = self.n, squared_distances(gram), np.sqrt(gram.diagonal())
-        reach = medians(distances[:n, :n])
-        best = int(reach.argmin())
-        smallest = float(reach[best])
+        away = reach(distances, n, self.anchors)
+        best = int(away.argmin())
+        smallest = float(away[best])
         if largest_rounding(sizes) <= REFERENCE_TRUSTED * smallest:
             return None, smallest >= SMALL_SQUARE  # not even the largest error matters
         errors = rounding(sizes)
@@ -235,7 +249,7 @@ class SourcePoints(Points):
     - `source`: the vectors.
     - `rows`: the indices of the rows that take part, in order; by default all.
     - `norms`: their norms, if they are known.
-    - `anchors`: further points, by name: "origin" (None) and "center" (a vector).
+    - `anchors`: further points, by name: "origin" (None), "center" and "root" (vectors).
     - `honest`: returns how many of the rows are honest at least; by default, the smallest majority.
       It is called only where rows must be rescaled.
 
@@ -319,9 +333,9 @@ class SourcePoints(Points):
     def _rescale(self, gram: Array) -> bool:
         """By the coordinate-wise median: a row near it, and a radius around it; see `scale`."""
         n = self.n
-        reach = medians(squared_distances(gram)[:n, :n])
-        best = int(reach.argmin())
-        lost = blurred(math.sqrt(gram[best, best]), reach[best])
+        away = reach(squared_distances(gram), n, self.anchors)
+        best = int(away.argmin())
+        lost = blurred(math.sqrt(gram[best, best]), away[best])
         if not lost and self.dtype != torch.float64:
             return False  # the squares of all other dtypes do not underflow
         sizes = self.source.team.sum_to_all(self._sizes())

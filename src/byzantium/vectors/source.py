@@ -99,6 +99,14 @@ class Source(ABC):
         """A source of the same vectors minus a base, which has the form of one vector."""
         return _relative(self, base)
 
+    def trusted(self, name: str, vector: Any) -> Tensor:
+        """A vector of the caller's, of the form of one of these: its numbers, (dimension,).
+
+        - `name`: the name of the vector in messages.
+        - `vector`: the vector.
+        """
+        return _whole(_single(name, vector, self.dimension))
+
     def pieces(self, rows: Rows) -> Iterator[tuple[slice, Tensor, Rows]]:
         """All columns in blocks: which columns, a matrix with them, which of its rows to use."""
         for columns in column_blocks(len(rows), self.d, self.compute_dtype):
@@ -229,9 +237,18 @@ class Vectors(Source):
         return self.pattern.rebuilt(arrays)
 
     def relative_to(self, base: Any) -> Source:
-        if reason := Row.of(base).differs_from(self.pattern, also_in_form=False):
-            raise ByzantiumError(f"the base {reason}")
+        self._check_entries("the base", base)
         return _relative(self, base)
+
+    def trusted(self, name: str, vector: Any) -> Tensor:
+        self._check_entries(name, vector)
+        # In the order of the columns here, which need not be that of its own entries.
+        ordered = {key: Row.of(vector).arrays[key] for key in self.pattern.arrays}
+        return super().trusted(name, ordered)
+
+    def _check_entries(self, name: str, vector: Any) -> None:
+        if reason := Row.of(vector).differs_from(self.pattern, also_in_form=False):
+            raise ByzantiumError(f"{name} {reason}")
 
 
 class Relative(Source):
@@ -248,6 +265,10 @@ class Relative(Source):
 
     def block(self, columns: slice, rows: Rows) -> Tensor:
         return self.source.block(columns, rows) - self._base_part(columns)
+
+    def trusted(self, name: str, vector: Any) -> Tensor:
+        whole = self.source.trusted(name, vector)
+        return whole - _whole(self.base).to(whole)
 
     def result(self, vector: Tensor, rows: Rows) -> Any:
         return self.source.assembled(
@@ -297,17 +318,25 @@ def _check_orientation(n: int, d: int) -> None:
 
 
 def _relative(source: Source, vector: Any) -> Relative:
+    return Relative(source, _single("the base", vector, source.d))
+
+
+def _single(name: str, vector: Any, d: int) -> Vectors:
+    """One vector of the caller's, which must be finite and have d numbers."""
     if fault := Row.of(vector).fault:
-        raise ArgumentTypeError(f"the base {fault}, but must be {ROW}")
-    base = Vectors([vector])
-    if base.d != source.d:
-        raise ByzantiumError(
-            f"the base needs as many numbers as each vector, {source.d}, got {base.d}"
-        )
-    for _, numbers, _ in base.pieces(base.readable):
+        raise ArgumentTypeError(f"{name} {fault}, but must be {ROW}")
+    single = Vectors([vector])
+    if single.d != d:
+        raise ByzantiumError(f"{name} needs as many numbers as each vector, {d}, got {single.d}")
+    for _, numbers, _ in single.pieces(single.readable):
         if not numbers.isfinite().all():
-            raise ByzantiumError("the base holds numbers that are not finite")
-    return Relative(source, base)
+            raise ByzantiumError(f"{name} holds numbers that are not finite")
+    return single
+
+
+def _whole(single: Source) -> Tensor:
+    """The numbers of a source with one row, (d,)."""
+    return single.block(slice(0, single.d), np.zeros(1, dtype=np.int64))[0]
 
 
 def _source(updates: Any, like: Any, strict: bool) -> Source:

@@ -1,0 +1,153 @@
+"""Rules that use a trusted vector: the *root gradient*, from data that the server holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+import numpy as np
+from annotated_types import Gt, Le
+
+from byzantium.core import Count
+from byzantium.rules.capped_simplex import CappedSimplex
+from byzantium.rules.kinds import Weighting
+from byzantium.vectors.geometry import Geometry
+from byzantium.vectors.points import Array
+
+# A row this many times farther from the root gradient than rows usually are has no influence: in
+# sums with its square the regularization would be lost.
+FAR = 1e4
+# The smallest regularization, relative to the squared distances that rows usually have.
+SMALLEST_RIDGE = 1e-12
+
+
+class RootRule(Weighting):
+    """A weighting that needs the root gradient, `rule(updates, root=g0)`.
+
+    - `delta_max`: 1, because the root gradient is trusted: any share of the vectors below all of
+      them may be Byzantine.
+    """
+
+    delta_max: ClassVar[float] = 1
+
+    @property
+    def needs_root(self) -> bool:
+        return True
+
+    @property
+    def needs_origin(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, repr=False)
+class RootMatching(RootRule):
+    r"""The mixture of the vectors that comes nearest to the root gradient.
+
+    .. math:: \sum_i w_i x_i, \quad
+        w = \operatorname*{argmin}_{0 \le w_i \le 1/(n-f),\ \sum w_i = 1}
+        \Big\|\sum_i w_i x_i - g_0\Big\|^2 + \mathrm{ridge} \, s^2 \, \Big\|w - \frac1n\Big\|^2
+
+    :math:`g_0` is the root gradient: that of a small data set at the server, passed as
+    `rule(updates, root=g0)`. :math:`s^2` is the median squared norm of the vectors or, where f is
+    at least n/2, :math:`\|g_0\|^2`. For every f < n, and however the honest vectors differ from
+    each other,
+
+    .. math:: \|\mathrm{out} - \mu\|^2 \le \|g_0 - \mu\|^2 - \|g_0 - \mathrm{out}\|^2
+        + \mathrm{ridge} \, s^2 \Big(\frac{1}{n-f} - \frac1n\Big)
+
+    where :math:`\mu` is the mean of the honest vectors: up to the last term the result is never
+    farther from it than the root gradient is. docs/guarantees.md has the proof, and
+    docs/do/root.md how to use it. Compare with a training on the root data alone: if that is good
+    enough, the workers are not needed.
+
+    A vector that is ten thousand times farther from the root gradient than usual has weight 0.
+
+    - `f`: how many vectors may be Byzantine, at least 0 and below n. Too small is fatal, too large
+      costs little: when unsure, take (n - 1) // 2.
+    - `ridge`: how much the weights are drawn to the mean's, above 0 and at most 1e9.
+    - `guard`: while the result is farther from the root gradient than the origin is, double f and
+      solve again, with :math:`s^2 = \|g_0\|^2`. Where f is too small this helps against crude
+      attacks, not against an attacker who knows the rule.
+
+    The rule is ours.
+
+    >>> updates = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-9.0, -9.0]])
+    >>> RootMatching(f=1)(updates, root=torch.tensor([0.6, 0.6])).round(decimals=2)
+    tensor([0.5000, 0.5000])
+    """
+
+    f: Count
+    ridge: Annotated[float, Gt(0), Le(1e9)] = 0.1
+    guard: bool = False
+
+    def min_vectors(self) -> tuple[int, str]:
+        return self.f + 1, "f + 1"
+
+    def weights(self, geometry: Geometry) -> Array:
+        n = geometry.n
+        about_root = geometry.gram_about(geometry.root)
+        norms = geometry.gram_about(geometry.origin).diagonal()
+        root_square = float(norms[geometry.root])
+        s_square = float(np.median(norms[:n])) if 2 * self.f < n else root_square
+        weights = self._matched(about_root[:n, :n], s_square, root_square)
+        f = self.f
+        while self.guard and weights @ about_root[:n, :n] @ weights > root_square and f < n - 1:
+            f = min(max(1, 2 * f), n - 1)
+            weights = replace(self, f=f)._matched(about_root[:n, :n], root_square, root_square)
+        if f > self.f:
+            geometry.note(f"{self!r} was farther from the root gradient than zero is, so f is {f}")
+        return weights
+
+    def _matched(self, products: Array, s_square: float, root_square: float) -> Array:
+        """The weights of the rows, (n,), from their inner products about the root gradient.
+
+        Weights sum to one, so |sum_i w_i x_i - g0|^2 = w^T K w with K_ij = <x_i - g0, x_j - g0>,
+        and |w - 1/n|^2 = |w|^2 - 1/n. Therefore w minimizes w^T (K + ridge s^2 I) w.
+        """
+        n, squares = len(products), products.diagonal()
+        usual = max(s_square, root_square, np.partition(squares, n - self.f - 1)[n - self.f - 1])
+        if not usual > 0:  # n - f vectors and the root gradient are zero
+            return np.where(squares > 0, 0, 1 / np.count_nonzero(squares == 0))
+        near = np.flatnonzero(squares <= FAR**2 * usual)
+        ridge = max(self.ridge * s_square, SMALLEST_RIDGE * usual)
+        form = products[np.ix_(near, near)] + ridge * np.eye(len(near))
+        weights = np.zeros(n)
+        weights[near] = CappedSimplex(form, 1 / (n - self.f)).minimize()
+        return weights
+
+
+@dataclass(frozen=True, repr=False)
+class FLTrust(RootRule):
+    r"""The mean of the vectors, weighted by their cosine with the root gradient.
+
+    .. math:: \frac{1}{\sum_i c_i} \sum_i c_i \frac{\|g_0\|}{\|x_i\|} x_i, \quad
+        c_i = \max(0, \cos(x_i, g_0))
+
+    Every vector is scaled to the norm of the root gradient :math:`g_0`, which is passed as
+    `rule(updates, root=g0)`. If no vector has a positive cosine, the result is zero.
+
+    It is the best-known rule with root data, here for comparison: an attacker who knows it can make
+    a training end below one on the root data alone; `RootMatching` has a bound that excludes this.
+
+    Cao, Fang, Liu, Gong: FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping, NDSS
+    2021.
+
+    >>> FLTrust()(torch.tensor([[2.0, 0.0], [0.0, 3.0], [-9.0, -9.0]]), root=torch.ones(2))
+    tensor([0.7071, 0.7071])
+    """
+
+    def weights(self, geometry: Geometry) -> Array:
+        n, products = geometry.n, geometry.gram_about(geometry.origin)
+        norms = np.sqrt(products.diagonal())
+        root, norms = norms[geometry.root], norms[:n]
+        lengths = norms * root
+        cosines = np.divide(
+            products[:n, geometry.root], lengths, out=np.zeros(n), where=lengths > 0
+        ).clip(0, 1)
+        if not cosines.any():
+            return geometry.at(geometry.origin)
+        shares = np.divide(root, norms, out=np.zeros(n), where=norms > 0)
+        weights = np.zeros(geometry.points)
+        weights[:n] = cosines / cosines.sum() * shares
+        weights[geometry.origin] = 1 - weights.sum()
+        return weights
