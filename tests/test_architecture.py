@@ -281,6 +281,7 @@ def test_every_exported_formula_is_a_member_of_the_tests() -> None:
         if dataclasses.is_dataclass(getattr(bz, name)) and issubclass(getattr(bz, name), Formula)
     }
     tested: set[type] = {type(rule.rule) for rule in members.RULES}
+    tested |= {type(rule.rule) for rule in members.ROOT_RULES}
     tested |= {type(mix.mixing) for mix in members.MIXINGS}
     tested |= {type(attack) for attack in members.ATTACKS}
     assert formulas == tested

@@ -101,6 +101,7 @@ MIXINGS = [
         lambda X, _: reference.clipping(X, 8.0),
         laws("translation", "scale", "unanimity"),
     ),
+    Mix(bz.RankClipping(f=F), lambda X, _: reference.rank_clipping(X, F), laws("translation")),
 ]
 
 
@@ -110,6 +111,20 @@ def pipeline(mix: Mix, rule: Rule) -> Rule:
 
     return Rule(mix.mixing >> rule.fresh(), materialised, mix.fails | rule.fails, rule.robust)
 
+
+@dataclass(frozen=True)
+class RootRule:
+    rule: bz.Aggregator
+    reference: Callable[[Array, Array], Array]
+
+
+ROOT_RULES = [
+    RootRule(bz.RootMatching(f=F), lambda X, root: reference.root_matching(X, root, F)),
+    RootRule(
+        bz.RootMatching(f=15, ridge=0.5), lambda X, root: reference.root_matching(X, root, 15, 0.5)
+    ),
+    RootRule(bz.FLTrust(), reference.fltrust),
+]
 
 PIPELINES = [pipeline(mix, rule) for mix in MIXINGS for rule in RULES]
 EVERYTHING = RULES + PIPELINES

@@ -451,3 +451,55 @@ def adaptive_clipping(X: Array, f: int) -> Array:
 def clipping(X: Array, radius: float) -> Array:
     """Every norm above the radius is clipped to it."""
     return np.array([x * (radius / norm(x)) if norm(x) > radius else x for x in X])
+
+
+# Rules with a root gradient
+
+
+def root_matching(X: Array, root: Array, f: int, ridge: float = 0.1) -> Array:
+    """X'w for the w with least |X'w - g0|^2 + ridge s^2 |w - 1/n|^2.
+
+    The weights sum to one, 0 <= w_i <= 1/(n-f), and s^2 is the median squared norm or |g0|^2.
+
+    Weight goes from the row where the slope is largest to the one where it is smallest, as much as
+    reduces the value most, until no such exchange reduces it.
+    """
+    n = len(X)
+    norms = sorted(float(np.sum(x**2)) for x in X)
+    s2 = (norms[(n - 1) // 2] + norms[n // 2]) / 2 if 2 * f < n else float(np.sum(root**2))
+    usual = max(s2, float(np.sum(root**2)), sorted(squared_distance(x, root) for x in X)[n - f - 1])
+    near = [i for i in range(n) if squared_distance(X[i], root) <= 1e8 * usual]
+    m, cap = ridge * s2, 1 / (n - f)
+    w = {i: 1 / len(near) for i in near}
+    out = sum((w[i] * X[i] for i in near), start=np.zeros_like(root))
+    for _ in range(200_000):
+        slopes = {i: float((X[i] - root) @ (out - root)) + m * (w[i] - 1 / n) for i in near}
+        below = [i for i in near if w[i] < cap]
+        if not below:
+            break
+        give = max((i for i in near if w[i] > 0), key=slopes.__getitem__)
+        take = min(below, key=slopes.__getitem__)
+        gain = slopes[give] - slopes[take]
+        if gain <= 1e-15 * (s2 + float(np.sum(root**2))):
+            break
+        curvature = squared_distance(X[give], X[take]) + 2 * m
+        moved = min(gain / curvature, w[give], cap - w[take])
+        w[give], w[take] = w[give] - moved, w[take] + moved
+        out = sum((w[i] * X[i] for i in near), start=np.zeros_like(root))
+    return out
+
+
+def fltrust(X: Array, root: Array) -> Array:
+    """sum_i c_i (|g0| / |x_i|) x_i / sum_i c_i with c_i = max(0, cos(x_i, g0)); 0 if no c_i > 0."""
+    total, trust = np.zeros_like(root), 0.0
+    for x in X:
+        length = norm(x) * norm(root)
+        c = max(0.0, float(x @ root) / length) if length else 0.0
+        if c:
+            total, trust = total + c * norm(root) / norm(x) * x, trust + c
+    return total / trust if trust else total
+
+
+def rank_clipping(X: Array, f: int) -> Array:
+    """x_i min(1, C / |x_i|) with C the (f + 2)-th smallest norm."""
+    return clipping(X, sorted(norm(x) for x in X)[f + 1])
