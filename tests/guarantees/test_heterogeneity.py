@@ -7,10 +7,18 @@ import math
 import members
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import Tensor
 
 import byzantium as bz
-from byzantium.guarantees import guarantee, largest_heterogeneity, lower_bound, most_attackers
+from byzantium.cli import main
+from byzantium.guarantees import (
+    describe_limit,
+    guarantee,
+    largest_heterogeneity,
+    lower_bound,
+    most_attackers,
+)
 
 # How often rows are shuffled, where what a rule does depends on their order or on random groups.
 SHUFFLES = 60
@@ -135,3 +143,57 @@ def test_bad_numbers_are_errors() -> None:
     for n, b2 in ((0, 1.0), (25, -1.0), (25, math.nan)):
         with pytest.raises(bz.ByzantiumError, match="at least"):
             most_attackers(n, b2)
+
+
+# -- the command --------------------------------------------------------------------------------
+
+
+def check(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(main, ["check", *arguments])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_check_says_what_b2_must_be_below() -> None:
+    assert "descent is promised if B² < 3; no rule promises it unless B² < 3" in check(
+        "TrimmedMean()", "--n", "25", "--f", "5"
+    )
+    assert "promised if B² < 3.06; no rule promises it unless B² < 6.33" in check(
+        "Bucketing(2) >> TrimmedMean()", "--n", "25", "--f", "3"
+    )
+    assert "descent is not promised; no rule promises it unless B² < 6.33" in check(
+        "Mean()", "--n", "25", "--f", "3", code=1
+    )
+    assert "however different" in check("Mean()", "--n", "25", "--f", "0")
+
+
+def test_check_measures_b2_on_data() -> None:
+    digits = ("--n", "25", "--f", "5", "--data", "digits", "--momentum", "0.9")
+    hard = check("TrimmedMean()", *digits, "--partition", "by_label")
+    assert "digits, by_label(), mlp, momentum 0.9, seed 0" in hard
+    assert "5 of 25 need B² < 3; yours is " in hard
+    assert "no rule that sees vectors alone promises descent here" in hard
+    assert "with no Byzantine worker at all some rule promises it" in hard
+    easy = check("TrimmedMean()", *digits, "--partition", "iid")
+    assert "TrimmedMean(f=5) promises descent here" in easy
+    assert "some rule promises descent here, Krum(f=5) does not" in check(
+        "Krum()", *digits, "--partition", "iid"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--momentum", "0.9"], "--momentum is for --data"),
+        (["--data", "digets"], "did you mean 'digits'"),
+        (["--data", "digits", "--model", "cnn"], "the model cnn is for images of 1 x 28 x 28"),
+    ],
+)
+def test_check_needs_data_that_fit(arguments: list[str], sentence: str) -> None:
+    assert sentence in check("Krum()", "--n", "25", "--f", "5", *arguments, code=2)
+
+
+def test_the_limit_in_words() -> None:
+    assert describe_limit(25, 5, {"": [28.0]}) == "5 of 25 need B² < 3; yours is 28"
+    several = describe_limit(25, 1, {"a": [3.0, 28.0, 5.0], "b": [2.0]})
+    assert several == "1 of 25 need B² < 23; yours is 3 to 28 (a), 2 (b)"

@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import folders
 import pytest
@@ -13,7 +14,7 @@ import torch
 
 import byzantium as bz
 from byzantium.data import load
-from byzantium.learning import Settings, Simulation, metrics, mlp
+from byzantium.learning import Settings, Simulation, measured_heterogeneity, metrics, mlp
 from byzantium.learning.evaluation import relative_spread
 from byzantium.learning.metrics import Metric, Round
 from byzantium.reports import report
@@ -169,7 +170,10 @@ def test_it_is_written_for_each_round_and_summed_up_by_the_median(tmp_path: Path
     assert [len(line.get("early_heterogeneity", ())) for line in result.metrics] == [10, 10, 5]
     assert metrics.early_heterogeneity(result.metrics) == pytest.approx(median(values), rel=1e-8)
     assert "early_heterogeneity" not in metrics.words()
-    without = [{"round": 10, "loss": 1.0}, {"round": 20, "early_heterogeneity": []}]
+    without: list[dict[str, Any]] = [
+        {"round": 10, "loss": 1.0},
+        {"round": 20, "early_heterogeneity": []},
+    ]
     assert metrics.early_heterogeneity(without) is None
 
 
@@ -178,3 +182,36 @@ def test_a_mean_of_zero_is_not_written() -> None:
     line = metrics.line({"round": 2}, [zero, {"early_heterogeneity": 2.0}])
     assert line == {"round": 2, "early_heterogeneity": [2.0]}
     assert metrics.line({"round": 1}, [zero]) == {"round": 1, "early_heterogeneity": []}
+
+
+def test_what_is_measured_beforehand_is_what_an_honest_run_records(tmp_path: Path) -> None:
+    run = Run(n=10, f=3, rule="Mean()", rounds=25, momentum=0.9, partition="dirichlet(0.5)")
+    store, calls = Store(tmp_path), list[tuple[int, int]]()
+    assert perform(run, store.folder(run)) is not None
+    (result,) = store.results([run])
+    measured = run.heterogeneity(lambda done, total: calls.append((done, total)))
+    assert calls == [(k, 25) for k in range(1, 26)]
+    assert measured == pytest.approx(metrics.early_heterogeneity(result.metrics), rel=1e-8)
+    # Neither the rule nor the attackers take part, and the f of the run does not matter.
+    other = run.varied(rule="Krum()", attack="BitFlip()", rounds=3, record=("weights",))
+    assert other.heterogeneity() == measured
+
+
+def test_measuring_leaves_the_model_as_it_is() -> None:
+    data, model = load("digits"), mlp((1, 8, 8), (8,))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert measured_heterogeneity(Settings(n=5), data, model) > 0
+    after = model.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+
+def test_what_cannot_be_measured_is_one_sentence() -> None:
+    data, model = load("digits"), mlp((1, 8, 8), (8,))
+    with pytest.raises(bz.ByzantiumError, match=r"diverged in round \d+.*smaller learning rate"):
+        measured_heterogeneity(Settings(n=5, learning_rate=1e30), data, model)
+
+    def nothing(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return 0 * outputs.sum()
+
+    with pytest.raises(bz.ByzantiumError, match="nothing but zeros"):
+        measured_heterogeneity(Settings(n=5), data, model, loss=nothing)

@@ -10,6 +10,7 @@ docs/guarantees.md, Proposition 12.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 from byzantium.core import ByzantiumError
 from byzantium.guarantees.guarantee import check_counts, guarantee
@@ -64,3 +65,23 @@ def most_attackers(n: int, b2: float) -> int:
     while f and not b2 < largest_heterogeneity(None, n, f):
         f -= 1
     return f
+
+
+def describe_limit(n: int, f: int, measured: Mapping[str, Sequence[float]]) -> str:
+    r"""The limit on :math:`B^2` in words, beside what was measured.
+
+    - `n`, `f`: how many vectors there are, and how many of them may be Byzantine.
+    - `measured`: measured :math:`B^2`, by the name of what they were measured on, or by "". Of
+      several the smallest and the largest are named.
+
+    >>> describe_limit(25, 5, {"": [28.04]})
+    '5 of 25 need B² < 3; yours is 28'
+    >>> describe_limit(25, 5, {"iid": [1.1], "by label": [28.04, 11.3]})
+    '5 of 25 need B² < 3; yours is 1.1 (iid), 11.3 to 28 (by label)'
+    """
+    yours = []
+    for name, values in measured.items():
+        ends = dict.fromkeys(f"{value:.3g}" for value in (min(values), max(values)))
+        yours.append(" to ".join(ends) + (f" ({name})" if name else ""))
+    limit = largest_heterogeneity(None, n, f)
+    return f"{f} of {n} need B² < {limit:.3g}; yours is {', '.join(yours)}"
