@@ -337,14 +337,14 @@ def test_auto_chooses_before_anything_is_rejected() -> None:
         (["Krum()", "--n", "1" * 400, "--f", "5"], 2, "at most 1000000 vectors"),
     ],
 )
-def test_check_says_it_in_three_lines_and_its_exit_code(
+def test_check_says_it_in_four_lines_and_its_exit_code(
     arguments: list[str], code: int, said: str
 ) -> None:
     result = CliRunner().invoke(main, ["check", *arguments])
     assert result.exit_code == code, result.output
     assert said in result.output
     if code < 2:
-        assert len(result.output.splitlines()) == 3
+        assert len(result.output.splitlines()) == 4
 
 
 def test_a_promise_is_logged_once_and_what_is_not_covered_is_a_warning(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import folders
 import pytest
@@ -11,7 +14,8 @@ import torch
 
 import byzantium as bz
 from byzantium.data import load
-from byzantium.learning import Settings, Simulation, metrics, mlp
+from byzantium.learning import Settings, Simulation, measured_heterogeneity, metrics, mlp
+from byzantium.learning.evaluation import relative_spread
 from byzantium.learning.metrics import Metric, Round
 from byzantium.reports import report
 from byzantium.reports.contents import contents as page_contents
@@ -108,3 +112,106 @@ def test_what_a_metric_looks_at_is_what_was_sent_and_became_of_it(
         assert torch.equal(scene.sent.nan_to_num(), sent.nan_to_num())
         assert len(scene.explained.rejected) == 5 - len(scene.honest)
         assert torch.allclose(scene.aggregate, scene.honest.mean(dim=0), atol=1e-6)
+
+
+# -- the first rounds ---------------------------------------------------------------------------
+
+
+def slow_b2(rows: list[list[float]]) -> float:
+    """The spread over the squared mean, by loops."""
+    mean = [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
+    squares = [(x - m) ** 2 for row in rows for x, m in zip(row, mean, strict=True)]
+    return math.fsum(squares) / len(rows) / math.fsum(m * m for m in mean)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_relative_spread_is_the_spread_over_the_squared_mean(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for n, d, shift in ((2, 3, 0.0), (7, 40, 1.0), (20, 1000, 100.0)):
+        rows = torch.randn(n, d, generator=generator).to(dtype) + shift
+        assert relative_spread(rows) == pytest.approx(slow_b2(rows.tolist()), rel=1e-3)
+        assert relative_spread(7 * rows) == pytest.approx(relative_spread(rows), rel=1e-3)
+
+
+def test_relative_spread_of_few_or_no_rows_that_differ() -> None:
+    assert relative_spread(torch.tensor([[1.0, 2.0]])) == 0
+    assert relative_spread(torch.ones(3, 4)) == 0
+    assert relative_spread(torch.tensor([[1.0], [-1.0]])) == math.inf
+    assert math.isnan(relative_spread(torch.zeros(3, 4)))
+
+
+def test_the_first_rounds_say_how_different_the_honest_vectors_are() -> None:
+    """Momentum included, attackers excluded; in 25 rounds, because an epoch has fewer."""
+    run = Run(n=8, f=2, attack="BitFlip()", rule="Median()", rounds=40, momentum=0.9, record=())
+    training = run.simulation()
+    assert training.batches.epoch < 25 == training.early_rounds
+    for record in training:
+        measured = record.get("early_heterogeneity")
+        if record["round"] > 25:
+            assert measured is None
+        else:
+            assert measured == pytest.approx(slow_b2(training.sent[:6].tolist()), rel=1e-3)
+
+
+@pytest.mark.parametrize(("steps", "rounds"), [(1, 73), (2, 37), (10, 25)])
+def test_the_first_rounds_are_a_pass_over_the_smallest_part(steps: int, rounds: int) -> None:
+    run = Run(n=20, f=0, rule="Mean()", batch=1, local_steps=steps, partition="by_label()")
+    training = run.simulation()
+    assert min(map(len, training.batches.parts)) == 73
+    assert training.early_rounds == rounds
+
+
+def test_it_is_written_for_each_round_and_summed_up_by_the_median(tmp_path: Path) -> None:
+    run, store = Run(n=20, f=0, rule="Mean()", rounds=30, evaluate_every=10), Store(tmp_path)
+    training = run.simulation()
+    values = [record["early_heterogeneity"] for record in list(training)[:25]]
+    assert perform(run, store.folder(run)) is not None
+    (result,) = store.results([run])
+    assert [len(line.get("early_heterogeneity", ())) for line in result.metrics] == [10, 10, 5]
+    assert metrics.early_heterogeneity(result.metrics) == pytest.approx(median(values), rel=1e-8)
+    assert "early_heterogeneity" not in metrics.words()
+    without: list[dict[str, Any]] = [
+        {"round": 10, "loss": 1.0},
+        {"round": 20, "early_heterogeneity": []},
+    ]
+    assert metrics.early_heterogeneity(without) is None
+
+
+def test_a_mean_of_zero_is_not_written() -> None:
+    zero = {"early_heterogeneity": math.inf}
+    line = metrics.line({"round": 2}, [zero, {"early_heterogeneity": 2.0}])
+    assert line == {"round": 2, "early_heterogeneity": [2.0]}
+    assert metrics.line({"round": 1}, [zero]) == {"round": 1, "early_heterogeneity": []}
+
+
+def test_what_is_measured_beforehand_is_what_an_honest_run_records(tmp_path: Path) -> None:
+    run = Run(n=10, f=3, rule="Mean()", rounds=25, momentum=0.9, partition="dirichlet(0.5)")
+    store, calls = Store(tmp_path), list[tuple[int, int]]()
+    assert perform(run, store.folder(run)) is not None
+    (result,) = store.results([run])
+    measured = run.heterogeneity(lambda done, total: calls.append((done, total)))
+    assert calls == [(k, 25) for k in range(1, 26)]
+    assert measured == pytest.approx(metrics.early_heterogeneity(result.metrics), rel=1e-8)
+    # Neither the rule nor the attackers take part, and the f of the run does not matter.
+    other = run.varied(rule="Krum()", attack="BitFlip()", rounds=3, record=("weights",))
+    assert other.heterogeneity() == measured
+
+
+def test_measuring_leaves_the_model_as_it_is() -> None:
+    data, model = load("digits"), mlp((1, 8, 8), (8,))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert measured_heterogeneity(Settings(n=5), data, model) > 0
+    after = model.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+
+def test_what_cannot_be_measured_is_one_sentence() -> None:
+    data, model = load("digits"), mlp((1, 8, 8), (8,))
+    with pytest.raises(bz.ByzantiumError, match=r"diverged in round \d+.*smaller learning rate"):
+        measured_heterogeneity(Settings(n=5, learning_rate=1e30), data, model)
+
+    def nothing(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return 0 * outputs.sum()
+
+    with pytest.raises(bz.ByzantiumError, match="nothing but zeros"):
+        measured_heterogeneity(Settings(n=5), data, model, loss=nothing)

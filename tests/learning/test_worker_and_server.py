@@ -283,6 +283,7 @@ def test_a_checkpoint_of_the_first_version_is_gone_on_with() -> None:
     list(resumed)
     assert torch.allclose(weights(resumed.model), weights(whole.model), atol=1e-5)
     assert resumed.history.status == "completed"
-    assert [sorted(record) for record in resumed.history.rounds] == [
-        sorted(record) for record in whole.history.rounds
-    ]
+    names = [sorted(record) for record in whole.history.rounds]
+    for early in names[:3]:  # which 0.1.0 did not measure
+        early.remove("early_heterogeneity")
+    assert [sorted(record) for record in resumed.history.rounds] == names

@@ -9,6 +9,7 @@ import math
 import re
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 import folders
 import pytest
@@ -22,8 +23,9 @@ from byzantium.core import ByzantiumError
 from byzantium.papers import benchmark
 from byzantium.reports import escaping, formats, headline, text_tables
 from byzantium.reports.figures import KINDS
-from byzantium.runs import Run, Store
+from byzantium.runs import Metrics, Result, Run, Store
 from byzantium.tables import ResultTable, Version, pivots, terms
+from byzantium.tables.heterogeneity import MEANING
 
 RULES = ("Mean()", "Krum(f=2)", "Bucketing(s=2) >> Krum(f=2)")
 ATTACKS = ("Mimic(warmup=1)", "ALittleIsEnough()", "BitFlip()")
@@ -392,3 +394,48 @@ def test_what_the_site_shows_of_the_benchmark_is_in_its_table() -> None:
             line = next(text for text in table.splitlines() if text.startswith(f"| {rule} |"))
             cells = [cell.strip() for cell in row.strip("|").split("|")[1:]]
             assert cells == [cell.strip(" *") for cell in line.strip("|").split("|")[1:]]
+
+
+# -- what no rule can promise -------------------------------------------------------------------
+
+
+def measured(b2: float | None, **options: Any) -> Result:
+    """A finished run whose first rounds had this B²; None where it was not recorded."""
+    lines: list[Metrics] = [{"round": 30, "accuracy": 90.0}]
+    if b2 is not None:
+        lines[0]["early_heterogeneity"] = [b2 / 2, b2, 2 * b2]
+    return Result(Run(**options), Path("results"), "completed", lines, {"accuracy": 90.0})
+
+
+def test_a_table_says_once_what_b2_must_be_and_is() -> None:
+    rules = ("Krum()", "Median()")
+    results = [
+        measured(28 + seed, rule=rule, attack="Mimic()", seed=seed)
+        for rule in rules
+        for seed in (0, 1)
+    ]
+    (table,) = pivots(results)
+    assert table.artifact.notes == f"5 of 25 need B² < 3; yours is 28 to 29. {MEANING}"
+    assert formats.markdown([table]).count("5 of 25 need B² &lt; 3; yours is 28 to 29.") == 1
+    assert r"need B$^2$ $<$ 3" in formats.latex([table])
+
+
+def test_it_names_partitions_and_numbers_of_attackers_where_they_differ() -> None:
+    options = {"rule": "Median()", "attack": "Mimic()"}
+    results = [
+        measured(1.5, partition="iid()", **options),
+        measured(28, partition="by_label()", **options),
+    ]
+    (table,) = pivots(results, ["rule"], "partition")
+    sentence = "5 of 25 need B² < 3; yours is 1.5 (iid), 28 (noniid)."
+    assert table.artifact.notes == f"{sentence} {MEANING}"
+    results = [measured(28, f=1, **options), measured(30, f=3, **options)]
+    (table,) = pivots(results, ["rule"], "f")
+    sentences = "1 of 25 need B² < 23; yours is 28. 3 of 25 need B² < 6.33; yours is 30."
+    assert table.artifact.notes == f"{sentences} {MEANING}"
+
+
+def test_old_results_and_runs_without_attackers_say_nothing() -> None:
+    for result in (measured(None, attack="Mimic()"), measured(28, f=0, rule="Mean()")):
+        (table,) = pivots([result])
+        assert table.artifact.notes == ""

@@ -1,15 +1,25 @@
-"""`check`: the guarantee of a rule."""
+"""`check`: the guarantee of a rule, and how different honest vectors may be and are."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
+from rich.progress import Progress
 
 import byzantium as bz
 from byzantium import guarantees
 from byzantium.cli.execution import FAILED
 from byzantium.cli.main import main
-from byzantium.cli.options import complete, members, plugin_option
-from byzantium.cli.terminal import out
+from byzantium.cli.options import complete, data_option, field_options, members, plugin_option
+from byzantium.cli.terminal import err, out
+from byzantium.runs import Run, check_ready
+
+# The fields of a run that describe an honest training.
+TRAINING = [
+    *("partition", "long_tail", "model", "loss", "optimizer", "batch", "momentum", "heavy_ball"),
+    *("learning_rate", "local_steps", "local_rate", "seed", "device"),
+]
 
 
 @main.command()
@@ -30,17 +40,77 @@ from byzantium.cli.terminal import out
     required=True,
     help="How many of them may be bad: too few is fatal, one too many costs little.",
 )
-def check(rule: str, n: int, f: int) -> None:
-    """Say what a rule guarantees for n vectors of which f are bad.
+@click.option(
+    "--data",
+    help="Also measure B², on this data set: a name from `byzantium list data`, or a file of your "
+    "own (.npz or .safetensors). The options below describe the training.",
+    shell_complete=complete(lambda: members("data")),
+)
+@field_options(TRAINING)
+@data_option
+def check(rule: str, n: int, f: int, data: str | None, **options: Any) -> None:
+    """Say what a rule guarantees for n vectors of which f are bad, and on what data.
 
     RULE is a rule, with mixings before it if wanted; one that is written without f takes that of
     --f. Exit codes: 0 a theorem covers it, 1 no theorem does, 2 impossible: the rule is not defined
     for so many vectors, or half of them or more are bad.
 
+    B² is how different honest vectors are: their variance over the square of their mean. With
+    --data, n honest workers train until the one with the fewest samples has seen them all, at least
+    25 rounds. The median B² of what they send is printed beside what the rule, and any rule, needs.
+
     \b
     byzantium check "Bucketing(s=2) >> Krum()" --n 25 --f 5
+    byzantium check "TrimmedMean()" --n 25 --f 5 --data digits --partition "by_label()"
     """  # noqa: D301
+    written = {name: value for name, value in options.items() if value is not None}
+    if written and data is None:
+        name = next(iter(written)).replace("_", "-")
+        raise click.UsageError(f"--{name} is for --data, which names what to train on")
     promise = guarantees.guarantee(bz.parse_rule(rule, f=f), n, f)
-    out.print(str(promise), soft_wrap=True, highlight=False)
+    lines = [str(promise), _limits(promise)]
+    if data is not None:
+        run = Run(rule="Mean()", n=n, f=0, data=data, **written)
+        check_ready([run])
+        lines.append(_measured(promise, run, _heterogeneity(run)))
+    out.print("\n".join(lines), soft_wrap=True, highlight=False)
     if not promise.covered:
         raise SystemExit(FAILED)
+
+
+def _limits(promise: guarantees.Guarantee) -> str:
+    """What B² must be below: for this pipeline, and for any rule."""
+    n, f = promise.n, promise.f
+    own = guarantees.largest_heterogeneity(promise.pipeline, n, f)
+    if not f:
+        return "with no Byzantine vectors the mean descends, however different honest vectors are"
+    promised = f"descent is promised if B² < {own:.3g}" if own else "descent is not promised"
+    return f"{promised}; no rule promises it unless B² < {_limit(n, f):.3g} (Proposition 12)"
+
+
+def _limit(n: int, f: int) -> float:
+    return guarantees.largest_heterogeneity(None, n, f)
+
+
+def _heterogeneity(run: Run) -> float:
+    with Progress(console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task("training honestly")
+        return run.heterogeneity(lambda done, total: bar.update(task, completed=done, total=total))
+
+
+def _measured(promise: guarantees.Guarantee, run: Run, b2: float) -> str:
+    n, f = promise.n, promise.f
+    most = guarantees.most_attackers(n, b2)
+    momentum = f", momentum {run.momentum:g}" if run.momentum else ""
+    measured = (
+        f"measured: B² = {b2:.3g}, the median of the first rounds of an honest training "
+        f"({run.data}, {run.partition}, {run.model}{momentum}, seed {run.seed})"
+    )
+    verdict = "no rule that sees vectors alone promises descent here"
+    if b2 < guarantees.largest_heterogeneity(promise.pipeline, n, f):
+        verdict = f"{promise.pipeline!r} promises descent here"
+    elif b2 < _limit(n, f):
+        verdict = f"some rule promises descent here, {promise.pipeline!r} does not"
+    need = guarantees.describe_limit(n, f, {"": [b2]}) + ": " if f else ""
+    among = f"at most {most} Byzantine workers" if most else "no Byzantine worker at all"
+    return f"{measured}\n{need}{verdict}; with {among} some rule promises it at this B²"

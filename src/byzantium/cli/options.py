@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -179,6 +179,15 @@ def complete(names: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
 
 def run_options(command: Command) -> Command:
     """An option for each field of a run."""
+    return field_options([field.name for field in options_of(Run)])(command)
+
+
+def field_options(names: Sequence[str]) -> Callable[[Command], Command]:
+    """An option for each of these fields of a run, in the order of the fields."""
+    return lambda command: _with_fields(command, names)
+
+
+def _with_fields(command: Command, names: Sequence[str]) -> Command:
     kinds = typing.get_type_hints(Run)
     completions: dict[str, Callable[[], Iterable[str]]] = {
         "rule": lambda: [f"{name}()" for name in members("rule", bz.Aggregator)],
@@ -189,6 +198,8 @@ def run_options(command: Command) -> Command:
         },
     }
     for field in reversed(options_of(Run)):
+        if field.name not in names:
+            continue
         if field.name == "plugin":
             command = plugin_option(command)
             continue

@@ -10,6 +10,9 @@ from .guarantee import Guarantee as Guarantee
 from .guarantee import announce as announce
 from .guarantee import gap as gap
 from .guarantee import guarantee as guarantee
+from .heterogeneity import describe_limit as describe_limit
+from .heterogeneity import largest_heterogeneity as largest_heterogeneity
+from .heterogeneity import most_attackers as most_attackers
 from .measure import c_of as c_of
 from .measure import lower_bound as lower_bound
 from .recommendation import Recommendation as Recommendation

@@ -135,6 +135,17 @@ class Guarantee:
         )
 
 
+def check_counts(n: int, f: int) -> None:
+    """Raise an error unless something could be promised for n vectors of which f are Byzantine."""
+    if not 0 <= 2 * f < n:
+        raise ByzantiumError(
+            f"f must be at least 0 and less than half of n, or nobody can tell who is honest, got "
+            f"f={f}, n={n}"
+        )
+    if n > MOST:
+        raise ByzantiumError(f"guarantees are for at most {MOST} vectors, got n={n}")
+
+
 def guarantee(rule: Aggregator, n: int, f: int) -> Guarantee:
     """The guarantee of a pipeline for n vectors of which f are Byzantine.
 
@@ -151,13 +162,7 @@ def guarantee(rule: Aggregator, n: int, f: int) -> Guarantee:
     'Krum(f=5) is built for 5 Byzantine vectors, but may meet 10'
     """
     validated("guarantee", "rule", rule, Aggregator)
-    if not 0 <= 2 * f < n:
-        raise ByzantiumError(
-            f"f must be at least 0 and less than half of n, or nobody can tell who is honest, got "
-            f"f={f}, n={n}"
-        )
-    if n > MOST:
-        raise ByzantiumError(f"guarantees are for at most {MOST} vectors, got n={n}")
+    check_counts(n, f)
     stages = check_sizes(rule.stages, n)
     reaching, bad = n, f
     for stage in stages[:-1]:

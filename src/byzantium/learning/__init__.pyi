@@ -1,4 +1,5 @@
 from .evaluation import spread as spread
+from .heterogeneity import measured_heterogeneity as measured_heterogeneity
 from .history import History as History
 from .metrics import Metric as Metric
 from .models import cnn as cnn

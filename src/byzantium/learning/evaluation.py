@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +13,7 @@ from byzantium.data.dataset import Dataset
 from byzantium.learning.gradients import WorkerGradients
 from byzantium.learning.losses import Loss, cross_entropy
 from byzantium.vectors import Geometry, Matrix
-from byzantium.vectors.points import SourcePoints
+from byzantium.vectors.points import SourcePoints, moments
 
 # The samples of a pass: the activations of the paper's CNN for so many stay in the cache.
 CHUNK = 128
@@ -80,3 +81,25 @@ def spread(rows: Tensor) -> float:
     n = len(rows)
     geometry = Geometry.of(SourcePoints(Matrix(rows)))
     return float((geometry.distances_to(geometry.uniform_over(np.arange(n))) ** 2).mean())
+
+
+def relative_spread(rows: Tensor) -> float:
+    r"""How far vectors are spread, relative to their mean: :math:`B^2`.
+
+    .. math:: B^2 = \frac{1}{n} \sum_{i=1}^{n} \|x_i - \bar x\|^2 / \|\bar x\|^2
+
+    It is computed in one pass. Infinite where the mean is zero and the rows differ; NaN where all
+    rows are zero.
+
+    - `rows`: (n, d), a vector in each row.
+
+    >>> round(relative_spread(torch.tensor([[3.0, 0.0], [1.0, 0.0], [2.0, 2.0]])), 4)
+    0.35
+    """
+    n = len(rows)
+    mean, deviation = moments(rows)
+    length = float(mean.double().square().sum())
+    spread = float(deviation.double().square().sum()) * (n - 1) / n if n > 1 else 0.0
+    if not length:
+        return math.inf if spread else math.nan
+    return spread / length

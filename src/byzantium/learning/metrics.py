@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from byzantium.core import Registry, cached_property
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
     from byzantium.learning.simulation import Simulation
     from byzantium.rules import Aggregator, Report
+
+#: Early metrics are measured in at least so many rounds.
+EARLY_ROUNDS = 25
 
 
 # -- where a metric looks -----------------------------------------------------------------------
@@ -110,6 +114,8 @@ class Metric:
       them such a metric is measured only in rounds with an evaluation. One that needs "own" looks
       at the losses of attackers, who then compute them in each round. One that needs "classes" is
       left out for regression.
+    - `early`: whether it is measured in the first rounds only: one pass of the honest worker with
+      the fewest samples over its data, and at least 25 rounds.
     """
 
     name: str
@@ -121,6 +127,7 @@ class Metric:
     key: str = ""
     kind: Literal["number", "rounds", "shares", "workers"] = "number"
     needs: Literal["", "report", "weights", "own", "classes"] = ""
+    early: bool = False
 
     def __post_init__(self) -> None:
         if self.record == "":
@@ -162,6 +169,12 @@ def _spread(scene: Round) -> float:
     return spread(scene.honest)
 
 
+def _relative_spread(scene: Round) -> float:
+    from byzantium.learning.evaluation import relative_spread  # imports torch
+
+    return relative_spread(scene.honest)
+
+
 def _norm(scene: Round) -> Tensor:
     from byzantium.vectors import Matrix  # imports torch
     from byzantium.vectors.points import row_norms
@@ -185,6 +198,11 @@ def mean_of_each(values: list[list[float]]) -> list[float]:
 def each(values: list[float]) -> list[float]:
     """The number of each round, with nine digits."""
     return [float(f"{value:.9g}") for value in values]
+
+
+def each_finite(values: list[float]) -> list[float]:
+    """The number of each round where it is finite, with nine digits."""
+    return each([value for value in values if math.isfinite(value)])
 
 
 def times(values: list[list[int]]) -> dict[str, int]:
@@ -271,6 +289,16 @@ SHIPPED = (
         scale="log",
         record="heterogeneity",
     ),
+    Metric(
+        "early_heterogeneity",
+        "B² of the vectors that honest workers sent, in each of the first rounds",
+        _relative_spread,
+        each_finite,
+        "log",
+        record=None,
+        kind="rounds",
+        early=True,
+    ),
 )
 TABLE: Registry[Metric] = Registry("metric", {metric.name: metric for metric in SHIPPED})
 
@@ -280,13 +308,23 @@ def words() -> tuple[str, ...]:
     return tuple(dict.fromkeys(m.record for m in TABLE.values() if m.record is not None))
 
 
-def round_metrics(record: Collection[str], rule: Aggregator, evaluated: bool) -> list[Metric]:
-    """The metrics of a round, for the words of `Settings.record`."""
+def round_metrics(
+    record: Collection[str], rule: Aggregator, evaluated: bool, early: bool
+) -> list[Metric]:
+    """The metrics of a round, for the words of `Settings.record`.
+
+    - `record`: these words.
+    - `rule`: the rule, which may not know the weights of workers, or only when it is asked.
+    - `evaluated`: whether the model is evaluated after the round.
+    - `early`: whether it is one of the first rounds.
+    """
     weights = rule.knows_weights == "always" or (rule.knows_weights == "asked" and evaluated)
     return [
         metric
         for metric in _asked_for(record)
-        if metric.reduce is not None and (metric.needs != "weights" or weights)
+        if metric.reduce is not None
+        and (metric.needs != "weights" or weights)
+        and (early or not metric.early)
     ]
 
 
@@ -342,6 +380,23 @@ def heterogeneity(lines: Sequence[Mapping[str, Any]]) -> Heterogeneity | None:
     gradient2 = sum(line["zeta2"] / line["b2"] for line in recorded) / len(recorded)
     usable = math.isfinite(zeta2) and math.isfinite(gradient2) and gradient2 > 0
     return Heterogeneity(zeta2, zeta2 / gradient2, gradient2) if usable else None
+
+
+def early_heterogeneity(lines: Sequence[Mapping[str, Any]]) -> float | None:
+    r"""The median :math:`B^2` of the vectors that honest workers sent in the first rounds.
+
+    :math:`B^2` is the mean squared distance of these vectors, momentum included, to their mean,
+    divided by the squared norm of the mean. Unlike "b2", which looks at full gradients at
+    evaluations, it is what a rule has to cope with; and late in a training, where the mean
+    vanishes, it would say nothing. None where nothing was recorded.
+
+    - `lines`: lines of metrics.jsonl.
+
+    >>> early_heterogeneity([{"early_heterogeneity": [4.0, 2.0]}, {"early_heterogeneity": [3.0]}])
+    3.0
+    """
+    values = [value for line in lines for value in line.get("early_heterogeneity", ())]
+    return median(values) if values else None
 
 
 def scale(name: str) -> str:

@@ -122,7 +122,10 @@ def _check_history(training: Simulation, state: State) -> History:
     if t not in bounds[history.status]:
         raise CheckpointError(f"its history of {t} rounds is {history.outcome!r}")
     for k, record in enumerate(history.rounds):
-        measured = metrics.round_metrics(settings.record, training.rule, training.is_evaluated(k))
+        evaluated, early = training.is_evaluated(k), k < training.early_rounds
+        # Checkpoints of earlier versions have no early metrics.
+        early = early and isinstance(record, dict) and "early_heterogeneity" in record
+        measured = metrics.round_metrics(settings.record, training.rule, evaluated, early)
         template = {"round": int, **{m.key: _recorded(m, settings.n) for m in measured}}
         if diverged and k + 1 == t and isinstance(record, dict):
             # The round in which it diverged ended before everything was measured.

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from byzantium.data import Dataset
-    from byzantium.learning import Settings, Simulation
+    from byzantium.learning import Randomness, Settings, Simulation
     from byzantium.rules import Aggregator
 
 #: The accuracy of a run is the mean of so many last evaluations, as in the paper.
@@ -273,10 +273,35 @@ class Run(Job, TrainingOptions):
             data.train_y, self.n - self.attacker_count, generator, users=data.train_user
         )
 
+    def heterogeneity(self, watch: Callable[[int, int], None] = lambda done, total: None) -> float:
+        r"""The median :math:`B^2` of what its workers send in the first rounds if nobody attacks.
+
+        - `watch`: called with how many rounds are done, and how many there are in all.
+        """
+        from byzantium.data import partition
+        from byzantium.runs import builders
+
+        data = self.dataset()
+        _, optimizer = builders.optimizer(self.optimizer)
+        return learning.measured_heterogeneity(
+            self.settings(),
+            data,
+            self.build_model(data),
+            partition.read(self.partition),
+            lambda parameters: optimizer(parameters, self.learning_rate),
+            randomness=self._randomness(),
+            watch=watch,
+        )
+
+    def _randomness(self) -> type[Randomness]:
+        from byzantium.runs import released
+
+        return released.Released if self.randomness == "released" else learning.Randomness
+
     def simulation(self) -> Simulation:
         """Its training, before the first round."""
         from byzantium.data import partition
-        from byzantium.runs import builders, released
+        from byzantium.runs import builders
 
         data = self.dataset()
         _, optimizer = builders.optimizer(self.optimizer)
@@ -288,9 +313,7 @@ class Run(Job, TrainingOptions):
             attacks.parse_attack(self.attack),
             partition.read(self.partition),
             lambda parameters: optimizer(parameters, self.learning_rate),
-            randomness=(
-                released.Released if self.randomness == "released" else learning.Randomness
-            ),
+            randomness=self._randomness(),
         )
 
     def until(self, last: int | None) -> Self:

@@ -14,6 +14,7 @@ from byzantium.core import ByzantiumError, notation
 from byzantium.core.options import options_of
 from byzantium.runs import Result, Run, without_f
 from byzantium.tables.artifact import Artifact, Cell, Picture
+from byzantium.tables.heterogeneity import heterogeneity
 from byzantium.tables.results import MeasuredCell, ResultTable, worst
 from byzantium.tables.terms import short_name, sort_key
 
@@ -168,6 +169,7 @@ def _table(
     notes = ""
     if worst_case:
         cells, notes = _worst(cells, names, len(attacks))
+    notes = " ".join(filter(None, [notes, heterogeneity([result for result, _ in pairs])]))
     y = "loss" if any("loss" in result.summary for result, _ in pairs) else "accuracy"
     what = ", ".join(short_name(name, values[name]) for name in named)
     title = f"{' and '.join(map(_title, rows))} by {_title(columns)}" + (
