@@ -126,8 +126,9 @@ class Run(Job, TrainingOptions):
         attack = repr(attacks.parse_attack(notation.with_parentheses(self.attack)))
         object.__setattr__(self, "attack", attack)
         settings.check(self.n, self.attacker_count, self.participants, self.device)
-        settings.check_record(self.record)
+        settings.check_record(self.record, self.root)
         rule = self.aggregator()
+        settings.check_root(rule, attacks.parse_attack(attack), self.root)
         for stage in rule.stages:
             if stage.bad not in (None, self.f):
                 raise ByzantiumError(
@@ -258,7 +259,7 @@ class Run(Job, TrainingOptions):
         import torch
 
         from byzantium.data import partition
-        from byzantium.learning import losses, models
+        from byzantium.learning import losses, models, root
 
         models.check_device(self.device)
         try:
@@ -269,6 +270,8 @@ class Run(Job, TrainingOptions):
         loss = losses.read(self.loss)
         models.check_fit(model, data, loss, f"the model {self.model}")
         generator = torch.Generator().manual_seed(0)
+        if self.root:
+            data = root.without(data, root.draw_root(data, self.root, generator))
         partition.read(self.partition)(
             data.train_y, self.n - self.attacker_count, generator, users=data.train_user
         )
@@ -376,7 +379,8 @@ def check_ready(jobs: Iterable[Job]) -> None:
         if isinstance(run, Run):
             run._prepare()
             same = alike.setdefault((run.data, run.long_tail), {})
-            same[run.model, run.partition, run.loss, run.device, run.n - run.attacker_count] = run
+            honest = run.n - run.attacker_count
+            same[run.model, run.partition, run.loss, run.device, honest, run.root] = run
     for (name, gamma), different in alike.items():
         data = builders.load_data(name, gamma)
         for run in different.values():
