@@ -157,10 +157,11 @@ def guarantee(rule: Aggregator, n: int, f: int) -> Guarantee:
     'Krum(f=5) is built for 5 Byzantine vectors, but may meet 10'
     """
     validated("guarantee", "rule", rule, Aggregator)
-    if not 0 <= (f if rule.needs_root else 2 * f) < n:
+    most, words = (n, "n") if rule.needs_root else (n / 2, "half of n")
+    if not 0 <= f < most:
         raise ByzantiumError(
-            f"f must be at least 0 and less than {'' if rule.needs_root else 'half of '}n, or nobody "
-            f"can tell who is honest, got f={f}, n={n}"
+            f"f must be at least 0 and less than {words}, or nobody can tell who is honest, got "
+            f"f={f}, n={n}"
         )
     if n > MOST:
         raise ByzantiumError(f"guarantees are for at most {MOST} vectors, got n={n}")

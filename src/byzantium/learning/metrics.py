@@ -16,8 +16,8 @@ from byzantium.core import Registry, cached_property
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from byzantium.learning.simulation import Simulation
     from byzantium.learning.root import RootGradient
+    from byzantium.learning.simulation import Simulation
     from byzantium.rules import Aggregator, Report
 
 

@@ -142,7 +142,7 @@ class Root:
             # Groups of equal size; a remainder is left out.
             k = min(len(x), MOST_GROUPS)
             size = len(x) // k
-            x, y = (one[: k * size].unflatten(0, (k, size)).flatten(1, 2) for one in (x, y))
+            x, y = (one[: k * size].flatten(0, 1).view(k, -1, *one.shape[2:]) for one in (x, y))
             self.group_x, self.group_y = _repeated(x, steps), _repeated(y, steps)
             self.groups = Workers(model, k, loss)
 

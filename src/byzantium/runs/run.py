@@ -41,6 +41,11 @@ if TYPE_CHECKING:
 
 #: The accuracy of a run is the mean of so many last evaluations, as in the paper.
 LAST = 5
+#: The options that make no difference to a training on root data alone.
+OF_WORKERS = (
+    *("rule", "n", "f", "attack", "attackers", "partition", "participants"),
+    *("batch", "reshuffle_every", "record", "plugin"),
+)
 #: What the option --plugin does.
 PLUGIN_HELP = (
     "A Python file of your own: its code is run, and its rules, attacks, partitions, models, data "
@@ -215,6 +220,27 @@ class Run(Job, TrainingOptions):
     def bad(self) -> int:
         """How many of these may be Byzantine: f, or the number of attackers if it is larger."""
         return min(max(self.f, self.attacker_count), self.vectors)
+
+    def root_alone(self) -> Run | None:
+        """The training on its root data alone, which its result is to be compared with.
+
+        None where its rule uses no root data, or is `RootOnly` itself.
+
+        >>> Run(rule="RootMatching()", root=10, attack="BitFlip()").root_alone().rule
+        'RootOnly()'
+        """
+        alone = self.varied(rule="RootOnly()", attack="NoAttack()", attackers=None, plugin=())
+        return None if self.rule == alone.rule or not self.aggregator().needs_root else alone
+
+    def same_root_training(self, other: Run) -> bool:
+        """Whether this and another run train on the same root data alone, in the same way.
+
+        Then they have the same result, whatever workers there are.
+        """
+        names = [f.name for f in dataclasses.fields(Run) if f.name not in OF_WORKERS]
+        return self.rule == other.rule == "RootOnly()" and all(
+            getattr(self, name) == getattr(other, name) for name in names
+        )
 
     def gap(self) -> str:
         """Why its rule has no guarantee; "" if it has one, or if a plugin is not loaded."""
