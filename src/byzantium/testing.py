@@ -39,7 +39,8 @@ def check_rule(rule: Aggregator, *, n: int = N, breaks: Iterable[str] = ()) -> N
     Every rule must return one finite vector of the dtype of the input; leave the input unchanged;
     give equal results for equal generators; store nothing from call to call except its
     `state_dict`; have independent copies; and reject vectors that are not finite. Its `explain`
-    must agree with a call.
+    must agree with a call. A rule that needs a root gradient is given one near the mean, which
+    moves, turns and grows with the vectors.
 
     These laws have exceptions:
 
@@ -54,7 +55,7 @@ def check_rule(rule: Aggregator, *, n: int = N, breaks: Iterable[str] = ()) -> N
     """
     broken = _check_names(breaks)
     X = torch.randn(n, D, generator=_generator(1), dtype=torch.float64)
-    plain = _copy(rule)(X, _generator())
+    plain = _call(rule, X)
     _check_form(rule, X)
     _check_state(rule, X)
     _check_rejection(rule, X)
@@ -62,7 +63,7 @@ def check_rule(rule: Aggregator, *, n: int = N, breaks: Iterable[str] = ()) -> N
 
     def law(name: str, changed: Tensor, expected: Tensor) -> None:
         if name not in broken:
-            _assert_close(_copy(rule)(changed, _generator()), expected, f"{rule!r} breaks {name!r}")
+            _assert_close(_call(rule, changed), expected, f"{rule!r} breaks {name!r}")
 
     if not _is_random(rule):
         law("permutation", X[torch.randperm(n, generator=_generator(2))], plain)
@@ -145,7 +146,7 @@ def check_attack(attack: Attack, *, honest: int = N, attackers: int = 3) -> None
     rule = Krum(f=attackers)
 
     def call(attack: Attack, seed: int = 0) -> Tensor:
-        return attack(X, own, rule=rule, epoch=2, generator=_generator(seed))
+        return attack(X, own, rule=rule, epoch=2, generator=_generator(seed), root=X.mean(dim=0))
 
     before = X.clone(), own.clone()
     first, again = copy.deepcopy(attack), copy.deepcopy(attack)
@@ -173,7 +174,7 @@ def _check_form(rule: Aggregator, X: Tensor) -> None:
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         vectors = X.to(dtype)
         before = vectors.clone()
-        result = _copy(rule)(vectors, _generator())
+        result = _call(rule, vectors)
         assert result.shape == (D,), f"{rule!r} gives the shape {tuple(result.shape)}"
         assert result.dtype == dtype, f"{rule!r} gives {result.dtype} for {dtype}"
         assert result.isfinite().all(), f"{rule!r} gives numbers that are not finite"
@@ -182,41 +183,42 @@ def _check_form(rule: Aggregator, X: Tensor) -> None:
 
 def _check_state(rule: Aggregator, X: Tensor) -> None:
     first, again = _copy(rule), _copy(rule)
-    assert torch.equal(first(X, _generator()), again(X, _generator())), (
+    root, later = _root(X), _root(X + 1)
+    assert torch.equal(first(X, _generator(), root=root), again(X, _generator(), root=root)), (
         f"{rule!r} gives different results for equal generators"
     )
     resumed = _copy(rule)
     resumed.load_state_dict(first.state_dict())
-    expected = first(X + 1, _generator())
-    assert torch.equal(resumed(X + 1, _generator()), expected), (
+    expected = first(X + 1, _generator(), root=later)
+    assert torch.equal(resumed(X + 1, _generator(), root=later), expected), (
         f"{rule!r} does not continue from its state_dict"
     )
-    assert torch.equal(again(X + 1, _generator()), expected), f"copies of {rule!r} share state"
+    assert torch.equal(again(X + 1, _generator(), root=later), expected), (
+        f"copies of {rule!r} share state"
+    )
     first.reset()
-    assert torch.equal(first(X, _generator()), _copy(rule)(X, _generator())), (
+    assert torch.equal(first(X, _generator(), root=root), _call(rule, X)), (
         f"{rule!r} remembers something after reset()"
     )
 
 
 def _check_rejection(rule: Aggregator, X: Tensor) -> None:
-    X = X.clone()
+    root, X = _root(X), X.clone()
     X[3, 5] = math.nan
     if _smallest_f(rule, default=len(X) // 2) == 0:
         try:
-            _copy(rule)(X, _generator())
+            _call(rule, X, root)
         except ByzantiumError:
             return
         raise AssertionError(f"{rule!r} accepts NaN with f = 0")
-    report = _copy(rule).explain(X, _generator())
+    report = _copy(rule).explain(X, _generator(), root=root)
     assert report.rejected == (3,), f"{rule!r} rejects {report.rejected} where row 3 is NaN"
     assert report.aggregate.isfinite().all(), f"{rule!r} lets NaN through"
 
 
 def _check_report(rule: Aggregator, X: Tensor) -> None:
-    report = _copy(rule).explain(X, _generator())
-    _assert_close(
-        report.aggregate, _copy(rule)(X, _generator()), f"{rule!r}: explain and a call disagree"
-    )
+    report = _copy(rule).explain(X, _generator(), root=_root(X))
+    _assert_close(report.aggregate, _call(rule, X), f"{rule!r}: explain and a call disagree")
     if report.weights.isfinite().all():
         total = float(report.weights.sum()) + report.remainder
         assert abs(total - 1) < CLOSE, f"{rule!r}: the weights in its report sum to {total}"
@@ -224,11 +226,11 @@ def _check_report(rule: Aggregator, X: Tensor) -> None:
 
 def _check_robustness(rule: Aggregator, X: Tensor) -> None:
     f = _smallest_f(rule, default=1)
-    honest, vectors = X[f:], X.clone()
+    honest, vectors, root = X[f:], X.clone(), _root(X)
     spread = float((honest - honest.mean(dim=0)).norm(dim=1).max())
     for size in (10.0, 1e4, 1e12):
         vectors[:f] = size
-        distance = float((_copy(rule)(vectors, _generator()) - honest.mean(dim=0)).norm())
+        distance = float((_call(rule, vectors, root) - honest.mean(dim=0)).norm())
         assert distance <= 4 * spread, (
             f"{rule!r} breaks 'robustness': {f} vectors of size {size:g} move it {distance:g} away "
             f"from the honest mean, and no honest vector is farther from it than {spread:g}"
@@ -241,7 +243,8 @@ def _smallest_f(rule: Aggregator, default: int) -> int:
 
 def _is_random(rule: Aggregator) -> bool:
     X = torch.randn(N, D, generator=_generator(1), dtype=torch.float64)
-    return not torch.equal(_copy(rule)(X, _generator(1)), _copy(rule)(X, _generator(2)))
+    first, second = (_copy(rule)(X, _generator(seed), root=_root(X)) for seed in (1, 2))
+    return not torch.equal(first, second)
 
 
 def _check_names(breaks: Iterable[str]) -> frozenset[str]:
@@ -249,6 +252,18 @@ def _check_names(breaks: Iterable[str]) -> frozenset[str]:
     if unknown := sorted(broken - set(LAWS)):
         raise ByzantiumError(f"there is no law {unknown[0]!r}; there are {', '.join(LAWS)}")
     return broken
+
+
+def _call(rule: Aggregator, X: Tensor, root: Tensor | None = None) -> Tensor:
+    """The result of a fresh copy of a rule; its root gradient is by default that of these rows."""
+    return _copy(rule)(X, _generator(), root=_root(X) if root is None else root)
+
+
+def _root(X: Tensor) -> Tensor:
+    """A root gradient for rules that need one, near the mean: it moves, turns and grows with X."""
+    rows = X.double()
+    mean = rows.mean(dim=0)
+    return 0.9 * mean + 0.1 * rows[(rows - mean).norm(dim=1).argmax()]
 
 
 def _copy(rule: Aggregator) -> Aggregator:

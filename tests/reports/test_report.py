@@ -23,7 +23,7 @@ from byzantium.learning import metrics as metrics_table
 from byzantium.papers import compare, published
 from byzantium.papers.bucketing import artifact
 from byzantium.reports import palette, report
-from byzantium.reports.contents import command
+from byzantium.reports.commands import command
 from byzantium.reports.contents import contents as page_contents
 from byzantium.runs import Job, Run, Store
 from byzantium.runs.job import CONFIGURATION, FAILURE, METRICS, SUMMARY

@@ -26,6 +26,8 @@ class Scene:
     - `rule`: the server's rule; None if it is not known. Attacks try it on copies only.
     - `epoch`: how many rounds an epoch has; None if it is not known.
     - `generator`: the attackers' source of randomness, never that of the server.
+    - `root`: (d,), the root gradient that the server passes to its rule; None if there is none, or
+      if it was not computed, see `Attack.needs_root`.
 
     >>> honest = torch.tensor([[2.0], [4.0], [6.0]])
     >>> scene = Scene(honest, None, 1, None, None, torch.Generator())
@@ -39,6 +41,7 @@ class Scene:
     rule: Aggregator | None
     epoch: int | None
     generator: torch.Generator
+    root: Tensor | None = None
 
     @cached_property
     def moments(self) -> tuple[Tensor, Tensor]:
@@ -63,6 +66,7 @@ class Attack(Formula, Stateful, ABC):
 
     - `needs_own`: whether the attackers must compute honest vectors of their own first.
     - `own_momentum`: whether these vectors carry momentum, as those of honest workers do.
+    - `needs_root`: whether it uses the root gradient, even if the server's rule does not.
     - `strength`: the name of the field that says how hard it pushes, for `Tuned`; None without one.
 
     >>> class Opposite(Attack):
@@ -75,6 +79,7 @@ class Attack(Formula, Stateful, ABC):
 
     needs_own: ClassVar[bool] = False
     own_momentum: ClassVar[bool] = False
+    needs_root: ClassVar[bool] = False
     strength: ClassVar[str | None] = None
 
     @abstractmethod
@@ -99,6 +104,7 @@ class Attack(Formula, Stateful, ABC):
         rule: Aggregator | None = None,
         epoch: int | None = None,
         generator: torch.Generator | None = None,
+        root: Tensor | None = None,
     ) -> Tensor:
         """What the q attackers send, (q, d).
 
@@ -108,7 +114,10 @@ class Attack(Formula, Stateful, ABC):
         - `rule`: the server's rule, for attacks that try it (`Tuned`).
         - `epoch`: how many rounds an epoch has, for attacks that count epochs (`Mimic`).
         - `generator`: the attackers' randomness; None means the operating system's entropy.
+        - `root`: (d,), the server's root gradient, for attacks that use it or try the rule.
         """
+        if self.needs_root and root is None:
+            raise ByzantiumError(f"{self!r} needs the server's root gradient, root=...")
         if self.needs_own and own is None:
             raise ByzantiumError(f"{self!r} needs the attackers' own vectors, own=...")
         if q is None:
@@ -118,7 +127,7 @@ class Attack(Formula, Stateful, ABC):
                 )
             q = len(own)
         generator = generator or torch.Generator().manual_seed(secrets.randbits(63))
-        rows = self.vectors(Scene(honest.detach(), own, q, rule, epoch, generator))
+        rows = self.vectors(Scene(honest.detach(), own, q, rule, epoch, generator, root))
         d = honest.shape[1]
         if not isinstance(rows, Tensor) or rows.shape not in ((d,), (1, d), (q, d)):
             raise ByzantiumError(

@@ -53,6 +53,10 @@ class Tuned(Attack):
     def needs_own(self) -> bool:  # type: ignore[override]
         return self.attack.needs_own
 
+    @property
+    def needs_root(self) -> bool:  # type: ignore[override]
+        return self.attack.needs_root
+
     def labels(self, y: Tensor, classes: int) -> Tensor:
         return self.attack.labels(y, classes)
 
@@ -76,7 +80,8 @@ class Tuned(Attack):
             vectors[h:] = attack_vectors(strength)
             rule = copy.deepcopy(scene.rule)
             assert rule is not None
-            shift = rule(vectors, torch.Generator().manual_seed(seed)) - own.mean
+            generator = torch.Generator().manual_seed(seed)
+            shift = rule(vectors, generator, root=scene.root) - own.mean
             return float(shift.norm())
 
         strengths = (*GRID, *(-strength for strength in GRID)) if self.both else GRID

@@ -34,6 +34,7 @@ def run(config: Path | None, results: Path, until: int | None, **options: Any) -
     \b
     byzantium run --rule "Krum()" --attack "Mimic()"
     byzantium run --rule "Bucketing(s=2) >> Krum()" --attack "Mimic()" --momentum 0.9
+    byzantium run --rule "RootMatching()" --root 10 --attack "Mimic()" --momentum 0.9
     """  # noqa: D301
     values = present_names(Run, read(config)) if config else {}
     values.pop("kind", None)
@@ -49,6 +50,11 @@ def run(config: Path | None, results: Path, until: int | None, **options: Any) -
     if gap := job.gap():
         text += f"; no guarantee: {gap}"
     out.print(text, soft_wrap=True)
+    if (alone := job.root_alone()) is not None:
+        from byzantium.reports.promises import root_alone
+
+        text = root_alone(alone, store.results([alone]))
+        out.print(f"root alone: {text}", soft_wrap=True, highlight=False)
     out.print(f"in {result.pack or result.folder}", soft_wrap=True, highlight=False)
 
 

@@ -86,6 +86,11 @@ def check(rule: Aggregator, n: int, f: int) -> None:
         raise ByzantiumError(
             f"an attack needs at least one Byzantine and two honest vectors, got f={f} of n={n}"
         )
+    if rule.needs_root:
+        raise ByzantiumError(
+            f"an attack needs a rule of the vectors alone: the error of {rule!r} depends on the "
+            "error of the root gradient, which no search over vectors can know"
+        )
     check_sizes(rule.stages, n)
 
 

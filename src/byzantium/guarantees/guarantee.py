@@ -39,6 +39,8 @@ class Guarantee:
     - `kappa`: the bound; None if nothing is promised.
     - `propositions`: the propositions of docs/guarantees.md that it follows from.
     - `gap`: why nothing is promised; "" if something is.
+    - `promise`: for a rule with root data, what is promised, in words: it depends on the error of
+      the root gradient, so that there is no kappa.
     - `published`: what the appendix of the bucketing paper states for the same pipeline; "" if it
       says nothing.
 
@@ -61,11 +63,12 @@ class Guarantee:
     propositions: tuple[int, ...]
     gap: str
     published: str = ""
+    promise: str = ""
 
     @property
     def covered(self) -> bool:
         """Whether anything is promised."""
-        return self.kappa is not None
+        return not self.gap
 
     @property
     def delta(self) -> float:
@@ -120,6 +123,8 @@ class Guarantee:
         )
 
     def _promise(self) -> str:
+        if self.promise:
+            return f"covered: {self.promise}"
         if self.kappa is None:
             return f"not covered: {self.gap}"
         numbers = ", ".join(map(str, self.propositions))
@@ -135,11 +140,15 @@ class Guarantee:
         )
 
 
-def check_counts(n: int, f: int) -> None:
-    """Raise an error unless something could be promised for n vectors of which f are Byzantine."""
-    if not 0 <= 2 * f < n:
+def check_counts(n: int, f: int, rooted: bool = False) -> None:
+    """Raise an error unless something could be promised for n vectors of which f are Byzantine.
+
+    - `rooted`: whether a root gradient is known, which tells honest vectors from a majority.
+    """
+    most, words = (n, "n") if rooted else (n / 2, "half of n")
+    if not 0 <= f < most:
         raise ByzantiumError(
-            f"f must be at least 0 and less than half of n, or nobody can tell who is honest, got "
+            f"f must be at least 0 and less than {words}, or nobody can tell who is honest, got "
             f"f={f}, n={n}"
         )
     if n > MOST:
@@ -151,8 +160,8 @@ def guarantee(rule: Aggregator, n: int, f: int) -> Guarantee:
 
     - `rule`: the rule or pipeline.
     - `n`: how many vectors there are, at most a million.
-    - `f`: how many of them may be Byzantine, at least 0 and less than n / 2. If in doubt, choose a
-      larger f: if more than f are Byzantine, nothing holds, and f + 1 vectors far away move most
+    - `f`: how many of them may be Byzantine, at least 0 and less than n / 2 (than n, for a rule with
+      a root gradient). If in doubt, choose a larger f: if more than f are Byzantine, nothing holds, and f + 1 vectors far away move most
       rules anywhere; if fewer are, the bound is a little larger than necessary.
 
     >>> from byzantium import Bucketing, Krum, Resampling
@@ -162,18 +171,31 @@ def guarantee(rule: Aggregator, n: int, f: int) -> Guarantee:
     'Krum(f=5) is built for 5 Byzantine vectors, but may meet 10'
     """
     validated("guarantee", "rule", rule, Aggregator)
-    check_counts(n, f)
+    check_counts(n, f, rule.needs_root)
     stages = check_sizes(rule.stages, n)
     reaching, bad = n, f
     for stage in stages[:-1]:
         assert isinstance(stage, Mixing)
         reaching, bad = stage.rows(reaching), stage.bad_outputs(bad)
-    try:
-        result, gap = _bound_of(stages, n, f), ""
-    except _Gap as error:
-        result, gap = Bound(math.inf, ()), str(error)
-    kappa, published = None if gap else result.kappa, _published(stages, n, f)
-    return Guarantee(rule, stages, n, f, reaching, bad, kappa, result.propositions, gap, published)
+    result, gap = Bound(math.inf, ()), ""
+    promise = _promise_with_root(stages, f)
+    if not promise:
+        try:
+            result = _bound_of(stages, n, f)
+        except _Gap as error:
+            gap = str(error)
+    kappa = None if gap or promise else result.kappa
+    published = _published(stages, n, f)
+    return Guarantee(
+        rule, stages, n, f, reaching, bad, kappa, result.propositions, gap, published, promise
+    )
+
+
+def _promise_with_root(stages: Sequence[Stage], f: int) -> str:
+    """What a rule with a root gradient promises without mixings before it; "" if nothing."""
+    (*mixings, rule) = stages
+    built = rule.bad is None or rule.bad >= f
+    return getattr(rule, "promise", "") if built and not mixings else ""
 
 
 class _Gap(Exception):  # noqa: N818
@@ -240,7 +262,7 @@ def gap(rule: Aggregator | None, n: int, f: int) -> str:
     >>> gap(Mean(), n=25, f=5)
     'Mean() tolerates no Byzantine vectors, but may meet 5 of 25'
     """
-    if 0 < n <= 2 * f:
+    if 0 < n <= 2 * f and (rule is None or not rule.needs_root):
         return f"{f} of {n} may be Byzantine; if half or more are, nobody can tell who is honest"
     if rule is None:
         return ""
@@ -271,7 +293,7 @@ def announce(rule: Aggregator | None, n: int, f: int | None = None, *, again: bo
         f = max((stage.bad for stage in rule.stages if stage.bad is not None), default=None)
     if f is None:
         return
-    always = gap(None, n, f)
+    always = "" if rule is not None and rule.needs_root else gap(None, n, f)
     key = "" if always else repr(rule), n, f
     if key in _LOGGED and not again:
         return

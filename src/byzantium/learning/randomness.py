@@ -6,13 +6,18 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from byzantium.data.batches import Batches
 from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition, iid
+from byzantium.learning.root import draw_root
 from byzantium.learning.settings import Settings
 
-STREAMS = ("partition", "batches", "own batches", "server", "attack", "participants", "dropout")
+STREAMS = (
+    *("partition", "batches", "own batches", "server", "attack", "participants", "dropout"),
+    "root",  # after the others, whose seeds stay as they were
+)
 
 
 class Randomness:
@@ -60,7 +65,23 @@ class Randomness:
         own = [everybody[j % self.honest] for j in range(self.settings.attackers)]
         return Batches(own, self.settings.batch, self.streams["own batches"])
 
+    def root(self, data: Dataset) -> Tensor:
+        """The training samples that the server holds: indices, (groups, size), none twice.
+
+        The samples of a row have one of each class in the order of the classes; without classes a
+        row is one sample.
+        """
+        return draw_root(data, self.settings.root, self.streams["root"])
+
+    def root_dropout(self, t: int) -> int:
+        """The seed of the dropout of the root gradient in round t."""
+        return self.seeds["dropout"] if self._shared else self.seeds["root"] + t
+
+    @property
+    def _shared(self) -> bool:
+        """Whether all dropout is the same."""
+        return self.settings.dropout == "shared"
+
     def dropout(self, t: int, worker: int) -> int:
         """The seed of a worker's dropout in round t."""
-        shared = self.settings.dropout == "shared"
-        return self.seeds["dropout"] + (0 if shared else t * self.settings.n + worker)
+        return self.seeds["dropout"] + (0 if self._shared else t * self.settings.n + worker)

@@ -48,15 +48,18 @@ class Server:
         self.columns = columns_of(self.parameters)
         self.d = sum(parameter.numel() for parameter in self.parameters.values())
 
-    def step(self, updates: Any, generator: torch.Generator | None = None) -> Any:
+    def step(
+        self, updates: Any, generator: torch.Generator | None = None, *, root: Any = None
+    ) -> Any:
         """Aggregate the workers' updates, take a step, and return the aggregate.
 
         - `updates`: a matrix (n, d) with a row for each worker, or n mappings from the names of the
           parameters to their gradients. In a row the parameters follow one another, each in the
           order that it has in memory.
         - `generator`: where random rules and mixings draw from; by default the operating system.
+        - `root`: the root gradient, in the form of one update, for rules that need it.
         """
-        aggregate = self.rule(updates, generator)
+        aggregate = self.rule(updates, generator, root=root)
         self.take(aggregate)
         return aggregate
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from byzantium import guarantees
 from byzantium.core import (
@@ -18,6 +18,10 @@ from byzantium.core import (
     with_options,
 )
 from byzantium.learning import metrics
+
+if TYPE_CHECKING:
+    from byzantium.attacks import Attack
+    from byzantium.rules import Aggregator
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,12 @@ class TrainingOptions:
         "same in all rounds (shared), as in the published runs.",
         later=True,
     )
+    root: Count = option(
+        0,
+        "How many training samples of each class (without classes: how many in all) the server "
+        "holds as root data, which no worker has; RootMatching, FLTrust and RootOnly need them.",
+        later=True,
+    )
 
 
 @with_options
@@ -115,8 +125,9 @@ class Settings(TrainingOptions):
         check_fields(self, "a simulation")
         check(self.n, self.attackers, self.participants, self.device)
         object.__setattr__(self, "loss", spelled(self.loss))
-        check_record(self.record)
-        guarantees.announce(None, self.participants or self.n, self.attackers)
+        check_record(self.record, self.root)
+        if not self.root:  # with root data, the rule decides how many may attack
+            guarantees.announce(None, self.participants or self.n, self.attackers)
 
 
 def check(n: int, attackers: int, participants: int | None, device: str) -> None:
@@ -130,13 +141,32 @@ def check(n: int, attackers: int, participants: int | None, device: str) -> None
     _check_device(device)
 
 
-def check_record(words: tuple[str, ...]) -> None:
-    """Raise an error unless each of these words names something that can be recorded."""
+def check_record(words: tuple[str, ...], root: int) -> None:
+    """Raise an error unless each of these words names something that can be recorded.
+
+    - `words`: the words of `record`.
+    - `root`: how many samples of each class the server holds.
+    """
     known = metrics.words()
     if unknown := set(words) - set(known):
         raise ByzantiumError(
             f"a simulation can record {', '.join(known)}, got {', '.join(sorted(unknown))}"
         )
+    if metrics.need_root(words) and not root:
+        raise ByzantiumError(
+            "a simulation can record 'root' only where the server holds root data, such as root=10 "
+            "samples of each class, got root=0"
+        )
+
+
+def check_root(rule: Aggregator, attack: Attack, root: int) -> None:
+    """Raise an error where a rule or an attack needs root data and there are none."""
+    for one in (rule, attack):
+        if one.needs_root and not root:
+            raise ByzantiumError(
+                f"{one!r} needs root data, which the server holds and no worker has: root=10 "
+                "(--root 10) holds out ten training samples of each class, got root=0"
+            )
 
 
 def spelled(loss: str) -> str:

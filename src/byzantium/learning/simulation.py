@@ -24,8 +24,9 @@ from byzantium.learning.history import History
 from byzantium.learning.losses import Loss
 from byzantium.learning.models import check_device, check_fit
 from byzantium.learning.randomness import Randomness
+from byzantium.learning.root import Root, RootGradient, without
 from byzantium.learning.server import MakeOptimizer, Server
-from byzantium.learning.settings import Settings
+from byzantium.learning.settings import Settings, check_root
 from byzantium.learning.state import check, check_result
 from byzantium.learning.worker import Momentum, Workers
 from byzantium.rules import Aggregator
@@ -82,6 +83,10 @@ class Simulation:
         """Prepare the first round."""
         self.settings = settings
         check_device(settings.device)
+        check_root(rule, attack if attack is not None else NoAttack(), settings.root)
+        self.randomness = randomness(settings)
+        held_out = self.randomness.root(data) if settings.root else None
+        root_data, data = data, data if held_out is None else without(data, held_out)
         dtype = getattr(torch, settings.dtype)
         self.data = data.to(settings.device, dtype)
         self.model = model.to(settings.device, dtype)
@@ -108,7 +113,20 @@ class Simulation:
         announce(rule, settings.participants or settings.n, settings.attackers or None)
         self.history = History()
 
-        self.randomness = randomness(settings)
+        self.root: Root | None = None
+        if held_out is not None and (
+            rule.needs_root or self.attack.needs_root or metrics.need_root(settings.record)
+        ):
+            root_data = root_data.to(settings.device, dtype)
+            self.root = Root(
+                model,
+                self.loss,
+                root_data.train_x[held_out],
+                root_data.train_y[held_out],
+                settings.local_steps,
+                estimate_error=metrics.need_root(settings.record),
+            )
+        self._root_doubted = False
         self.batches = self.randomness.batches(data, self.partition)
         self.own_batches = self.randomness.own_batches(data)
         self.generators = self.randomness.generators
@@ -162,7 +180,8 @@ class Simulation:
                     *self._next_batches(workers[h:]), self._seeds(workers[h:], t)
                 )
         record: dict[str, Any] = {"round": t + 1, "loss": float(losses.mean())}
-        if not losses.isfinite().all():
+        root = self._root_gradient(t)
+        if not losses.isfinite().all() or not (root is None or root.vector.isfinite().all()):
             return self._diverged(record)
         try:
             if h < len(workers):
@@ -173,11 +192,12 @@ class Simulation:
                     rule=self.rule,
                     epoch=self.batches.epoch,
                     generator=self.generators["attack"],
+                    root=None if root is None else root.vector,
                 )
             if not whole:
                 self.sent[workers] = sent
             both = torch.cat([losses, theirs])
-            aggregate = self._aggregate(sent, h, workers, record, both)
+            aggregate = self._aggregate(sent, h, workers, record, both, root)
         except TooManyRejected as error:
             # Without an unusable vector of an honest worker, nothing diverged: there are more
             # attackers than the f that the rule assumes, which is for the user to know.
@@ -215,6 +235,13 @@ class Simulation:
             seeds=self._seeds(workers, t),
         )
 
+    def _root_gradient(self, t: int) -> RootGradient | None:
+        """The root gradient of round t; None where nobody needs it."""
+        if self.root is None:
+            return None
+        rate, seed = self.settings.local_rate, self.randomness.root_dropout(t)
+        return self.root.compute(self.momentum, rate=rate, seed=seed)
+
     def _attacks(self, workers: list[int]) -> bool:
         """Whether these workers, all honest or all attackers, are attackers."""
         return workers[0] >= self.settings.n - self.settings.attackers
@@ -236,19 +263,35 @@ class Simulation:
         return [self.randomness.dropout(t, worker) for worker in workers]
 
     def _aggregate(
-        self, sent: Tensor, h: int, workers: list[int], record: dict[str, Any], losses: Tensor
+        self,
+        sent: Tensor,
+        h: int,
+        workers: list[int],
+        record: dict[str, Any],
+        losses: Tensor,
+        root: RootGradient | None,
     ) -> Tensor:
         """The aggregate of the rows; the metrics of the round are added to the record."""
         generator, evaluated = self.generators["server"], self.is_evaluated(record["round"] - 1)
         early = record["round"] <= self.early_rounds
         measured = metrics.round_metrics(self.settings.record, self.rule, evaluated, early)
+        vector = None if root is None else root.vector
         if any(metric.needs for metric in measured):
-            report = self.rule.explain(sent, generator)
+            report = self.rule.explain(sent, generator, root=vector)
             aggregate: Tensor = report.aggregate
         else:
-            report, aggregate = None, self.rule(sent, generator)
+            report, aggregate = None, self.rule(sent, generator, root=vector)
         scene = metrics.Round(
-            self.settings.n, workers, sent, sent[:h], record["loss"], aggregate, report, losses
+            self.settings.n,
+            workers,
+            sent,
+            sent[:h],
+            record["loss"],
+            aggregate,
+            report,
+            losses,
+            root,
+            self.rule,
         )
         record |= {metric.key: metric.measure(scene) for metric in measured}
         return aggregate
@@ -261,9 +304,19 @@ class Simulation:
     # -- evaluation --------------------------------------------------------------------------------
 
     def _evaluation(self, t: int) -> dict[str, Any]:
+        self._check_root_distance(t)
         scene = metrics.Evaluation(self)
         measured = metrics.evaluation_metrics(self.settings.record, self.data.classes)
         return {"round": t + 1, **{metric.key: metric.measure(scene) for metric in measured}}
+
+    def _check_root_distance(self, t: int) -> None:
+        """Log once that the rule's result stays farther from the root gradient than it should."""
+        since = self.history.evaluations[-1]["round"] if self.history.evaluations else 0
+        rounds = self.history.rounds[since:]
+        if self._root_doubted or not metrics.root_is_doubtful(self.rule, rounds):
+            return
+        self._root_doubted = True
+        logger.warning("rounds %d to %d: %s", since + 1, t + 1, metrics.ROOT_DOUBTED)
 
     def evaluate(self) -> dict[str, float]:
         """The "loss" on the test set and, where there are classes, the "accuracy" (percent)."""
@@ -330,6 +383,7 @@ class Simulation:
             "generators": {name: g.get_state() for name, g in self.generators.items()},
             "batches": self.batches.state_dict(),
             "own batches": self.own_batches.state_dict(),
+            **({} if self.root is None else {"root": self.root.state_dict()}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -349,3 +403,5 @@ class Simulation:
             generator.set_state(state["generators"][name])
         self.batches.load_state_dict(state["batches"])
         self.own_batches.load_state_dict(state["own batches"])
+        if self.root is not None:
+            self.root.load_state_dict(state["root"])

@@ -47,6 +47,7 @@ def check(training: Simulation, state: State) -> History:
         "generators": {name: g.get_state() for name, g in training.generators.items()},
         "batches": training.batches.state_dict(),
         "own batches": training.own_batches.state_dict(),
+        "root": None if training.root is None else training.root.state_dict(),
     }
     for name, template in templates.items():
         check_form(state.get(name), template, name)
@@ -193,10 +194,11 @@ def _try_rule_and_attack(training: Simulation, state: State) -> None:
     count = settings.participants or settings.n
     honest = min(count - 1, settings.n - settings.attackers) if settings.attackers else count
     rows = training.sent.new_zeros(count, training.gradients.d)
+    root = None if training.root is None else rows.new_zeros(training.gradients.d)
     with _checkpoint_errors("rule"):
         rule = copy.deepcopy(training.rule)
         rule.load_state_dict(state["rule"])
-        copy.deepcopy(rule)(rows, torch.Generator())
+        copy.deepcopy(rule)(rows, torch.Generator(), root=root)
     with _checkpoint_errors("attack"):
         attack = copy.deepcopy(training.attack)
         attack.load_state_dict(state["attack"])
@@ -208,6 +210,7 @@ def _try_rule_and_attack(training: Simulation, state: State) -> None:
                 rule=rule,
                 epoch=training.batches.epoch,
                 generator=torch.Generator(),
+                root=root,
             )
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 import math
 import re
-import shlex
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import cache
@@ -14,9 +13,9 @@ from statistics import fmean, stdev
 from typing import Any
 
 from byzantium import __version__, rules
-from byzantium.core.options import options_of
 from byzantium.learning import metrics
 from byzantium.reports import measurements, palette, text_tables
+from byzantium.reports.commands import changed, command
 from byzantium.reports.headline import headline
 from byzantium.reports.looks import line_of, looks
 from byzantium.reports.promises import promises
@@ -75,7 +74,7 @@ def contents(
         "defaults": {field.name: _plain(field.default) for field in dataclasses.fields(Run)},
         "caution": CAUTION,
         "criterion": CRITERION,
-        "runs": [_run(result, places[_setting(result.job)]) for result in trained],
+        "runs": [_run(result, places[_setting(result.job)], trained) for result in trained],
         "tables": [_table(table) for table in tables],
         "artifacts": [_artifact(table, numbers) for table in artifacts],
     }
@@ -165,33 +164,7 @@ def _zooms(results: Sequence[Result], places: dict[tuple[Any, ...], int]) -> dic
     return {k: span for k, own in lines.items() if (span := measurements.zoom_range(own))}
 
 
-def command(run: Run) -> str:
-    """The command that makes a run, with the options that differ from their defaults.
-
-    >>> command(Run(rule="Krum", heavy_ball=True, record=("distance", "norm")))
-    "byzantium run --rule 'Krum(f=5)' --heavy-ball --record distance,norm"
-    """
-    words = ["byzantium", "run"]
-    for name in _changed(run):
-        value = getattr(run, name)
-        if name == "plugin":  # installed plugins need no option
-            names = (text.partition(" sha256:")[0] for text in value)
-            words += [word for file in names if file.endswith(".py") for word in ("--plugin", file)]
-            continue
-        if name == "data":
-            value = value.partition(" sha256:")[0]
-        words.append("--" + name.replace("_", "-"))
-        if value is not True:
-            words.append(",".join(value) if isinstance(value, tuple) else str(value))
-    return shlex.join(words)
-
-
-def _changed(run: Job) -> list[str]:
-    options = options_of(type(run))
-    return [option.name for option in options if getattr(run, option.name) != option.default]
-
-
-def _run(result: Result, setting: int) -> dict[str, Any]:
+def _run(result: Result, setting: int, others: Sequence[Result]) -> dict[str, Any]:
     job, facets, weights = result.job, result.job.facets(), _weights(result.metrics)
     entries: dict[str, Any] = {
         **facets,
@@ -203,7 +176,7 @@ def _run(result: Result, setting: int) -> dict[str, Any]:
         "accuracy": result.accuracy,
         "seconds": result.summary.get("seconds"),
         "command": command(job) if isinstance(job, Run) else "",
-        "changed": {name: getattr(job, name) for name in _changed(job)},
+        "changed": {name: getattr(job, name) for name in changed(job)},
         "series": {
             "round": [line["round"] for line in result.metrics],
             **{
@@ -214,7 +187,7 @@ def _run(result: Result, setting: int) -> dict[str, Any]:
         },
         "weights": weights,
         "trust": _trust(result),
-        "promises": promises(job, result.metrics) if isinstance(job, Run) else {},
+        "promises": promises(job, result.metrics, others) if isinstance(job, Run) else {},
     }
     return {name: _short(value) for name, value in entries.items()}
 

@@ -8,19 +8,56 @@ from functools import cache
 from byzantium.core import ByzantiumError
 from byzantium.guarantees import Guarantee, guarantee
 from byzantium.learning import metrics
+from byzantium.reports.commands import command
 from byzantium.rules import parse_rule
-from byzantium.runs import LAST, Metrics, Run, plugins
+from byzantium.runs import LAST, Metrics, Result, Run, plugins
 
 
-def promises(run: Run, lines: Sequence[Metrics]) -> dict[str, str]:
+def promises(run: Run, lines: Sequence[Metrics], others: Sequence[Result] = ()) -> dict[str, str]:
     """What theory promises a run, beside what was measured: sentences by title.
 
     The theorems are Theorems 2 and 4 of the bucketing paper. They need a run that recorded its
     heterogeneity. A constant factor is left out of Theorem 2; the condition of Theorem 4 is as
     printed.
+
+    For a rule with root data, "root alone" is the result of a training on these data alone, or the
+    command that makes it; "root data" warns where the result stayed too far from their gradient.
+
+    - `run`: the run.
+    - `lines`: the lines of its metrics.jsonl.
+    - `others`: other results, among which that training may be.
     """
     if plugins.missing(run.plugin):
         return {}
+    return {**_theorems(run, lines), **_root(run, lines, others)}
+
+
+def _root(run: Run, lines: Sequence[Metrics], others: Sequence[Result]) -> dict[str, str]:
+    sentences = {}
+    if (alone := run.root_alone()) is not None:
+        sentences["root alone"] = root_alone(alone, others)
+    if metrics.root_is_doubtful(run.aggregator(), lines[-LAST:]):
+        sentences["root data"] = f"rounds up to {lines[-1]['round']}: {metrics.ROOT_DOUBTED}"
+    return sentences
+
+
+def root_alone(alone: Run, others: Sequence[Result]) -> str:
+    """The result of a training on root data alone, or the command that makes it, in words.
+
+    - `alone`: that training; see `Run.root_alone`.
+    - `others`: results among which it, or an equal one, may be.
+    """
+    for result in others:
+        if result.done and isinstance(result.job, Run) and result.job.same_root_training(alone):
+            if result.accuracy is not None:
+                return f"accuracy {result.accuracy:.2f} % with the same root data and no workers"
+            if result.measured is not None:
+                return f"test loss {result.measured:.4g} with the same root data and no workers"
+            return f"{result.ending}, with the same root data and no workers"
+    return f"not measured; {command(alone)} measures it"
+
+
+def _theorems(run: Run, lines: Sequence[Metrics]) -> dict[str, str]:
     promise = _guarantee(run.rule, run.participants or run.n, run.attacker_count or run.f)
     if not isinstance(promise, Guarantee):
         return {"promise": f"not covered: {promise}"}

@@ -20,6 +20,7 @@ from .pipeline import Mixing as Mixing
 from .report import Report as Report
 from .root import FLTrust as FLTrust
 from .root import RootMatching as RootMatching
+from .root import RootOnly as RootOnly
 from .stage import Stage as Stage
 from .trust import Trust as Trust
 from .weighting import AgnosticClipping as AgnosticClipping

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
@@ -29,6 +30,8 @@ class RootRule(Weighting):
     """
 
     delta_max: ClassVar[float] = 1
+    #: What is proved of it, whatever the Byzantine vectors are, in words; "" if nothing is.
+    promise: ClassVar[str] = ""
 
     @property
     def needs_root(self) -> bool:
@@ -79,6 +82,10 @@ class RootMatching(RootRule):
     f: Count
     ridge: Annotated[float, Gt(0), Le(1e9)] = 0.1
     guard: bool = False
+    promise: ClassVar[str] = (
+        "never farther from the honest mean than the root gradient is, up to the ridge term "
+        "(docs/guarantees.md, Proposition 14)"
+    )
 
     def min_vectors(self) -> tuple[int, str]:
         return self.f + 1, "f + 1"
@@ -88,7 +95,7 @@ class RootMatching(RootRule):
         about_root = geometry.gram_about(geometry.root)
         norms = geometry.gram_about(geometry.origin).diagonal()
         root_square = float(norms[geometry.root])
-        s_square = float(np.median(norms[:n])) if 2 * self.f < n else root_square
+        s_square = self._scale(norms[:n], root_square)
         weights = self._matched(about_root[:n, :n], s_square, root_square)
         f = self.f
         while self.guard and weights @ about_root[:n, :n] @ weights > root_square and f < n - 1:
@@ -97,6 +104,22 @@ class RootMatching(RootRule):
         if f > self.f:
             geometry.note(f"{self!r} was farther from the root gradient than zero is, so f is {f}")
         return weights
+
+    def _scale(self, squared_norms: Array, root_square: float) -> float:
+        """The s^2 of the formula, from the squared norms of the vectors and the root gradient."""
+        return float(np.median(squared_norms)) if 2 * self.f < len(squared_norms) else root_square
+
+    def slack(self, norms: Array, root_norm: float) -> float:
+        r"""How much farther from the root gradient the result can be than the honest mean is.
+
+        If at most f vectors are Byzantine, it is at most
+        :math:`\sqrt{\mathrm{ridge} \, s^2 f / (n (n - f))}` farther (Proposition 14).
+
+        - `norms`: the norms of the n vectors.
+        - `root_norm`: the norm of the root gradient.
+        """
+        n, s_square = len(norms), self._scale(norms**2, root_norm**2)
+        return math.sqrt(self.ridge * s_square * self.f / (n * (n - self.f)))
 
     def _matched(self, products: Array, s_square: float, root_square: float) -> Array:
         """The weights of the rows, (n,), from their inner products about the root gradient.
@@ -151,3 +174,24 @@ class FLTrust(RootRule):
         weights[:n] = cosines / cosines.sum() * shares
         weights[geometry.origin] = 1 - weights.sum()
         return weights
+
+
+@dataclass(frozen=True, repr=False)
+class RootOnly(RootRule):
+    """The root gradient itself, :math:`g_0`: what the workers send does not count.
+
+    The baseline of every rule with root data, because a training with it is a training on the root
+    data alone: if that is good enough, the workers are not needed.
+
+    >>> RootOnly()(torch.tensor([[2.0, 0.0], [0.0, 3.0]]), root=torch.tensor([0.5, 1.5]))
+    tensor([0.5000, 1.5000])
+    """
+
+    promise: ClassVar[str] = "the root gradient itself, whatever workers send"
+
+    @property
+    def needs_origin(self) -> bool:
+        return False
+
+    def weights(self, geometry: Geometry) -> Array:
+        return geometry.at(geometry.root)

@@ -58,6 +58,10 @@ class Mimicry(Job):
         from byzantium.rules.admission import check_sizes
 
         rule = self.aggregator()
+        if rule.needs_root:
+            raise ByzantiumError(
+                f"a demonstration has no data, and so no root gradient, which {rule!r} needs"
+            )
         check_sizes(rule.stages, self.n)
         object.__setattr__(self, "rule", repr(rule))
         plugins.record_plugins(self, ["rule"])

@@ -41,6 +41,11 @@ if TYPE_CHECKING:
 
 #: The accuracy of a run is the mean of so many last evaluations, as in the paper.
 LAST = 5
+#: The options that make no difference to a training on root data alone.
+OF_WORKERS = (
+    *("rule", "n", "f", "attack", "attackers", "partition", "participants"),
+    *("batch", "reshuffle_every", "record", "plugin"),
+)
 #: What the option --plugin does.
 PLUGIN_HELP = (
     "A Python file of your own: its code is run, and its rules, attacks, partitions, models, data "
@@ -126,8 +131,9 @@ class Run(Job, TrainingOptions):
         attack = repr(attacks.parse_attack(notation.with_parentheses(self.attack)))
         object.__setattr__(self, "attack", attack)
         settings.check(self.n, self.attacker_count, self.participants, self.device)
-        settings.check_record(self.record)
+        settings.check_record(self.record, self.root)
         rule = self.aggregator()
+        settings.check_root(rule, attacks.parse_attack(attack), self.root)
         for stage in rule.stages:
             if stage.bad not in (None, self.f):
                 raise ByzantiumError(
@@ -215,6 +221,27 @@ class Run(Job, TrainingOptions):
         """How many of these may be Byzantine: f, or the number of attackers if it is larger."""
         return min(max(self.f, self.attacker_count), self.vectors)
 
+    def root_alone(self) -> Run | None:
+        """The training on its root data alone, which its result is to be compared with.
+
+        None where its rule uses no root data, or is `RootOnly` itself.
+
+        >>> Run(rule="RootMatching()", root=10, attack="BitFlip()").root_alone().rule
+        'RootOnly()'
+        """
+        alone = self.varied(rule="RootOnly()", attack="NoAttack()", attackers=None, plugin=())
+        return None if self.rule == alone.rule or not self.aggregator().needs_root else alone
+
+    def same_root_training(self, other: Run) -> bool:
+        """Whether this and another run train on the same root data alone, in the same way.
+
+        Then they have the same result, whatever workers there are.
+        """
+        names = [f.name for f in dataclasses.fields(Run) if f.name not in OF_WORKERS]
+        return self.rule == other.rule == "RootOnly()" and all(
+            getattr(self, name) == getattr(other, name) for name in names
+        )
+
     def gap(self) -> str:
         """Why its rule has no guarantee; "" if it has one, or if a plugin is not loaded."""
         if plugins.missing(self.plugin):
@@ -258,7 +285,7 @@ class Run(Job, TrainingOptions):
         import torch
 
         from byzantium.data import partition
-        from byzantium.learning import losses, models
+        from byzantium.learning import losses, models, root
 
         models.check_device(self.device)
         try:
@@ -269,6 +296,8 @@ class Run(Job, TrainingOptions):
         loss = losses.read(self.loss)
         models.check_fit(model, data, loss, f"the model {self.model}")
         generator = torch.Generator().manual_seed(0)
+        if self.root:
+            data = root.without(data, root.draw_root(data, self.root, generator))
         partition.read(self.partition)(
             data.train_y, self.n - self.attacker_count, generator, users=data.train_user
         )
@@ -399,7 +428,8 @@ def check_ready(jobs: Iterable[Job]) -> None:
         if isinstance(run, Run):
             run._prepare()
             same = alike.setdefault((run.data, run.long_tail), {})
-            same[run.model, run.partition, run.loss, run.device, run.n - run.attacker_count] = run
+            honest = run.n - run.attacker_count
+            same[run.model, run.partition, run.loss, run.device, honest, run.root] = run
     for (name, gamma), different in alike.items():
         data = builders.load_data(name, gamma)
         for run in different.values():
