@@ -17,12 +17,12 @@ import byzantium as bz
 from byzantium.learning import RootUpdate, root_gradient
 
 
-def network(seed: int = 0) -> nn.Module:
+def network(seed: int = 0) -> nn.Sequential:
     """With statistics of batches, a counter, dropout and a parameter that is not trained."""
     torch.manual_seed(seed)
     layers = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3)
     model = nn.Sequential(*layers)
-    model[0].bias.requires_grad_(False)
+    layers[0].bias.requires_grad_(False)
     return model
 
 
@@ -55,11 +55,12 @@ def trained_by_hand(model: nn.Module, epochs: int, rate: float) -> dict[str, Ten
     for _ in range(epochs):
         for start in range(0, len(x), 6):
             model.zero_grad()
-            functional.cross_entropy(model(x[start : start + 6]), y[start : start + 6]).backward()
+            loss = functional.cross_entropy(model(x[start : start + 6]), y[start : start + 6])
+            torch.autograd.backward(loss)
             with torch.no_grad():
                 for parameter in model.parameters():
                     if parameter.grad is not None:
-                        parameter -= rate * parameter.grad
+                        parameter.sub_(rate * parameter.grad)
     return model.state_dict()
 
 
@@ -84,7 +85,7 @@ def test_it_is_what_a_loop_of_local_epochs_gives() -> None:
 def test_the_module_is_left_as_it_was_also_after_an_error() -> None:
     model = network().eval()
     model[1].train()
-    model[0].weight.grad = torch.ones(8, 4)
+    model.get_parameter("0.weight").grad = torch.ones(8, 4)
     before = snapshot(model)
     root = RootUpdate(model, loader(shuffle=True), momentum=0.9)
     changed = root()
@@ -128,7 +129,8 @@ def test_momentum_goes_on_over_rounds_and_after_a_restart() -> None:
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     root, bare = RootUpdate(model, loader(), momentum=beta), RootUpdate(model, loader())
     other = {name: tensor + 1 for name, tensor in start.items()}
-    m, states = {}, [start, other, start]
+    m: dict[str, Tensor] = {}
+    states = [start, other, start]
     for k, state in enumerate(states):
         restarted = RootUpdate(model, loader(), momentum=beta)
         restarted.load_state_dict(root.state_dict())
@@ -157,7 +159,7 @@ def test_the_root_gradient_is_that_of_the_whole_data_in_batches_of_any_size() ->
     batches = [(x[:5], y[:5]), (x[5:6], y[5:6]), (x[6:], y[6:])]
     model = plain()
     found = root_gradient(model, batches)
-    functional.cross_entropy(model(x), y).backward()
+    torch.autograd.backward(functional.cross_entropy(model(x), y))
     expected = torch.cat([torch.as_tensor(p.grad).reshape(-1) for p in model.parameters()])
     assert torch.allclose(found, expected, atol=1e-6)
     assert not found.requires_grad

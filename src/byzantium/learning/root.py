@@ -185,7 +185,7 @@ class _Labels:
         """Add the targets of a batch, if they are labels: one whole number for each sample."""
         whole = not targets.is_floating_point() and targets.dtype != torch.bool
         if not self.warned and whole and targets.ndim == 1:
-            self.seen.update(targets.unique().tolist())
+            self.seen.update(targets.tolist())
 
     def warn(self) -> None:
         if self.warned or not self.seen:
