@@ -146,7 +146,7 @@ class RootUpdate:
             for inputs, targets in _batches(self.loader, device):
                 self._labels.add(targets)
                 optimizer.zero_grad()
-                self.loss(model(inputs), targets).backward()
+                torch.autograd.backward(self.loss(model(inputs), targets))
                 optimizer.step()
         self._labels.warn()
 
