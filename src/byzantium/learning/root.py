@@ -20,6 +20,7 @@ from byzantium.learning.worker import Momentum
 MAX_LISTED = 10
 
 
+@torch.enable_grad()
 def root_gradient(
     model: nn.Module,
     loader: Iterable[Any],
@@ -137,6 +138,7 @@ class RootUpdate:
         self.calls += 1
         return {name: _like(state[name], one) for name, one in trained.state_dict().items()}
 
+    @torch.enable_grad()
     def _train(self, model: nn.Module, device: torch.device) -> None:
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not parameters:

@@ -95,12 +95,8 @@ def test_the_result_is_that_of_the_rule_on_the_changes() -> None:
     before, nodes = federation.plain(), grid(6, 2)
     after, _ = one_round(RobustStrategy("RootMatching()", f=2, root=good_root), nodes, before)
     assert after is not None
-    replies = [
-        node(message)
-        for message in nodes.sent[0]
-        for node in [nodes.nodes[message.metadata.dst_node_id]]
-    ]
-    rows = [federation.arrays_of(r.content.array_records["arrays"]) for r in replies]
+    replies: list[Any] = [nodes.nodes[m.metadata.dst_node_id](m) for m in nodes.sent[0]]
+    rows = [federation.arrays_of(one.content.array_records["arrays"]) for one in replies]
     X = torch.from_numpy(np.stack([change(before, row) for row in rows]))
     expected = bz.RootMatching(f=2)(X, root=torch.from_numpy(change(before, good_root(before))))
     assert np.allclose(change(before, after), expected.numpy(), atol=1e-6)
@@ -337,7 +333,7 @@ def accuracy(arrays: ArrayRecord) -> float:
 
 def test_a_federation_learns_although_most_nodes_flip_labels(tmp_path: Path) -> None:
     """Batch normalization, its counter, dropout and momentum included; interrupted, it goes on."""
-    start = ArrayRecord(network().state_dict())  # type: ignore[arg-type]
+    start = ArrayRecord(network().state_dict())
 
     def run(rule: str, folder: Path | None, rounds: int, **options: Any) -> ArrayRecord:
         nodes: dict[int, federation.Node] = {FIRST + k: client(k) for k in range(3)}
@@ -365,7 +361,7 @@ def test_the_state_of_a_root_is_part_of_the_checkpoints(tmp_path: Path) -> None:
         nodes = Nodes({FIRST + k: client(k) for k in range(3)})
         options: dict[str, Any] = {"folder": folder, "fraction_evaluate": 0.0}
         strategy = RobustStrategy("RootMatching()", f=1, root=root, **options)
-        strategy.start(nodes, ArrayRecord(network().state_dict()), rounds)  # type: ignore[arg-type]
+        strategy.start(nodes, ArrayRecord(network().state_dict()), rounds)
         return root
 
     first = run(tmp_path, 2)
