@@ -364,6 +364,86 @@ def trained(rank: int, n: int) -> Seen:
     return seen
 
 
+ROOTED = [
+    bz.RootMatching(f=1),
+    bz.RootMatching(f=4),
+    bz.RootMatching(f=1, guard=True),
+    bz.FLTrust(),
+    bz.Bucketing(s=2) >> bz.RootMatching(f=1),
+    bz.RankClipping(f=1) >> bz.FLTrust(),
+]
+
+
+def root_of(X: Tensor) -> Tensor:
+    """A root gradient: the mean of the vectors and some noise."""
+    return X.mean(dim=0) + 0.3 * inputs.gaussian(1, X.shape[1], seed=77)[0].to(X)
+
+
+def rooted(rank: int, n: int) -> Seen:
+    """Rules that need a root gradient: in all forms, and where it is wrong."""
+    seen: Seen = {}
+    X, last = inputs.heterogeneous(n, 90), rank == n - 1
+    root, matching = root_of(X), bz.RootMatching(f=1)
+    for k, rule in enumerate(ROOTED):
+        heard.clear()
+        seen[str(k)] = robust_all_reduce(X[rank], rule, None, seeded(), root=root)
+        seen[f"{k} heard"] = len(heard)
+        report = explain_all_reduce(X[rank], rule, None, seeded(), root=root)
+        seen[f"{k} explained"] = [report.aggregate, report.weights]
+        options: dict[str, Any] = {"root": root, "replicated": True}
+        seen[f"{k} replicated"] = robust_all_reduce(X[rank], rule, None, seeded(), **options)
+        for dtype in DTYPES:
+            mine = X[rank].to(dtype)
+            seen[f"{k} {dtype}"] = robust_all_reduce(
+                mine, rule, None, seeded(), root=root.to(dtype)
+            )
+        spoiled_X = spoiled(k, n)
+        mine = spoiled_X[rank]
+        seen[f"{k} spoiled"] = robust_all_reduce(mine, rule, None, seeded(), root=root)
+
+    def reduced(root: Any, rule: bz.Aggregator = matching, **options: Any) -> str:
+        return told(lambda: robust_all_reduce(X[rank], rule, root=root, **options))
+
+    for name, options in (("", {}), (" replicated", {"replicated": True})):
+        seen[f"missing{name}"] = reduced(None, **options)
+        seen[f"missing on one{name}"] = reduced(None if last else root, **options)
+        seen[f"different{name}"] = reduced(root + 1e-9 * last, **options)
+        seen[f"not finite{name}"] = reduced(root / 0, **options)
+        seen[f"length{name}"] = reduced(root[:-1], **options)
+        seen[f"shape{name}"] = reduced(root[None], **options)
+        seen[f"whole numbers{name}"] = reduced(root.long(), **options)
+        seen[f"no tensor{name}"] = reduced(root.tolist(), **options)
+    seen["unused"] = robust_all_reduce(X[rank], bz.Krum(f=1), root=root)
+    shard.CHUNK = 17
+    seen["chunks"] = robust_all_reduce(X[rank], matching, root=root)
+    seen["still there"] = robust_all_reduce(X[rank], matching, root=root)
+    # A training by hand, by a hook of the optimizer and inside DDP, each with a function.
+    for way in ("by hand", "hook", "in ddp"):
+        model: torch.nn.Module = network()
+        inner, momentum = model, bz.learning.Momentum(0.9)
+        given = {"momentum": bz.learning.Momentum(0.9), "root": partial(root_at, inner, momentum)}
+        if way == "in ddp":
+            model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.004)
+            distributed.aggregate_in_ddp(model, matching, **given)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        if way == "hook":
+            distributed.aggregate_before_step(optimizer, matching, **given)
+        for step in range(4):
+            gradient_of(model, rank, step)
+            if way == "by hand":
+                distributed.aggregate_gradients(model.parameters(), matching, **given)
+            optimizer.step()
+        seen[way] = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    return seen
+
+
+def root_at(model: torch.nn.Module, momentum: bz.learning.Momentum) -> Tensor:
+    """The root gradient of a training, with the momentum that workers have."""
+    x, y = inputs.gaussian(8, 20, seed=7).float(), inputs.gaussian(8, 3, seed=8).float()
+    gradient = bz.learning.root_gradient(model, [(x, y)], torch.nn.functional.mse_loss)
+    return momentum.update(gradient)
+
+
 class Largest(bz.MatrixRule):
     def aggregate(self, updates: Tensor) -> Tensor:
         return updates.max(dim=0).values
@@ -377,6 +457,7 @@ SCENARIOS: dict[str, Callable[[int, int], Seen]] = {
     "all forms": partial(forms_of, [member.rule for member in members.RULES]),
     "awkward": awkward,
     "trained": trained,
+    "rooted": rooted,
 }
 
 

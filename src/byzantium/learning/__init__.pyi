@@ -8,6 +8,8 @@ from .models import linear as linear
 from .models import mlp as mlp
 from .models import resnet20 as resnet20
 from .randomness import Randomness as Randomness
+from .root import RootUpdate as RootUpdate
+from .root import root_gradient as root_gradient
 from .saving import checkpointed as checkpointed
 from .saving import resume as resume
 from .server import Server as Server

@@ -17,7 +17,7 @@ from byzantium.core import Registry, cached_property
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from byzantium.learning.root import RootGradient
+    from byzantium.learning.root_data import RootGradient
     from byzantium.learning.simulation import Simulation
     from byzantium.rules import Aggregator, Report
 

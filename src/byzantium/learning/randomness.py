@@ -11,7 +11,7 @@ from torch import Tensor
 from byzantium.data.batches import Batches
 from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition, iid
-from byzantium.learning.root import draw_root
+from byzantium.learning.root_data import draw_root
 from byzantium.learning.settings import Settings
 
 STREAMS = (

@@ -24,7 +24,7 @@ from byzantium.learning.history import History
 from byzantium.learning.losses import Loss
 from byzantium.learning.models import check_device, check_fit
 from byzantium.learning.randomness import Randomness
-from byzantium.learning.root import Root, RootGradient, without
+from byzantium.learning.root_data import Root, RootGradient, without
 from byzantium.learning.server import MakeOptimizer, Server
 from byzantium.learning.settings import Settings, check_root
 from byzantium.learning.state import check, check_result

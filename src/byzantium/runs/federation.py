@@ -58,10 +58,11 @@ class Federation(Job):
 
     @property
     def metric_checks(self) -> Checks:
-        """The checks of its metrics: who took part, and what was evaluated."""
+        """The checks of its metrics: who took part, what was evaluated, and the root update."""
         return {
             **dict.fromkeys(("sampled", "used", "absent", "kept", "f"), values.whole),
             **dict.fromkeys(("accuracy", "loss"), values.measured),
+            **dict.fromkeys(("root_norm", "root_distance"), values.size),
             "weights": values.shares,
             "rejected": values.times,
         }

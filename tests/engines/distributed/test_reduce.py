@@ -286,9 +286,9 @@ def trained(worlds: Callable[[int, str], Seen]) -> Iterator[Seen]:
     torch.set_num_threads(threads)
 
 
-def in_one_process(rule: bz.Aggregator) -> Tensor:
+def in_one_process(rule: bz.Aggregator, rooted: bool = False) -> Tensor:
     """What the training must come to."""
-    model = world.network()
+    model, momentum = world.network(), bz.learning.Momentum(0.9)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     workers = [bz.learning.Momentum(0.9) for _ in range(RANKS)]
     for step in range(4):
@@ -298,7 +298,8 @@ def in_one_process(rule: bz.Aggregator) -> Tensor:
             gradient = torch.cat([torch.as_tensor(p.grad).reshape(-1) for p in model.parameters()])
             rows.append(worker.update(gradient))
         sizes = [parameter.numel() for parameter in model.parameters()]
-        pieces = torch.split(rule(torch.stack(rows)), sizes)
+        root = world.root_at(model, momentum) if rooted else None
+        pieces = torch.split(rule(torch.stack(rows), root=root), sizes)
         for parameter, piece in zip(model.parameters(), pieces, strict=True):
             parameter.grad = piece.view_as(parameter)
         optimizer.step()
@@ -335,6 +336,73 @@ def test_parameters_may_lack_a_gradient_and_differ_in_dtype(trained: Seen) -> No
     assert unused.tolist() == [0.0] * 3
     assert same([one["kept"] for one in trained]) == [True, True]
     assert "no parameter to train" in same([one["nothing"] for one in trained])
+
+
+# -- with a root gradient -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def rooted(worlds: Callable[[int, str], Seen]) -> Iterator[Seen]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield worlds(RANKS, "rooted")
+    torch.set_num_threads(threads)
+
+
+def test_rules_with_a_root_are_what_they_are_in_one_process(rooted: Seen) -> None:
+    X = inputs.heterogeneous(RANKS, 90)
+    root = world.root_of(X)
+    for k, rule in enumerate(world.ROOTED):
+        report = rule.explain(X, world.seeded(), root=root)
+        for name in (str(k), f"{k} replicated"):
+            ours = same([one[name] for one in rooted])
+            assert torch.allclose(ours, report.aggregate, rtol=1e-9, atol=1e-12), rule
+        aggregate, weights = same([one[f"{k} explained"] for one in rooted])
+        assert torch.equal(aggregate, same([one[str(k)] for one in rooted]))
+        assert torch.allclose(weights, report.weights, rtol=1e-9, atol=1e-12)
+        for dtype in world.DTYPES:
+            ours = same([one[f"{k} {dtype}"] for one in rooted])
+            theirs = rule(X.to(dtype), world.seeded(), root=root.to(dtype))
+            assert ours.dtype == dtype
+            assert torch.allclose(ours.double(), theirs.double(), rtol=2e-2, atol=1e-2), rule
+        ours = same([one[f"{k} spoiled"] for one in rooted])
+        theirs = rule(world.spoiled(k, RANKS), world.seeded(), root=root)
+        assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-12), rule
+        # No more messages than Krum: that all agree, what a mixing drew, and the decision.
+        assert same([one[f"{k} heard"] for one in rooted]) <= 2 + len(rule.stages)
+    assert same([one["0 heard"] for one in rooted]) == HEARD["as usual"]
+    found, expected = same([one["chunks"] for one in rooted]), bz.RootMatching(f=1)(X, root=root)
+    assert torch.allclose(found, expected, rtol=1e-9, atol=1e-12)
+    assert torch.equal(same([one["unused"] for one in rooted]), bz.Krum(f=1)(X))
+
+
+@pytest.mark.parametrize("mode", ["", " replicated"])
+@pytest.mark.parametrize(
+    ("case", "told"),
+    [
+        ("missing", "needs the root gradient, root="),
+        ("missing on one", r"the ranks disagree .*: root .* on ranks 0, 1, 2, 3 and .* on rank 4"),
+        ("different", "the ranks disagree on what to aggregate: root "),
+        ("not finite", "the root holds numbers that are not finite"),
+        ("length", r"the root gradient must be .*\(90,\) of torch.float64, got \(89,\)"),
+        ("shape", r"the root gradient must be .* got \(1, 90\)"),
+        ("whole numbers", r"the root gradient must be .* got \(90,\) of torch.int64"),
+        ("no tensor", r"the root gradient must be .* got a list"),
+    ],
+)
+def test_a_wrong_root_is_the_same_error_on_all_ranks(
+    case: str, told: str, mode: str, rooted: Seen
+) -> None:
+    assert re.search(told, same([one[f"{case}{mode}"] for one in rooted]))
+    assert rooted[0]["still there"].isfinite().all()
+
+
+@pytest.mark.parametrize("way", ["by hand", "hook", "in ddp"])
+def test_training_with_a_root_is_what_it_is_in_one_process(way: str, rooted: Seen) -> None:
+    ours = same([one[way] for one in rooted])
+    expected = in_one_process(bz.RootMatching(f=1), rooted=True)
+    assert torch.allclose(ours, expected, rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(ours, in_one_process(bz.Krum(f=1)), rtol=1e-3, atol=1e-3)
 
 
 # -- faults, for real ---------------------------------------------------------------------------

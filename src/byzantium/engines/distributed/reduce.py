@@ -29,6 +29,7 @@ def robust_all_reduce(
     generator: torch.Generator | None = None,
     *,
     out: Tensor | None = None,
+    root: Tensor | None = None,
     replicated: bool = False,
     timeout: float = TIMEOUT,
 ) -> Tensor:
@@ -53,6 +54,9 @@ def robust_all_reduce(
     - `generator`: the source of randomness of random mixings; that of the first rank counts.
     - `out`: a tensor for the result, of the shape and dtype of the vector. With the vector itself,
       no new memory is needed, as in `torch.distributed.all_reduce`.
+    - `root`: the root gradient, (d,), for rules that need it, such as `RootMatching`; the same on
+      all ranks, to the bit. Where one rank computes it, `torch.distributed.broadcast` brings it to
+      the others.
     - `replicated`: whether every rank gets all vectors and aggregates them by itself, which takes
       n times the memory and almost n times the work.
     - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
@@ -68,8 +72,8 @@ def robust_all_reduce(
         dist.init_process_group("gloo")
         update = robust_all_reduce(gradient, Krum(f=1))
     """
-    with _agreed_source(vector, rule, group, generator, replicated, timeout, out) as shared:
-        aggregate = _with_retry(rule, *shared)
+    with _agreed_source(vector, rule, group, generator, root, replicated, timeout, out) as shared:
+        aggregate = _with_retry(rule, *shared, root)
     return aggregate if out is None or aggregate is out else out.copy_(aggregate)
 
 
@@ -79,6 +83,7 @@ def explain_all_reduce(
     group: dist.ProcessGroup | None = None,
     generator: torch.Generator | None = None,
     *,
+    root: Tensor | None = None,
     replicated: bool = False,
     timeout: float = TIMEOUT,
 ) -> Report:
@@ -88,25 +93,31 @@ def explain_all_reduce(
     - `rule`: the rule, with or without mixings before it; the same on all ranks.
     - `group`: the process group; by default all processes.
     - `generator`: the source of randomness of random mixings; that of the first rank counts.
+    - `root`: the root gradient, (d,), for rules that need it; the same on all ranks, to the bit.
     - `replicated`: whether every rank gets all vectors and aggregates them by itself.
     - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
 
     Returns a `byzantium.Report`, the same on all ranks.
     """
-    with _agreed_source(vector, rule, group, generator, replicated, timeout) as shared:
-        return _with_retry(rule.explain, *shared)
+    with _agreed_source(vector, rule, group, generator, root, replicated, timeout) as shared:
+        return _with_retry(rule.explain, *shared, root)
 
 
-def _with_retry(rule: Callable[..., Any], source: Source, generator: torch.Generator | None) -> Any:
+def _with_retry(
+    rule: Callable[..., Any],
+    source: Source,
+    generator: torch.Generator | None,
+    root: Tensor | None,
+) -> Any:
     """The result of a rule; it starts again where vectors turn out to be unusable on the way."""
     state = None if generator is None else generator.get_state()
     try:
-        return rule(source, generator)
+        return rule(source, generator, root=root)
     except UnusableVectors:
         source.norms = row_norms(source)
         if generator is not None and state is not None:
             generator.set_state(state)
-        return rule(source, generator)
+        return rule(source, generator, root=root)
 
 
 @contextmanager
@@ -115,6 +126,7 @@ def _agreed_source(
     rule: Any,
     group: dist.ProcessGroup | None,
     generator: Any,
+    root: Any,
     replicated: bool,
     timeout: float,
     out: Tensor | None = None,
@@ -127,7 +139,7 @@ def _agreed_source(
     timeout = validated("robust_all_reduce", "timeout", timeout, PositiveMeasure)
     with Ranks(group, device, timeout) as ranks:
         usable = _is_vector(vector)
-        view = _view(vector, rule, generator, replicated)
+        view = _view(vector, rule, generator, root, replicated)
         if usable and out is not None and _describe(out) != _describe(vector):
             view["out"] = _describe(out)
         ranks.agree(view)
@@ -141,6 +153,11 @@ def _agreed_source(
             raise ArgumentTypeError(
                 "generator must be None or a torch.Generator, and with replicated=True one on the "
                 f"CPU, got {_describe(generator)}"
+            )
+        if root is not None and (not _is_vector(root) or root.shape != vector.shape):
+            raise ByzantiumError(
+                f"the root gradient must be a dense vector of floats of the shape of each rank's, "
+                f"{_describe(vector)}, got {_describe(root)}"
             )
         if "out" in view:
             raise ByzantiumError(
@@ -170,7 +187,7 @@ def _fits(generator: Any, replicated: bool) -> bool:
     return not replicated or generator.device.type == "cpu"
 
 
-def _view(vector: Any, rule: Any, generator: Any, replicated: bool) -> dict[str, str]:
+def _view(vector: Any, rule: Any, generator: Any, root: Any, replicated: bool) -> dict[str, str]:
     """What all ranks must have in common, as texts."""
     state = rule.state_dict() if isinstance(rule, Aggregator) else {}
     checksums = [f"{name} {_checksum(tensor)}" for name, tensor in state.items()]
@@ -179,6 +196,7 @@ def _view(vector: Any, rule: Any, generator: Any, replicated: bool) -> dict[str,
         "vector": _describe(vector),
         "generator": "fits" if _fits(generator, replicated) else _describe(generator),
         "replicated": str(replicated),
+        "root": f"{_describe(root)} {_checksum(root)}" if _is_vector(root) else _describe(root),
         "state": ", ".join(checksums) or "none",
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,8 @@ from byzantium.engines.distributed.reduce import robust_all_reduce
 from byzantium.learning import Momentum
 from byzantium.rules import Aggregator
 
+Root = Tensor | Callable[[], Tensor]
+
 
 def aggregate_gradients(
     parameters: Iterable[Tensor],
@@ -26,6 +28,7 @@ def aggregate_gradients(
     generator: torch.Generator | None = None,
     *,
     momentum: Momentum | None = None,
+    root: Root | None = None,
     replicated: bool = False,
     timeout: float = TIMEOUT,
 ) -> None:
@@ -40,6 +43,9 @@ def aggregate_gradients(
     - `group`: the process group; by default all processes.
     - `generator`: the source of randomness of random mixings; that of the first rank counts.
     - `momentum`: the momentum of this worker, which it then sends instead of its gradient.
+    - `root`: the root gradient, (d,), for rules that need it: that of the trained parameters, one
+      after the other, the same on all ranks to the bit. Or a function that returns it, which is
+      called before each aggregation: `lambda: root_gradient(model, loader)`.
     - `replicated`: whether every rank gets all gradients and aggregates them by itself: see
       `robust_all_reduce`.
     - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
@@ -53,7 +59,14 @@ def aggregate_gradients(
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     vector = _joined(trained, {id(p): p.grad for p in trained if p.grad is not None}, momentum)
     robust_all_reduce(
-        vector, rule, group, generator, out=vector, replicated=replicated, timeout=timeout
+        vector,
+        rule,
+        group,
+        generator,
+        out=vector,
+        root=root() if callable(root) else root,
+        replicated=replicated,
+        timeout=timeout,
     )
     for parameter, piece in zip(trained, _pieces(vector, trained), strict=True):
         if parameter.grad is None:
@@ -93,6 +106,7 @@ def aggregate_in_ddp(
     generator: torch.Generator | None = None,
     *,
     momentum: Momentum | None = None,
+    root: Root | None = None,
     replicated: bool = False,
     timeout: float = TIMEOUT,
 ) -> None:
@@ -106,6 +120,9 @@ def aggregate_in_ddp(
     - `rule`: the rule, with or without mixings before it; the same on all ranks.
     - `generator`: the source of randomness of random mixings; that of the first rank counts.
     - `momentum`: the momentum of this worker, which it then sends instead of its gradient.
+    - `root`: the root gradient, (d,), for rules that need it: that of the trained parameters, one
+      after the other, the same on all ranks to the bit. Or a function that returns it, which is
+      called before each aggregation: `lambda: root_gradient(model, loader)`.
     - `replicated`: whether every rank gets all gradients and aggregates them by itself: see
       `robust_all_reduce`.
     - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
@@ -133,7 +150,14 @@ def aggregate_in_ddp(
         vector = _joined(parameters, gradients, momentum)
         group = model.process_group
         robust_all_reduce(
-            vector, rule, group, generator, out=vector, replicated=replicated, timeout=timeout
+            vector,
+            rule,
+            group,
+            generator,
+            out=vector,
+            root=root() if callable(root) else root,
+            replicated=replicated,
+            timeout=timeout,
         )
         for parameter, piece in zip(parameters, _pieces(vector, parameters), strict=True):
             if id(parameter) in gradients:

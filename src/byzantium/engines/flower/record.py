@@ -91,6 +91,8 @@ class Record:
                 "f": at.f,
                 "weights": weights,
                 "rejected": {str(index[node]): 1 for node in at.rejected},
+                **({} if at.root_norm is None else {"root_norm": at.root_norm}),
+                **({} if at.root_distance is None else {"root_distance": at.root_distance}),
             }
         )
         self.details.append(dataclasses.asdict(at))

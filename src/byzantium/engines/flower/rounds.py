@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
+import random
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from flwr.app import Message, MetricRecord
+from flwr.serverapp import Grid
 
 from byzantium.core import ByzantiumError
 from byzantium.engines.flower.replies import UNREADABLE, printable
@@ -49,6 +52,9 @@ class Round:
     - `kept`: why the model was left unchanged, in a sentence; empty if it was changed.
     - `cause`: the same in a word, for metrics.
     - `notes`: the notes of the rule.
+    - `root_norm`: the norm of the root update, if the rule needs one.
+    - `root_distance`: how far the aggregate was from the root update. Where it is much larger than
+      the root's own error explains, more than f nodes are Byzantine, or the root data are biased.
 
     >>> at = Round(number=1, sampled=(7, 8, 9), connected=5, f=1, absent={9: "no reply"})
     >>> at.replied, at.usable
@@ -68,6 +74,8 @@ class Round:
     kept: str = ""
     cause: str = ""
     notes: tuple[str, ...] = ()
+    root_norm: float | None = None
+    root_distance: float | None = None
 
     def sort(self, replies: Iterable[Message]) -> dict[int, Message]:
         """Sort replies: one for each node; a node without a usable one is rejected or absent."""
@@ -101,14 +109,26 @@ class Round:
         """How many replies were not rejected."""
         return self.replied - len(self.rejected)
 
+    def reject(self, nodes: Sequence[int], reasons: Mapping[int, str]) -> None:
+        """Reject some of the nodes, by their indices, unless they are rejected already."""
+        for k, reason in reasons.items():
+            self.rejected.setdefault(nodes[k], reason)
+
     def check(self) -> None:
-        """Leave the model unchanged if more than f are rejected, or no honest majority is left."""
+        """Leave the model unchanged if more than f are rejected, or no honest majority is left.
+
+        With a root update, which is trusted, one honest reply is enough.
+        """
         left = self.f - len(self.rejected)
         if left < 0:
             self.leave_unchanged(
                 "too-many-rejected", f"{len(self.rejected)} replies are unusable, more than f"
             )
-        elif self.usable < 2 * left + 1:
+        elif self.root_norm is not None and self.usable < left + 1:
+            self.leave_unchanged(
+                "no-honest", f"all of the {self.usable} usable replies may be Byzantine"
+            )
+        elif self.root_norm is None and self.usable < 2 * left + 1:
             self.leave_unchanged(
                 "no-majority",
                 f"{self.usable} usable replies, of which {left} may be Byzantine, leave no "
@@ -137,6 +157,10 @@ class Round:
         numbers |= {f"absent-{node}": 1 for node in self.absent}
         numbers |= {f"weight-{node}": weight for node, weight in self.weights.items()}
         numbers |= {f"distance-{node}": far for node, far in self.distances.items()}
+        if self.root_norm is not None:
+            numbers["root-norm"] = self.root_norm
+        if self.root_distance is not None:
+            numbers["root-distance"] = self.root_distance
         return MetricRecord(dict(numbers))
 
     def log(self, title: str) -> None:
@@ -166,10 +190,40 @@ class Round:
                 f"{node}: {self.weights[node]:.3f} at {self.distances[node]:.3g}" for node in lowest
             )
             logger.info("\t> weight of each node, and its distance to the aggregate: %s", listed)
+        if self.root_norm is not None and self.root_distance is not None:
+            logger.log(
+                logging.WARNING if self.root_distance > self.root_norm else logging.INFO,
+                "\t> the root update has the norm %.3g, and the aggregate is at %.3g from it",
+                *(self.root_norm, self.root_distance),
+            )
         for note in self.notes:
             logger.info("\t> %s", note)
         if self.kept:
             logger.warning("\t> the model is left unchanged: %s", self.kept)
+
+
+def sample_nodes(
+    grid: Grid, fraction: float, least: int, available: int, timeout: float
+) -> tuple[list[int], int]:
+    """The nodes of a round, and how many are connected.
+
+    - `grid`: Flower's connection to the nodes.
+    - `fraction`: the fraction of the connected nodes to sample.
+    - `least`: how many to sample at least.
+    - `available`: how many must be connected.
+    - `timeout`: how many seconds to wait for them.
+    """
+    needed = max(available, least)
+    deadline = time.monotonic() + timeout
+    while len(nodes := list(grid.get_node_ids())) < needed:
+        if time.monotonic() > deadline:
+            raise TooFewNodes(
+                f"{len(nodes)} nodes are connected after {timeout:g} s, and a round needs "
+                f"{needed}; node_timeout says how long to wait"
+            )
+        logger.info("%d nodes are connected; waiting until there are %d", len(nodes), needed)
+        time.sleep(min(1.0, timeout))
+    return random.sample(nodes, max(int(len(nodes) * fraction), least)), len(nodes)
 
 
 def byzantine_count(f: int | float, n: int) -> int:

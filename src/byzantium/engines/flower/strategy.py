@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import random
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -48,13 +46,14 @@ from byzantium.engines.flower.replies import (
     record_of,
     row_of,
 )
+from byzantium.engines.flower.root import Root, RootFunction
 from byzantium.engines.flower.rounds import (
     Round,
     Standstill,
-    TooFewNodes,
     byzantine_count,
     logger,
     probability_of_more,
+    sample_nodes,
 )
 from byzantium.engines.flower.step import MakeOptimizer, Step
 from byzantium.engines.flower.vectors import distance, layout, rejection_reasons
@@ -67,6 +66,8 @@ RuleOrText = Aggregator | str
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 Fraction = Annotated[float, Ge(0), Lt(0.5)]
+# With a root update, which is trusted, more than half of the nodes may be Byzantine.
+RootFraction = Annotated[float, Ge(0), Lt(1)]
 
 
 class RobustStrategy(FedAvg):
@@ -83,7 +84,11 @@ class RobustStrategy(FedAvg):
     - `rule`: the rule, with mixings before it if wanted, or its text, in which f may be omitted; or
       a function that returns one for a number of sampled nodes.
     - `f`: how many of the sampled nodes may be Byzantine: an integer, or a fraction below one half,
-      which is rounded up. Too few is fatal, one too many costs little.
+      which is rounded up (with a root below one). Too few is fatal, one too many costs little.
+    - `root`: a function for rules that need a root update, such as `RootMatching`. It gets the
+      global model, a dict of NumPy arrays by name, and returns the model after training on data
+      that the server trusts, like a client: arrays or tensors of the same names, shapes and dtypes.
+      It is called once in each round, before nodes are; `byzantium.learning.RootUpdate` makes one.
     - `patience`: after so many rounds in a row that leave the model unchanged: `Standstill`.
     - `node_timeout`: how many seconds to wait for enough nodes; after them: `TooFewNodes`.
     - `optimizer`: a function that makes an optimizer of torch for the parameters that it is given;
@@ -105,6 +110,7 @@ class RobustStrategy(FedAvg):
         rule: RuleOrText | Callable[[int], RuleOrText],
         *,
         f: int | float,
+        root: RootFunction | None = None,
         patience: int = 3,
         node_timeout: float = 600.0,
         optimizer: MakeOptimizer | None = None,
@@ -135,8 +141,10 @@ class RobustStrategy(FedAvg):
             train_metrics_aggr_fn=train_metrics_aggr_fn or medians,
             evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn or medians,
         )
-        fractional = isinstance(f, float | np.floating)
-        self.f: int | float = validated("RobustStrategy", "f", f, Fraction if fractional else Count)
+        fraction = Fraction if root is None else RootFraction
+        allowed = fraction if isinstance(f, float | np.floating) else Count
+        self.f: int | float = validated("RobustStrategy", "f", f, allowed)
+        self.root = Root(root)
         self.patience: int = validated("RobustStrategy", "patience", patience, Positive)
         self.node_timeout: float = validated(
             "RobustStrategy", "node_timeout", node_timeout, Measure
@@ -144,8 +152,11 @@ class RobustStrategy(FedAvg):
         self.configured_rule = rule
         self._rule_state: Mapping[str, Any] = {}
         self.rule: Aggregator | None = None
-        if isinstance(self.f, int) and isinstance(rule, Aggregator | str):
-            self.rule = self._rule_for(0, self.f)
+        if isinstance(rule, Aggregator | str):
+            known = self.f if isinstance(self.f, int) else 1
+            fixed = parse_rule(rule, f=known) if isinstance(rule, str) else rule
+            self.root.check(fixed, used=True)
+            self.rule = self._rule_for(0, self.f) if isinstance(self.f, int) else None
         self.step = Step(optimizer)
         self.rehearsal = None if rehearse is None else Rehearsal(rehearse, nodes)
         self.record: Record | None = None
@@ -222,6 +233,7 @@ class RobustStrategy(FedAvg):
         self.unchanged_in_a_row = state["kept"]
         self.step.load_state_dict(state["step"])
         self.trust = Trust.of(state["trust"])
+        self.root.load_state_dict(state.get("root", {}))
         if self.rule is not None:
             self.rule.load_state_dict(self._rule_state)
         logger.info("going on after round %d", self._rounds_before)
@@ -239,7 +251,10 @@ class RobustStrategy(FedAvg):
         if self.record is not None:
             self.record.flush()
         self._model = model_of(arrays)
-        nodes, connected = self._sample(grid, self.fraction_train, self.min_train_nodes)
+        fraction, least = self.fraction_train, self.min_train_nodes
+        nodes, connected = sample_nodes(
+            grid, fraction, least, self.min_available_nodes, self.node_timeout
+        )
         f = byzantine_count(self.f, len(nodes))
         self.rule = self._rule_for(len(nodes), f)
         announce(self.rule, len(nodes), f)
@@ -250,8 +265,12 @@ class RobustStrategy(FedAvg):
                 *(f, self.f, len(nodes), self.f, connected),
                 probability_of_more(self.f, len(nodes), connected),
             )
-        self.rounds.append(Round(server_round, tuple(nodes), connected, f))
-        return self._messages(server_round, arrays, config, nodes, MessageType.TRAIN)
+        at = Round(server_round, tuple(nodes), connected, f)
+        self.root.compute(at, self._model, self.rule)
+        self.rounds.append(at)
+        config["server-round"] = server_round
+        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
+        return [message_to(content, MessageType.TRAIN, node, server_round) for node in nodes]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -303,28 +322,24 @@ class RobustStrategy(FedAvg):
         vectors = [rows.get(node) for node in nodes]
         source = as_source(vectors, base=self._model, strict=False, names=nodes)
         try:
-            report = self.rule.explain(source)
+            report = self.rule.explain(source, root=self.root.update)
         except TooManyRejected as error:
-            self._reject(at, nodes, error.reasons)
+            at.reject(nodes, error.reasons)
             at.check()
             if not at.kept:
                 at.leave_unchanged("too-many-rejected", str(error))
         except ByzantiumError as error:
-            self._reject(at, nodes, rejection_reasons(source))
+            at.reject(nodes, rejection_reasons(source))
             at.leave_unchanged("undefined", str(error))
         else:
-            self._reject(at, nodes, report.reasons)
+            at.reject(nodes, report.reasons)
             at.check()
             if not at.kept:
                 self._measure(at, nodes, rows, report)
+                self.root.measure(at, self._model, report.aggregate)
                 return report
         self.rule.load_state_dict(before)
         return None
-
-    @staticmethod
-    def _reject(at: Round, nodes: list[int], reasons: Mapping[int, str]) -> None:
-        for k, reason in reasons.items():
-            at.rejected.setdefault(nodes[k], reason)
 
     @staticmethod
     def _measure(at: Round, nodes: list[int], rows: dict[int, Arrays], report: Report) -> None:
@@ -354,10 +369,15 @@ class RobustStrategy(FedAvg):
             self.record.save(server_round, model_of(arrays), self._state())
         if self.fraction_evaluate == 0.0:
             return []
-        nodes, connected = self._sample(grid, self.fraction_evaluate, self.min_evaluate_nodes)
+        fraction, least = self.fraction_evaluate, self.min_evaluate_nodes
+        nodes, connected = sample_nodes(
+            grid, fraction, least, self.min_available_nodes, self.node_timeout
+        )
         f = byzantine_count(self.f, len(nodes))
         self.evaluations.append(Round(server_round, tuple(nodes), connected, f))
-        return self._messages(server_round, arrays, config, nodes, MessageType.EVALUATE)
+        config["server-round"] = server_round
+        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
+        return [message_to(content, MessageType.EVALUATE, node, server_round) for node in nodes]
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -394,6 +414,7 @@ class RobustStrategy(FedAvg):
             "step": self.step.state_dict(),
             "kept": self.unchanged_in_a_row,
             "trust": self.trust.state(),
+            "root": self.root.state_dict(),
         }
 
     # -- parts -------------------------------------------------------------------------------------
@@ -406,6 +427,7 @@ class RobustStrategy(FedAvg):
         rule = parse_rule(rule, f=f) if isinstance(rule, str) else rule
         if not isinstance(rule, Aggregator):
             raise ArgumentTypeError(f"RobustStrategy needs a rule, got {type_name(rule)}")
+        self.root.check(rule)
         for stage in rule.stages:
             if stage.bad not in (None, f):
                 raise ByzantiumError(
@@ -419,29 +441,3 @@ class RobustStrategy(FedAvg):
         if state:
             rule.load_state_dict(state)
         return rule
-
-    def _sample(self, grid: Grid, fraction: float, least: int) -> tuple[list[int], int]:
-        """The nodes of a round, and how many are connected; waits up to `node_timeout` for them."""
-        needed = max(self.min_available_nodes, least)
-        deadline = time.monotonic() + self.node_timeout
-        while len(nodes := list(grid.get_node_ids())) < needed:
-            if time.monotonic() > deadline:
-                raise TooFewNodes(
-                    f"{len(nodes)} nodes are connected after {self.node_timeout:g} s, and a round "
-                    f"needs {needed}; node_timeout says how long to wait"
-                )
-            logger.info("%d nodes are connected; waiting until there are %d", len(nodes), needed)
-            time.sleep(min(1.0, self.node_timeout))
-        return random.sample(nodes, max(int(len(nodes) * fraction), least)), len(nodes)
-
-    def _messages(
-        self,
-        server_round: int,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        nodes: list[int],
-        message_type: str,
-    ) -> list[Message]:
-        config["server-round"] = server_round
-        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
-        return [message_to(content, message_type, node, server_round) for node in nodes]
