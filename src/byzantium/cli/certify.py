@@ -47,7 +47,7 @@ def _counts(_: click.Context, parameter: click.Parameter, text: str) -> tuple[in
     type=click.IntRange(min=3),
     default=25,
     show_default=True,
-    help="How many vectors there are, bad ones included.",
+    help="How many vectors there are, Byzantine ones included.",
 )
 @click.option(
     "--f",
@@ -55,7 +55,7 @@ def _counts(_: click.Context, parameter: click.Parameter, text: str) -> tuple[in
     callback=_counts,
     default="1,3,5,8,10",
     show_default=True,
-    help="How many vectors are bad: one number, or several, separated by commas. A rule that is "
+    help="How many vectors are Byzantine: one or several numbers, with commas. A rule that is "
     "written without f is built for the same number.",
 )
 @click.option(
@@ -98,11 +98,11 @@ def certify(
 ) -> None:
     """Search for the inputs that lead a rule astray most.
 
-    RULE is a rule, with mixings before it if wanted. Of n vectors f are bad: delta = f/n is their
-    share, and rho^2 the mean squared distance between two honest ones. The squared error of the
-    result, to the mean of the honest vectors, is written as c delta rho^2. A search tries inputs to
-    make c large, so the true worst case is at least what it found. The input is in the folder of
-    the search as `input.npy`; its first f rows are the bad ones.
+    RULE is a rule, with mixings before it if wanted. Of n vectors f are Byzantine; delta = f/n is
+    their share, and rho^2 the mean squared distance between two honest ones. The squared error of
+    the result, to the mean of the honest vectors, is written as c delta rho^2. A search tries
+    inputs to make c large, so the true worst case is at least what it found. The input is in the
+    folder of the search as `input.npy`; its first f rows are the Byzantine ones.
 
     \b
     byzantium certify "Krum()" "NearestNeighborMixing() >> TrimmedMean()" --f 5 --jobs 2

@@ -22,20 +22,20 @@ from byzantium.cli.terminal import out
     "--n",
     type=click.IntRange(min=1),
     required=True,
-    help="How many vectors there are, bad ones included.",
+    help="How many vectors there are, Byzantine ones included.",
 )
 @click.option(
     "--f",
     type=click.IntRange(min=0),
     required=True,
-    help="How many of them may be bad: too few is fatal, one too many costs little.",
+    help="How many of them may be Byzantine: too few is fatal, one too many costs little.",
 )
 def check(rule: str, n: int, f: int) -> None:
-    """Say what a rule guarantees for n vectors of which f are bad.
+    """Say what a rule guarantees for n vectors of which f are Byzantine.
 
     RULE is a rule, with mixings before it if wanted; one that is written without f takes that of
     --f. Exit codes: 0 a theorem covers it, 1 no theorem does, 2 impossible: the rule is not defined
-    for so many vectors, or half of them or more are bad.
+    for so many vectors, or half of them or more are Byzantine.
 
     \b
     byzantium check "Bucketing(s=2) >> Krum()" --n 25 --f 5
