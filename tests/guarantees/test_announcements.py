@@ -88,7 +88,7 @@ def test_a_sweep_says_it_once_for_each_rule_n_and_f(caplog: pytest.LogCaptureFix
         f"no guarantee: {HALF}",
     ]
     assert told.stdout.splitlines()[-1] == (
-        "no guarantee: Mean() with 2 of 10, 5 of 10 bad; Median() with 5 of 10 bad "
+        "no guarantee: Mean() with 2 of 10, 5 of 10 Byzantine; Median() with 5 of 10 Byzantine "
         "(why: byzantium check)"
     )
     for log in Path("results").glob("*/run.log"):  # of each job, in whichever process

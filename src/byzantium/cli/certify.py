@@ -12,6 +12,7 @@ from byzantium.cli.main import main
 from byzantium.cli.options import (
     FilePath,
     complete,
+    count_option,
     engine_options,
     members,
     plugin_option,
@@ -42,13 +43,7 @@ def _counts(_: click.Context, parameter: click.Parameter, text: str) -> tuple[in
 @click.option(
     "--all", "all_rules", is_flag=True, help="Attack all rules, alone and behind mixings."
 )
-@click.option(
-    "--n",
-    type=click.IntRange(min=3),
-    default=25,
-    show_default=True,
-    help="How many vectors there are, Byzantine ones included.",
-)
+@count_option("--n", "How many vectors there are, Byzantine ones included.", 25, least=3)
 @click.option(
     "--f",
     "counts",
@@ -58,20 +53,8 @@ def _counts(_: click.Context, parameter: click.Parameter, text: str) -> tuple[in
     help="How many vectors are Byzantine: one or several numbers, with commas. A rule that is "
     "written without f is built for the same number.",
 )
-@click.option(
-    "--seeds",
-    type=click.IntRange(min=1),
-    default=3,
-    show_default=True,
-    help="How many searches are made for each rule and f, with seeds 0, 1, ...",
-)
-@click.option(
-    "--budget",
-    type=click.IntRange(min=1),
-    default=Certification.budget,
-    show_default=True,
-    help="How many inputs each search tries.",
-)
+@count_option("--seeds", "How many searches are made for each rule and f, with seeds 0, 1, ...", 3)
+@count_option("--budget", "How many inputs each search tries.", Certification.budget)
 @click.option(
     "--json", type=FilePath(dir_okay=False), help="Also write what was found to a JSON file."
 )
