@@ -515,7 +515,7 @@ def test_the_demonstration_makes_the_papers_point(tmp_path: Path) -> None:
     assert "worst" in done.stdout
     assert "report.html" in done.stdout
     assert done.stderr.count("no guarantee: Mean() for 25 vectors, 5 of them Byzantine: ") == 1
-    assert done.stdout.splitlines()[-1].startswith("no guarantee: Mean() with 5 of 25 bad; ")
+    assert done.stdout.splitlines()[-1].startswith("no guarantee: Mean() with 5 of 25 Byzantine; ")
     assert (tmp_path / "demo" / "report.html").exists()
     runs = list(Store("demo"))
     assert len(runs) == 40

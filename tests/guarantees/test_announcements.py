@@ -88,7 +88,7 @@ def test_a_sweep_says_it_once_for_each_rule_n_and_f(caplog: pytest.LogCaptureFix
         f"no guarantee: {HALF}",
     ]
     assert told.stdout.splitlines()[-1] == (
-        "no guarantee: Mean() with 2 of 10, 5 of 10 bad; Median() with 5 of 10 bad "
+        "no guarantee: Mean() with 2 of 10, 5 of 10 Byzantine; Median() with 5 of 10 Byzantine "
         "(why: byzantium check)"
     )
     for log in Path("results").glob("*/run.log"):  # of each job, in whichever process
@@ -99,7 +99,7 @@ def test_a_sweep_says_it_once_for_each_rule_n_and_f(caplog: pytest.LogCaptureFix
 def test_the_tables_of_the_benchmark_are_followed_by_it(caplog: pytest.LogCaptureFixture) -> None:
     command = ["benchmark", "--rounds", "1", "--seeds", "1", "--only", "mean iid f=1 mimic"]
     closing = CliRunner().invoke(main, command).stdout.splitlines()[-1]
-    assert closing == "no guarantee: Mean() with 1 of 25 bad (why: byzantium check)"
+    assert closing == "no guarantee: Mean() with 1 of 25 Byzantine (why: byzantium check)"
     assert warnings(caplog)[0].startswith(
         "no guarantee: Mean() for 25 vectors, 1 of them Byzantine: "
     )

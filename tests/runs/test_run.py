@@ -29,7 +29,7 @@ from byzantium.runs import Mimicry, Run, Store, perform
 from byzantium.runs.job import NUMERICS
 from byzantium.runs.packs import Packs
 from byzantium.runs.records import lines, read
-from byzantium.runs.store import KINDS, job_of
+from byzantium.runs.store import KINDS, job_in, job_of
 
 SHORT = Run(rounds=8, evaluate_every=4, n=7, f=1, batch=8, attack="Mimic(warmup=1)")
 
@@ -384,7 +384,7 @@ def test_every_result_in_the_repository_has_the_identity_of_its_configuration() 
         pytest.skip("not a clone of the repository")
     assert len(list(found)) > 500
     for identity in found:
-        assert job_of(found[identity].configuration()).identity == identity
+        assert job_in(found[identity]).identity == identity
 
 
 @pytest.mark.parametrize("name", ["config.toml", "metrics.jsonl", "summary.json"])

@@ -79,11 +79,11 @@ def aggregate(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Merge checkpoints, of which some may be bad, by a robust rule.
+    """Merge checkpoints, of which some may be Byzantine, by a robust rule.
 
     Each FILE is the checkpoint of one contributor, in the format safetensors: a file, the index of a
     sharded checkpoint, or a folder that holds one of these. One that cannot be read, or whose names,
-    shapes or dtypes differ from those of the others, is rejected and counts as one of the f bad ones.
+    shapes or dtypes differ from those of the others, is rejected and counts as Byzantine.
     So is a pickled file, which is never read. No input is ever overwritten.
 
     \b

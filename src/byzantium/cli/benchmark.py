@@ -9,7 +9,7 @@ import click
 
 from byzantium.cli.execution import check_unfinished, execute_jobs, print_gaps
 from byzantium.cli.main import main
-from byzantium.cli.options import FilePath, data_option, engine_options
+from byzantium.cli.options import count_option, data_option, engine_options, folder_option
 from byzantium.cli.report_files import write_report
 from byzantium.cli.tables import (
     Shape,
@@ -26,27 +26,17 @@ from byzantium.tables import Version
 
 
 @main.command(name="benchmark")
-@click.option(
+@count_option(
     "--seeds",
-    type=click.IntRange(min=1),
-    help="How many times each pipeline meets each attack, with seeds 0, 1, ...  [default: 3]",
+    "How many times each pipeline meets each attack, with seeds 0, 1, ...  [default: 3]",
 )
-@click.option(
-    "--rounds", type=click.IntRange(min=1), help="How many rounds each run has.  [default: 200]"
-)
+@count_option("--rounds", "How many rounds each run has.  [default: 200]")
 @click.option(
     "--only",
     help="Make only the runs that have all of these words, such as 'krum mimic noniid f=5'.",
 )
 @table_options
-@click.option(
-    "--out",
-    "results",
-    type=FilePath(file_okay=False),
-    default="benchmark",
-    show_default=True,
-    help="The folder of results.",
-)
+@folder_option("benchmark")
 @engine_options
 @data_option
 def benchmark_(results: Path, engine: Engine, **options: Any) -> None:

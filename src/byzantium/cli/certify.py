@@ -12,6 +12,7 @@ from byzantium.cli.main import main
 from byzantium.cli.options import (
     FilePath,
     complete,
+    count_option,
     engine_options,
     members,
     plugin_option,
@@ -42,36 +43,18 @@ def _counts(_: click.Context, parameter: click.Parameter, text: str) -> tuple[in
 @click.option(
     "--all", "all_rules", is_flag=True, help="Attack all rules, alone and behind mixings."
 )
-@click.option(
-    "--n",
-    type=click.IntRange(min=3),
-    default=25,
-    show_default=True,
-    help="How many vectors there are, bad ones included.",
-)
+@count_option("--n", "How many vectors there are, Byzantine ones included.", 25, least=3)
 @click.option(
     "--f",
     "counts",
     callback=_counts,
     default="1,3,5,8,10",
     show_default=True,
-    help="How many vectors are bad: one number, or several, separated by commas. A rule that is "
+    help="How many vectors are Byzantine: one or several numbers, with commas. A rule that is "
     "written without f is built for the same number.",
 )
-@click.option(
-    "--seeds",
-    type=click.IntRange(min=1),
-    default=3,
-    show_default=True,
-    help="How many searches are made for each rule and f, with seeds 0, 1, ...",
-)
-@click.option(
-    "--budget",
-    type=click.IntRange(min=1),
-    default=Certification.budget,
-    show_default=True,
-    help="How many inputs each search tries.",
-)
+@count_option("--seeds", "How many searches are made for each rule and f, with seeds 0, 1, ...", 3)
+@count_option("--budget", "How many inputs each search tries.", Certification.budget)
 @click.option(
     "--json", type=FilePath(dir_okay=False), help="Also write what was found to a JSON file."
 )
@@ -98,11 +81,11 @@ def certify(
 ) -> None:
     """Search for the inputs that lead a rule astray most.
 
-    RULE is a rule, with mixings before it if wanted. Of n vectors f are bad: delta = f/n is their
-    share, and rho^2 the mean squared distance between two honest ones. The squared error of the
-    result, to the mean of the honest vectors, is written as c delta rho^2. A search tries inputs to
-    make c large, so the true worst case is at least what it found. The input is in the folder of
-    the search as `input.npy`; its first f rows are the bad ones.
+    RULE is a rule, with mixings before it if wanted. Of n vectors f are Byzantine; delta = f/n is
+    their share, and rho^2 the mean squared distance between two honest ones. The squared error of
+    the result, to the mean of the honest vectors, is written as c delta rho^2. A search tries
+    inputs to make c large, so the true worst case is at least what it found. The input is in the
+    folder of the search as `input.npy`; its first f rows are the Byzantine ones.
 
     \b
     byzantium certify "Krum()" "NearestNeighborMixing() >> TrimmedMean()" --f 5 --jobs 2

@@ -32,13 +32,13 @@ TRAINING = [
     "--n",
     type=click.IntRange(min=1),
     required=True,
-    help="How many vectors there are, bad ones included.",
+    help="How many vectors there are, Byzantine ones included.",
 )
 @click.option(
     "--f",
     type=click.IntRange(min=0),
     required=True,
-    help="How many of them may be bad: too few is fatal, one too many costs little.",
+    help="How many of them may be Byzantine: too few is fatal, one too many costs little.",
 )
 @click.option(
     "--data",
@@ -49,11 +49,11 @@ TRAINING = [
 @field_options(TRAINING)
 @data_option
 def check(rule: str, n: int, f: int, data: str | None, **options: Any) -> None:
-    """Say what a rule guarantees for n vectors of which f are bad, and on what data.
+    """Say what a rule guarantees for n vectors of which f are Byzantine, and on what data.
 
     RULE is a rule, with mixings before it if wanted; one that is written without f takes that of
     --f. Exit codes: 0 a theorem covers it, 1 no theorem does, 2 impossible: the rule is not defined
-    for so many vectors, or half of them or more are bad.
+    for so many vectors, or half of them or more are Byzantine.
 
     B² is how different honest vectors are: their variance over the square of their mean. With
     --data, n honest workers train until the one with the fewest samples has seen them all, at least

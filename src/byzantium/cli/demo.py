@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
 from byzantium.cli.execution import execute_jobs, print_gaps
 from byzantium.cli.main import main
-from byzantium.cli.options import MAX_JOBS, FilePath
+from byzantium.cli.options import MAX_JOBS, count_option, folder_option
 from byzantium.cli.report_files import check_libraries, write_report
 from byzantium.cli.terminal import out
 from byzantium.reports import demo as demonstration
@@ -16,27 +14,10 @@ from byzantium.runs import Processes, Snapshot, Store
 
 
 @main.command()
-@click.option(
-    "--out",
-    "results",
-    type=FilePath(file_okay=False),
-    default="demo",
-    show_default=True,
-    help="The folder of results.",
-)
-@click.option(
-    "--rounds",
-    type=click.IntRange(min=1),
-    default=300,
-    show_default=True,
-    help="How many rounds each of the 40 runs has.",
-)
-@click.option(
-    "--jobs",
-    type=click.IntRange(1, MAX_JOBS),
-    default=2,
-    show_default=True,
-    help="How many runs are trained at a time; they share the cores.",
+@folder_option("demo")
+@count_option("--rounds", "How many rounds each of the 40 runs has.", 300)
+@count_option(
+    "--jobs", "How many runs are trained at a time; they share the cores.", 2, most=MAX_JOBS
 )
 def demo(results: Path, rounds: int, jobs: int) -> None:
     """See why robust rules alone are not enough, and what helps.

@@ -128,5 +128,5 @@ def print_gaps(jobs: Iterable[Job]) -> None:
         if job.gap():
             gaps.setdefault(rule, {})[f"{f} of {n}"] = None
     if gaps:
-        text = "; ".join(f"{rule} with {', '.join(shares)} bad" for rule, shares in gaps.items())
+        text = "; ".join(f"{rule} with {', '.join(f)} Byzantine" for rule, f in gaps.items())
         out.print(f"no guarantee: {text} (why: byzantium check)", soft_wrap=True, highlight=False)

@@ -44,20 +44,24 @@ def _load_plugins(ctx: click.Context, _: click.Parameter, files: tuple[Path, ...
         plugins.load_plugin(file)
 
 
-results_option = click.option(
-    "--out",
-    "results",
-    type=FilePath(file_okay=False),
-    default="results",
-    show_default=True,
-    help="The folder of results, in which every run has a folder of its own.",
-)
-jobs_option = click.option(
-    "--jobs",
-    type=click.IntRange(min=1, max=MAX_JOBS),
-    default=1,
-    show_default=True,
-    help="How many runs at a time the estimate is for; they share the cores.",
+def count_option(
+    flag: str, text: str, default: int | None = None, least: int = 1, most: int | None = None
+) -> Callable[[Command], Command]:
+    """An option that is a whole number; its default, if there is one, is shown in the help."""
+    kind = click.IntRange(least, most)
+    return click.option(flag, type=kind, default=default, show_default=True, help=text)
+
+
+def folder_option(default: str, text: str = "The folder of results.") -> Callable[..., Any]:
+    """The option of the folder of results."""
+    kind = FilePath(file_okay=False)
+    return click.option(
+        "--out", "results", type=kind, default=default, show_default=True, help=text
+    )
+
+
+results_option = folder_option(
+    "results", "The folder of results, in which every run has a folder of its own."
 )
 plugin_option = click.option(
     "--plugin",
@@ -86,11 +90,11 @@ def engine_options(command: Command) -> Command:
         return command(engine=_engine(kind, address, jobs), **options)
 
     for option in (
-        click.option(
+        count_option(
             "--jobs",
-            type=click.IntRange(min=1, max=MAX_JOBS),
-            help="How many jobs run at a time; they share the cores of this machine. On Ray each "
-            "has a core of its own.  [default: 1; on Ray, the cores of the cluster]",
+            "How many jobs run at a time; they share the cores of this machine. On Ray each has a "
+            "core of its own.  [default: 1; on Ray, the cores of the cluster]",
+            most=MAX_JOBS,
         ),
         click.option(
             "--address",
@@ -119,10 +123,9 @@ def _engine(kind: str, address: str | None, jobs: int | None) -> Engine:
     return Processes(jobs or 1)
 
 
-until_option = click.option(
+until_option = count_option(
     "--until",
-    type=click.IntRange(min=1),
-    help="Stop each run after this round for now; the same command without it goes on from there.",
+    "Stop each run after this round for now; the same command without it goes on from there.",
 )
 
 
@@ -130,16 +133,11 @@ def version_options(command: Command) -> Command:
     """The options of a cheaper version of an artifact."""
     for option in reversed(
         [
-            click.option(
+            count_option(
                 "--seeds",
-                type=click.IntRange(min=1),
-                help="How many times each cell is trained, with seeds 0, 1, ...  [default: 3]",
+                "How many times each cell is trained, with seeds 0, 1, ...  [default: 3]",
             ),
-            click.option(
-                "--rounds",
-                type=click.IntRange(min=1),
-                help="How many rounds each run has.  [default: as in the paper]",
-            ),
+            count_option("--rounds", "How many rounds each run has.  [default: as in the paper]"),
             click.option(
                 "--model",
                 help="The model to train; mlp is far faster than cnn.  [default: the paper's, cnn]",

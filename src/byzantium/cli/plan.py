@@ -11,9 +11,10 @@ import click
 from byzantium.cli.execution import check_unfinished
 from byzantium.cli.main import main
 from byzantium.cli.options import (
+    MAX_JOBS,
     complete,
+    count_option,
     data_option,
-    jobs_option,
     plugin_option,
     results_option,
     version_options,
@@ -35,7 +36,9 @@ from byzantium.tables import Version
 )
 @version_options
 @results_option
-@jobs_option
+@count_option(
+    "--jobs", "How many runs at a time the estimate is for; they share the cores.", 1, most=MAX_JOBS
+)
 @data_option
 @plugin_option
 @click.option(

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import ParamSpec, Protocol, TypeVar
 
 Arguments = ParamSpec("Arguments")
@@ -113,15 +113,11 @@ def fork_safe(function: Callable[Arguments, Result]) -> Callable[Arguments, Resu
 
     @wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        if sys.is_finalizing():  # other threads were stopped where they were, and may hold locks
-            return function(*args, **kwargs)
+        if threading.get_ident() == _gate.orphan and not sys.is_finalizing():
+            return _elsewhere(partial(waited, *args, **kwargs))
+        return waited(*args, **kwargs)
 
-        def guarded() -> Result:
-            with _gate.aggregating():
-                return function(*args, **kwargs)
-
-        return _elsewhere(guarded) if threading.get_ident() == _gate.orphan else guarded()
-
+    waited = awaited(function)
     return call
 
 
@@ -133,7 +129,7 @@ def awaited(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
 
     @wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        if sys.is_finalizing():
+        if sys.is_finalizing():  # other threads were stopped where they were, and may hold locks
             return function(*args, **kwargs)
         with _gate.aggregating():
             return function(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Models: the paper's CNN, two for small images, an MLP and a linear one; and how they fit data."""
+"""Models: the paper's CNN, two networks for small images, an MLP and a linear model; checks."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def cnn(scale: Positive = 1, classes: Positive = 10) -> nn.Sequential:
     """The convolutional network of the bucketing paper, for images of 1 x 28 x 28.
 
     Two convolutions (a ReLU follows the first alone, as in the published runs) and two fully
-    connected layers; it returns logits. It lies in memory with channels last, which is fastest on
-    CPUs.
+    connected layers; it returns logits. Its weights are stored with channels last, which is fastest
+    on CPUs.
 
     Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR
     2022.
@@ -54,7 +54,7 @@ def cnn(scale: Positive = 1, classes: Positive = 10) -> nn.Sequential:
 
 
 class FixedDropout(nn.Module):
-    """Dropout that drops the same in every pass: its random numbers are given.
+    """A dropout layer with given random numbers, which drops the same in every pass.
 
     - `p`: how large a share is dropped.
     - `numbers`: a function of a count: so many random numbers from 0 to 1, of float32. What has a
@@ -85,11 +85,13 @@ class FixedDropout(nn.Module):
 def without_dropout(
     model: nn.Module, instead: Callable[[int, float, bool], nn.Module]
 ) -> nn.Module:
-    """A model with other layers in the place of those that drop at random.
+    """Replace the dropout layers of a model by other layers.
 
     - `model`: the model, which is changed.
     - `instead`: a function that makes such a layer: of its number (0 for the first one), the share
       that it drops, and whether it drops whole channels.
+
+    Returns the model.
     """
     count = itertools.count()
     for parent in list(model.modules()):
@@ -120,7 +122,7 @@ def _channels_last(gradient: Tensor) -> Tensor:
 
 @checked
 def convnet(channels: Positive = 3, width: Positive = 32, classes: Positive = 10) -> nn.Sequential:
-    """Three convolutions with GroupNorm, for images of 8 x 8 or more, such as those of CIFAR-10.
+    """A network of three convolutions with GroupNorm, for images of 8 x 8 or more (CIFAR-10).
 
     It returns logits. It has GroupNorm instead of BatchNorm, whose running statistics are no part
     of what workers send, so that nobody would aggregate them.
@@ -256,7 +258,7 @@ def model(build: Callable[Concatenate[Dataset, P], nn.Module]) -> Callable[..., 
 
 
 def check_device(name: str) -> None:
-    """Raise an error unless torch can compute on this device here."""
+    """Raise an error unless torch can compute on a device of this machine."""
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
@@ -304,7 +306,7 @@ def check_fit(model: nn.Module, data: Dataset, loss: Loss, name: str = "the mode
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that are trained, by name.
+    """The parameters of a model that are trained, by name.
 
     A model with buffers, such as BatchNorm's statistics, is refused: nobody would aggregate them.
     """

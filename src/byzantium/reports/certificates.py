@@ -90,7 +90,7 @@ def write_json(certificates: Iterable[Certificate], path: Path) -> None:
 
 
 def draw(certificates: Sequence[Certificate], path: Path, dpi: int = 150) -> None:
-    """Draw the worst c against the share of bad vectors, a panel for each mixing, as a PNG.
+    """Draw the worst c against the share of Byzantine vectors, a panel for each mixing, as a PNG.
 
     It needs matplotlib.
     """

@@ -36,7 +36,7 @@ class TrimmedMean(CoordinateWise):
 
     where :math:`[x_{(1)}]_k \le \dots \le [x_{(n)}]_k` are the values of coordinate k in order.
 
-    - `f`: how many vectors may be bad, at least 0; there must be at least 2f + 1 vectors.
+    - `f`: how many vectors may be Byzantine, at least 0; there must be at least 2f + 1 vectors.
 
     Yin, Chen, Ramchandran, Bartlett: Byzantine-Robust Distributed Learning, ICML 2018.
 
@@ -59,7 +59,7 @@ class MeaMed(CoordinateWise):
     where :math:`N_k` are the n - f vectors whose coordinate k is nearest the median of that
     coordinate; of two values equally near, the lower counts.
 
-    - `f`: how many vectors may be bad, at least 0; there must be at least 2f + 1 vectors.
+    - `f`: how many vectors may be Byzantine, at least 0; there must be at least 2f + 1 vectors.
 
     Xie, Koyejo, Gupta: Generalized Byzantine-tolerant SGD, 2018.
 
@@ -86,7 +86,7 @@ class Bulyan(Aggregator):
 
     where :math:`N_k` are the n - 4f vectors of P whose coordinate k is nearest its median over P.
 
-    - `f`: how many vectors may be bad, at least 0; there must be at least 4f + 3 vectors.
+    - `f`: how many vectors may be Byzantine, at least 0; there must be at least 4f + 3 vectors.
 
     El Mhamdi, Guerraoui, Rouault: The Hidden Vulnerability of Distributed Learning in Byzantium,
     ICML 2018.

@@ -74,18 +74,18 @@ class Bucketing(Mixing):
         B_i = \{\pi(k) : (i-1) s < k \le \min(n, i s)\}
 
     with a new random permutation :math:`\pi` in each call. :math:`\lceil n/s \rceil` vectors come
-    out; their variance is s times smaller, and still at most f of them are bad. (Algorithm 1 of the
-    paper divides by s; its proof, like this class, divides by the real size of a group, which is
-    smaller for the last one where s does not divide n.)
+    out; their variance is s times smaller, and still at most f of them are Byzantine. (Algorithm 1
+    of the paper divides by s; its proof, like this class, divides by the real size of a group,
+    which is smaller for the last one where s does not divide n.)
 
     - `s`: how many vectors a bucket has, at least 1 and at most n. "auto" takes balanced buckets
-      with the largest s for which the rule that follows tolerates f bad vectors among
+      with the largest s for which the rule that follows tolerates f Byzantine vectors among
       :math:`\lceil n/s \rceil`: the paper's :math:`\lfloor \delta_{\max} / \delta \rfloor`, where
       that leaves an honest majority.
     - `balanced`: whether to make buckets whose sizes differ by at most one. A last bucket of one
       vector would not be averaged at all: 25 vectors with s = 12 make buckets of 12, 12 and 1, or
       balanced of 9, 8 and 8.
-    - `f`: how many vectors may be bad, at least 0; only `s="auto"` needs it.
+    - `f`: how many vectors may be Byzantine, at least 0; only `s="auto"` needs it.
 
     Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, 2022.
 
@@ -104,7 +104,7 @@ class Bucketing(Mixing):
 
     def check_parameters(self) -> None:
         if self.s == "auto" and self.f is None:
-            raise ByzantiumError(f"{self!r} needs f, the number of vectors that may be bad")
+            raise ByzantiumError(f"{self!r} needs f, the number of vectors that may be Byzantine")
 
     def resolved(self, n: int, following: Sequence[Stage]) -> Stage:
         if self.s != "auto":
@@ -117,7 +117,8 @@ class Bucketing(Mixing):
         if not s:
             rule = " >> ".join(map(repr, following))
             raise ByzantiumError(
-                f"{self!r} finds no s with which {rule} tolerates f = {self.f} bad vectors of {n}"
+                f"{self!r} finds no s with which {rule} tolerates f = {self.f} Byzantine vectors "
+                f"of {n}"
             )
         return replace(self, s=s, balanced=True)
 
@@ -155,8 +156,8 @@ class Resampling(Mixing):
     .. math:: y_i = \frac{1}{s} \sum_{k \in B_i} x_k
 
     Each vector is repeated s times, and the s n copies are dealt at random into n buckets
-    :math:`B_i` of s. n vectors come out; up to s f of them contain a bad one, so the rule that
-    follows must be built for s f bad vectors. Bucketing replaced it.
+    :math:`B_i` of s. n vectors come out; up to s f of them contain a Byzantine one, so the rule
+    that follows must be built for s f Byzantine vectors. Bucketing replaced it.
 
     - `s`: how many vectors a bucket has, at least 1 and at most n.
 
@@ -188,7 +189,7 @@ class NearestNeighborMixing(Mixing):
 
     where :math:`N_i` are the n - f vectors nearest to :math:`x_i`.
 
-    - `f`: how many vectors may be bad, at least 0; there must be at least 2f + 1 vectors.
+    - `f`: how many vectors may be Byzantine, at least 0; there must be at least 2f + 1 vectors.
 
     Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan: Fixing by Mixing, AISTATS 2023.
 
@@ -218,7 +219,7 @@ class AdaptiveClipping(Mixing):
 
     where C is the norm that comes next after the :math:`\lfloor 2 f (n-f) / n \rfloor` largest.
 
-    - `f`: how many vectors may be bad, at least 0; there must be at least 2f + 1 vectors.
+    - `f`: how many vectors may be Byzantine, at least 0; there must be at least 2f + 1 vectors.
 
     Allouah, Guerraoui, Gupta, Jellouli, Rizk, Stephan: Adaptive Gradient Clipping for Robust
     Federated Learning, ICLR 2025.

@@ -41,7 +41,7 @@ class FormerHook:
 class Stage(Formula):
     """One stage of a pipeline: a mixing or a rule.
 
-    A *bad* vector is one of a Byzantine worker: it may be anything.
+    A *Byzantine* vector comes from a Byzantine worker: it may be anything.
 
     >>> from byzantium import Bucketing, Krum
     >>> (Bucketing(s=2) >> Krum(f=5)).stages
@@ -87,7 +87,7 @@ class Stage(Formula):
 
     @property
     def bad(self) -> int | None:
-        """How many vectors may be bad: its parameter f; None if it has no such parameter."""
+        """How many vectors may be Byzantine: its parameter f; None if it has no such parameter."""
         return getattr(self, "f", None)
 
     def rows(self, n: int) -> int:

@@ -57,8 +57,8 @@ class Certification(Job):
         "The rule to attack, with mixings before it if wanted; one that is written without f takes "
         "the f below.",
     )
-    n: Positive = option(25, "How many vectors there are, bad ones included.")
-    f: Positive = option(5, "How many of them are bad.")
+    n: Positive = option(25, "How many vectors there are, Byzantine ones included.")
+    f: Positive = option(5, "How many of them are Byzantine.")
     budget: Positive = option(10_000, "How many inputs the search tries.")
     draws: Positive = option(8, "How often a random mixing is drawn for each input.")
     seed: Seed = option(0, "The seed of the search.")
@@ -76,7 +76,7 @@ class Certification(Job):
 
     @property
     def workers(self) -> int:
-        """How many vectors there are, bad ones included."""
+        """How many vectors there are, Byzantine ones included."""
         return self.n
 
     @property
@@ -139,10 +139,10 @@ MIXINGS = ("", "Bucketing(s=2) >> ", "NearestNeighborMixing() >> ")
 
 
 def pipelines(n: int, f: int) -> list[str]:
-    """All rules, alone and behind mixings, that are defined for n vectors of which f are bad.
+    """All rules, alone and behind mixings, that are defined for n vectors of which f are Byzantine.
 
-    - `n`: how many vectors there are, bad ones included.
-    - `f`: how many of them are bad.
+    - `n`: how many vectors there are, Byzantine ones included.
+    - `f`: how many of them are Byzantine.
 
     Returns their texts, without f.
 

@@ -36,7 +36,7 @@ class Federation(Job):
     )
     engine: str = option("flower", "The engine that carries it out.")
     rule: str = option("Mean()", "The rule, with mixings before it, as the server was given it.")
-    f: str = option("0", "How many of the sampled nodes may be bad, as a number or a fraction.")
+    f: str = option("0", "How many sampled nodes may be Byzantine, as a number or a fraction.")
 
     def check(self) -> None:
         for name in ("name", "engine", "rule", "f"):

@@ -28,7 +28,7 @@ from byzantium.core import (
 )
 from byzantium.core.options import identity_fields, options_of, present_names
 from byzantium.runs import records, values
-from byzantium.runs.records import Metrics
+from byzantium.runs.records import Folder, Metrics
 from byzantium.runs.values import Checks
 
 if TYPE_CHECKING:
@@ -267,13 +267,13 @@ def write_failure(folder: Path, reason: str) -> None:
         )
 
 
-def finished(job: Job, folder: Path) -> tuple[dict[str, Any], list[Metrics]] | None:
+def finished(job: Job, folder: Folder) -> tuple[dict[str, Any], list[Metrics]] | None:
     """The summary and the metrics of a job that is done; None otherwise."""
     done = records.summary(folder / SUMMARY, job.measure, job.summary_checks)
     return None if done is None else (done, measured(job, folder))
 
 
-def measured(job: Job, folder: Path) -> list[Metrics]:
+def measured(job: Job, folder: Folder) -> list[Metrics]:
     """What a job measured so far, a mapping for each evaluation."""
     return records.metrics(folder / METRICS, job.workers, job.metric_checks)
 

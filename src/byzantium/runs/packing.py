@@ -260,20 +260,13 @@ def _clear(root: Path) -> None:
 
 def _lines_by_pack(root: Path) -> dict[Path, dict[str, bytes]]:
     """The lines of all packs by identity; raises an error where one cannot be read."""
-    found: dict[Path, dict[str, bytes]] = {}
-    seen: dict[str, Path] = {}
-    for path in packs.paths(root):
-        with records.reading(path):
-            index = packs.index(path)
-            for fault in index.faults:
-                raise ByzantiumError(f"in line {fault.number}, {fault.reason}")
-            content, lines = files.read(path, packs.LARGEST_PACK), dict[str, bytes]()
-            for identity, place in index.places.items():
-                line = content[place.start : place.start + place.size]
-                if identity in seen:
-                    raise ByzantiumError(f"line {place.number} is also in {seen[identity].name}")
-                packs.decode(line)  # raises where it could not be unpacked
-                seen[identity] = path
-                lines[identity] = line if line.endswith(b"\n") else line + b"\n"
-            found[path] = lines
-    return found
+    lines: dict[Path, dict[str, bytes]] = {}
+    every = packs.Packs(root, _refuse)
+    for identity in every:
+        line = every[identity]
+        lines.setdefault(line.pack, {})[identity] = line.line.rstrip(b"\n") + b"\n"
+    return lines
+
+
+def _refuse(what: str, error: Exception) -> None:
+    raise ByzantiumError(f"{what} cannot be read: {records.describe_file_error(error)}") from error

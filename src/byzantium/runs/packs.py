@@ -17,16 +17,14 @@ import re
 import stat
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from io import BufferedReader
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from byzantium.core import ByzantiumError, cached_property, files
 from byzantium.runs import records
-from byzantium.runs.job import CONFIGURATION, FAILURE, METRICS, SUMMARY
-from byzantium.runs.records import Metrics
-from byzantium.runs.values import Checks
+from byzantium.runs.job import CONFIGURATION, METRICS, SUMMARY
+from byzantium.runs.records import PackedFolder
 
 SUFFIX = ".jsonl"
 # The most bytes of a pack and of a line in it, and the most lines.
@@ -85,15 +83,18 @@ def encode(identity: str, contents: dict[str, bytes]) -> bytes:
 
 def decode(line: bytes) -> dict[str, bytes]:
     """The bytes of the files that a line of a pack holds, by name."""
-    return Record(Path(), 0, _parsed(line)).contents()
-
-
-def _parsed(line: bytes) -> dict[str, Any]:
-    """What a line holds; its identity is the one that it begins with."""
     values, start = records.mapping(json.loads(line)), START.match(line)
     if start is None or values["identity"] != start[1].decode():
         raise ByzantiumError("it has two identities")
-    return values
+    contents = {
+        name: _text(name, values[key]).encode() for name, key in KEYS.items() if key in values
+    }
+    for key, bytes_of in (("files", str.encode), ("base64", base64.b64decode)):
+        for name, text in records.mapping(values.get(key, {})).items():
+            if not NAME.fullmatch(name) or name in contents or not isinstance(text, str):
+                raise ByzantiumError(f"it holds a file {name[:100]!r}, which cannot be")
+            contents[name] = bytes_of(text)
+    return contents
 
 
 def _values(name: str, text: str) -> Any:
@@ -114,92 +115,13 @@ def _values(name: str, text: str) -> Any:
 def _text(name: str, values: Any) -> str:
     """The text of a file with these values, as `Job` writes it."""
     if name == CONFIGURATION:
-        return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+        items = records.mapping(values).items()
+        return "".join(f"{key} = {json.dumps(value)}\n" for key, value in items)
     if name == METRICS:
+        if not isinstance(values, list):
+            raise ByzantiumError("its metrics are not a list")
         return "".join(json.dumps(line) + "\n" for line in values)
     return json.dumps(values, indent=1) + "\n"
-
-
-@dataclass(frozen=True)
-class Record:
-    """What a pack holds of a job.
-
-    - `pack`: the pack.
-    - `number`: the number of its line.
-    - `values`: what the line holds.
-    """
-
-    pack: Path
-    number: int
-    values: dict[str, Any]
-
-    def name_of(self, file: str) -> str:
-        """What errors call a file of the job."""
-        return f"{file} in line {self.number} of {self.pack}"
-
-    def contents(self) -> dict[str, bytes]:
-        """The bytes of all files of the job, by name."""
-        contents = {
-            name: _text(name, self.values[key]).encode()
-            for name, key in KEYS.items()
-            if key in self.values
-        }
-        for key, bytes_of in (("files", str.encode), ("base64", base64.b64decode)):
-            for name, text in records.mapping(self.values.get(key, {})).items():
-                if not NAME.fullmatch(name) or name in contents or not isinstance(text, str):
-                    raise ByzantiumError(f"it holds a file {name[:100]!r}, which cannot be")
-                contents[name] = bytes_of(text)
-        return contents
-
-    def content(self, file: str) -> bytes | None:
-        """The bytes of one file; None if there is no such file."""
-        with records.reading(self.name_of(file)):
-            return self.contents().get(file)
-
-    def configuration(self) -> dict[str, Any]:
-        """The names and values of the job, as `records.configuration` reads them."""
-        with records.reading(self.name_of(CONFIGURATION)):
-            text = self._text(CONFIGURATION)
-            if text is None:
-                values = records.mapping(self.values.get("config"))
-                records.check_length(_text(CONFIGURATION, values))
-                return values
-            records.check_length(text)
-            return tomllib.loads(text)
-
-    def summary(self, measure: str, declared: Checks) -> dict[str, Any] | None:
-        """The summary of the job, checked like `records.summary`; None if there is none."""
-        with records.reading(self.name_of(SUMMARY)):
-            text = self._text(SUMMARY)
-            if text is None and "summary" not in self.values:
-                return None
-            values = self.values["summary"] if text is None else json.loads(text)
-            return records.check_summary(values, measure, declared)
-
-    def metrics(self, workers: int | None, declared: Checks) -> list[Metrics]:
-        """The metrics of the job, checked like `records.metrics`."""
-        with records.reading(self.name_of(METRICS)):
-            text = self._text(METRICS)
-            if text is not None:  # a last line that is not whole does not count
-                lines = map(json.loads, text.split("\n")[:-1])
-                return records.check_metrics(lines, workers, declared)
-            values = self.values.get("metrics", [])
-            if not isinstance(values, list):
-                raise ByzantiumError("it must hold a list")
-            return records.check_metrics(values, workers, declared)
-
-    def failure(self) -> str | None:
-        """Why the last attempt at the job failed, checked; None if there is no such file."""
-        with records.reading(self.name_of(FAILURE)):
-            text = self._text(FAILURE)
-            return None if text is None else records.check_failure(text)
-
-    def _text(self, file: str) -> str | None:
-        """A file that stands in the line as it is."""
-        text = records.mapping(self.values.get("files", {})).get(file)
-        if text is not None and (not isinstance(text, str) or KEYS.get(file) in self.values):
-            raise ByzantiumError("it must be a text, and there once")
-        return text
 
 
 # -- a pack -------------------------------------------------------------------------------------
@@ -213,26 +135,15 @@ class Place(NamedTuple):
     number: int
 
 
-class Fault(NamedTuple):
-    """Which line of a pack cannot be read, and why, as part of a sentence."""
-
-    number: int
-    reason: str
-
-
 class Index(NamedTuple):
     """Which job is in which line of a pack, and which lines cannot be read.
 
-    `version` is what changes when the file does: its device, inode, size and time.
+    - `places`: where the line of each job is, by identity.
+    - `faults`: why a line cannot be read, as part of a sentence, by its number.
     """
 
-    version: tuple[int, ...]
     places: dict[str, Place]
-    faults: list[Fault]
-
-
-# The indexes of this process, by path; one of another version is read anew.
-_indexes: dict[Path, Index] = {}
+    faults: dict[int, str]
 
 
 def index(path: Path) -> Index:
@@ -240,55 +151,37 @@ def index(path: Path) -> Index:
 
     Raises an error where it is a link, or anything but a regular file.
     """
-    status, known = path.lstat(), _indexes.get(path)
+    status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
         raise ByzantiumError("it is a link")
-    if known is not None and known.version == _version(status):
-        return known
+    return _index(path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(MOST_INDEXES)
+def _index(path: Path, *version: int) -> Index:
+    """The index of a pack in a version: what changes when the file does."""
+    places, faults = dict[str, Place](), dict[int, str]()
     with files.reading(path, LARGEST_PACK) as file:
-        return _known_index(file, path)
-
-
-def _known_index(file: BufferedReader, path: Path) -> Index:
-    version, known = _version(os.fstat(file.fileno())), _indexes.get(path)
-    if known is None or known.version != version:
-        if len(_indexes) >= MOST_INDEXES:
-            _indexes.clear()
-        known = _indexes[path] = _index(file, version)
-    return known
-
-
-def _version(status: os.stat_result) -> tuple[int, ...]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _index(file: BufferedReader, version: tuple[int, ...]) -> Index:
-    places, faults, start = dict[str, Place](), list[Fault](), 0
-    for number, (line, size) in enumerate(_lines(file), 1):
-        if number > MOST_LINES:
-            faults.append(Fault(number, f"it is not among the first {MOST_LINES} lines"))
-            break
-        match = START.match(line)
-        identity = match[1].decode() if match else ""
-        if size > LONGEST_LINE:
-            faults.append(Fault(number, f"it has more than {LONGEST_LINE} bytes"))
-        elif not identity:
-            faults.append(Fault(number, "it does not begin with the identity of a job"))
-        elif identity in places:
-            faults.append(Fault(number, f"line {places[identity].number} holds the same job"))
-        else:
-            places[identity] = Place(start, size, number)
-        start += size
-    return Index(version, places, faults)
-
-
-def _lines(file: BufferedReader) -> Iterator[tuple[bytes, int]]:
-    """The lines of a pack and their sizes; of one that is too long, only its beginning."""
-    while line := file.readline(LONGEST_LINE + 1):
-        size, rest = len(line), line
-        while not rest.endswith(b"\n") and (rest := file.readline(LONGEST_LINE)):
-            size += len(rest)
-        yield line, size
+        for number in range(1, MOST_LINES + 2):
+            start = file.tell()
+            line = file.readline(LONGEST_LINE + 1)
+            if not line:
+                break
+            match = START.match(line)
+            identity = match[1].decode() if match else ""
+            if number > MOST_LINES:
+                faults[number] = f"it is not among the first {MOST_LINES} lines"
+            elif len(line) > LONGEST_LINE:
+                faults[number] = f"it has more than {LONGEST_LINE} bytes"
+                while line and not line.endswith(b"\n"):
+                    line = file.readline(LONGEST_LINE)
+            elif not identity:
+                faults[number] = "it does not begin with the identity of a job"
+            elif identity in places:
+                faults[number] = f"line {places[identity].number} holds the same job"
+            else:
+                places[identity] = Place(start, len(line), number)
+    return Index(places, faults)
 
 
 def paths(root: Path) -> list[Path]:
@@ -313,51 +206,56 @@ class Packs:
         self, root: Path, pass_over: Callable[[str, Exception], None] = lambda what, error: None
     ) -> None:
         self.root, self.pass_over = root, pass_over
+        self._last: PackedFolder | None = None
 
     @cached_property
-    def _indexes(self) -> dict[Path, Index]:
-        indexes = {}
+    def _paths(self) -> dict[str, Path]:
+        """Which job is in which pack, by identity."""
+        found: dict[str, Path] = {}
         for path in paths(self.root):
             try:
-                indexes[path] = index(path)
+                places, faults = index(path)
             except Exception as error:  # of the system, in many kinds
                 self.pass_over(str(path), error)
-            else:
-                self._name(path, indexes[path].faults)
-        return indexes
+                continue
+            again = {
+                places[identity].number: f"{found[identity].name} holds the same job"
+                for identity in places.keys() & found
+            }
+            self._name(path, faults | again)
+            found = dict.fromkeys(places, path) | found
+        return found
 
-    def _name(self, path: Path, faults: list[Fault]) -> None:
-        for fault in faults[:MOST_FAULTS]:
-            self.pass_over(f"line {fault.number} of {path}", ByzantiumError(fault.reason))
-        if rest := len(faults[MOST_FAULTS:]):
+    def _name(self, path: Path, faults: dict[int, str]) -> None:
+        for number in sorted(faults)[:MOST_FAULTS]:
+            self.pass_over(f"line {number} of {path}", ByzantiumError(faults[number]))
+        if (rest := len(faults) - MOST_FAULTS) > 0:
             reason = ByzantiumError(f"{rest} other lines of it cannot be read")
             self.pass_over(f"a part of {path}", reason)
 
     def __iter__(self) -> Iterator[str]:
-        seen: dict[str, Path] = {}
-        for path, known in self._indexes.items():
-            again = known.places.keys() & seen
-            self._name(path, [
-                Fault(known.places[identity].number, f"{seen[identity].name} holds the same job")
-                for identity in sorted(again)
-            ])  # fmt: skip
-            seen |= dict.fromkeys(known.places.keys() - again, path)
-        return iter(seen)
+        return iter(self._paths)
 
     def __contains__(self, identity: str) -> bool:
-        return any(identity in known.places for known in self._indexes.values())
+        return identity in self._paths
 
-    def __getitem__(self, identity: str) -> Record:
+    def __getitem__(self, identity: str) -> PackedFolder:
         """What the packs hold of a job; raises an error where its line cannot be read."""
-        path = next(path for path, one in self._indexes.items() if identity in one.places)
-        with records.reading(path), files.reading(path, LARGEST_PACK) as file:
-            place = _known_index(file, path).places.get(identity)
-            if place is None:
+        if self._last is None or self._last.name != identity:
+            self._last = self._folder(self._paths[identity], identity)
+        return self._last
+
+    def _folder(self, path: Path, identity: str) -> PackedFolder:
+        with records.reading(path):
+            place = index(path).places.get(identity, Place(0, 0, 0))
+            with files.reading(path, LARGEST_PACK) as file:
+                file.seek(place.start)
+                line = file.read(place.size)
+            match = START.match(line)
+            if not match or match[1].decode() != identity:
                 raise ByzantiumError("it has just been changed")
-            file.seek(place.start)
-            line = file.read(place.size)
         with records.reading(f"line {place.number} of {path}"):
-            return Record(path, place.number, _parsed(line))
+            return PackedFolder(path, place.number, identity, decode(line), line)
 
 
 def read(path: Path, most: int) -> bytes:
@@ -370,9 +268,6 @@ def read(path: Path, most: int) -> bytes:
         return files.read(path, most)
     except FileNotFoundError:
         packs, identity = Packs(path.parent.parent), path.parent.name
-        content = packs[identity].content(path.name) if identity in packs else None
-        if content is None:
+        if identity not in packs:
             raise
-        if len(content) > most:
-            raise ByzantiumError(f"it has more than {most} bytes") from None
-        return content
+        return records.read_file(packs[identity] / path.name, most)

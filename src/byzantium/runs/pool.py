@@ -1,4 +1,4 @@
-"""Engines: workers that take one job after the other, and what becomes of each job."""
+"""Engines execute jobs, events report what happens to each, and pools share jobs among workers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAUSE, PATIENCE = 5.0, 900.0
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """Something that happened to a job while jobs are executed.
+    """An event in the execution of a job, such as its begin or its end.
 
     - `job`: the job.
     - `kind`: "begun", "progress", "done", "stopped", "paused" (it is at the round that it was to
@@ -56,7 +56,7 @@ Listen = Callable[[Event], None]
 
 
 class Engine(Protocol):
-    """Something that executes jobs, such as `Processes` or `byzantium.engines.Ray`.
+    """An engine: an object that executes jobs, such as `Processes` or `byzantium.engines.Ray`.
 
     One of your own needs a single method:
 
@@ -67,7 +67,7 @@ class Engine(Protocol):
     """
 
     def execute(self, jobs: Sequence[Job], store: Store, listen: Listen, stop: Stop) -> None:
-        """Execute jobs; `listen` gets an event of what happens to each, and nothing is raised.
+        """Execute jobs, and report what happens to each as events; errors of jobs are not raised.
 
         - `jobs`: jobs that are not finished.
         - `store`: where the results are kept.
@@ -78,7 +78,7 @@ class Engine(Protocol):
 
 
 def perform_with_events(job: Job, root: Path, listen: Listen, stop: Stop) -> None:
-    """Perform one job; `listen` gets events of what happens, and nothing is raised.
+    """Perform one job, and report what happens as events; its errors are not raised.
 
     - `job`: the job.
     - `root`: the folder of results.
@@ -120,9 +120,9 @@ def perform_with_events(job: Job, root: Path, listen: Listen, stop: Stop) -> Non
 
 @dataclasses.dataclass(frozen=True)
 class Gone:
-    """What a pool hears when a worker has ended.
+    """The end of a worker, as `Pool.hear` reports it.
 
-    - `reason`: what it died of; empty if it was told to end.
+    - `reason`: the cause of its death; empty if it was told to end.
 
     >>> Gone("its process was killed").reason
     'its process was killed'
@@ -132,16 +132,16 @@ class Gone:
 
 
 class Worker(ABC):
-    """A member of a pool, which takes one job after the other, such as a process.
+    """A worker of a pool, such as a process: it does one job after the other.
 
-    `ready` says whether it can take a job now, if it has none.
+    - `ready`: whether it can take a job now, if it has none.
     """
 
     ready = True
 
     @abstractmethod
     def send(self, job: Job) -> None:
-        """Give it a job; that it has ended, if so, `Pool.hear` tells later."""
+        """Send it a job; if it has ended, `Pool.hear` reports that later."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -149,14 +149,14 @@ class Worker(ABC):
 
     @abstractmethod
     def end(self, seconds: float) -> None:
-        """Wait so many seconds until it has ended, and end it if it has not."""
+        """Wait up to so many seconds for its end, then end it by force."""
 
 
 AnyWorker = TypeVar("AnyWorker", bound=Worker)
 
 
 class Pool(ABC, Generic[AnyWorker]):
-    """Workers that share jobs, for engines: derive from it to say how workers are started.
+    """A pool of workers that share jobs; an engine derives from it to say how workers start.
 
     A worker that dies is replaced, and its job is given to another one, `retries` times at most;
     a death after the job got further than before does not count.
@@ -191,7 +191,7 @@ class Pool(ABC, Generic[AnyWorker]):
 
     @abstractmethod
     def hear(self, seconds: float) -> Iterable[tuple[AnyWorker, Event | Gone]]:
-        """What workers tell, and which have ended; waits so many seconds for the first of it."""
+        """The events and ends of workers; waits up to so many seconds for the first."""
 
     def execute(self, jobs: Sequence[Job]) -> None:
         """Execute jobs, until all are done or `stop` answers True."""

@@ -35,7 +35,7 @@ def described(job: Job) -> str:
     if isinstance(job, Mimicry):
         return f"{job.rule}, {job.attackers} of {job.n} workers copy one, dimension {job.d}"
     if isinstance(job, Certification):
-        return f"{job.rule} attacked, {job.f} of {job.n} vectors bad, seed {job.seed}"
+        return f"{job.rule} attacked, {job.f} of {job.n} vectors are Byzantine, seed {job.seed}"
     if isinstance(job, Federation):
         return f"{job.name}: {job.rule}, f = {job.f}"
     return job.identity

@@ -1,18 +1,20 @@
 """Reading the records of a job, and checking them: what is wrong is an error of one sentence.
 
 Records may be damaged, or come from anybody. What passes here is used by tables, figures and the
-page without a further check. `packs` reads the same records from another file, and checks them
-with the same functions.
+page without a further check. They are in a folder, or in a line of a pack, which is read like one.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import reprlib
 import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +33,46 @@ CUT = "..."
 LARGEST_RECORD, LARGEST_SWEEP = 1 << 20, 1 << 24
 LARGEST_METRICS, LONGEST_LINE = 1 << 28, 1 << 22
 DIVERGED = re.compile(r"diverged in round ([0-9]{1,15})")
+
+
+@dataclass(frozen=True)
+class PackedFolder:
+    """A line of a pack, read like the folder of a job: `/` gives a file in it.
+
+    - `pack`: the pack.
+    - `number`: the number of the line.
+    - `name`: the identity of the job, which would be the name of the folder.
+    - `contents`: the bytes of its files, by name.
+    - `line`: the line itself.
+    """
+
+    pack: Path
+    number: int
+    name: str
+    contents: dict[str, bytes]
+    line: bytes
+
+    def __str__(self) -> str:
+        return f"line {self.number} of {self.pack}"
+
+    def __truediv__(self, name: str) -> PackedFile:
+        return PackedFile(name, str(self), self.contents.get(name))
+
+
+class PackedFile(NamedTuple):
+    """A file in a line of a pack; its content is None if there is no such file."""
+
+    name: str
+    line: str
+    content: bytes | None
+
+    def __str__(self) -> str:
+        return f"{self.name} in {self.line}"
+
+
+#: A folder of a job, on the disk or in a pack, and a file in it.
+Folder = Path | PackedFolder
+File = Path | PackedFile
 
 
 class Outcome(NamedTuple):
@@ -65,94 +107,71 @@ def read(path: Path) -> dict[str, Any]:
         return mapping(_parsed(path, files.read(path, LARGEST_SWEEP, pipe=True).decode()))
 
 
-def configuration(path: Path) -> dict[str, Any]:
+def configuration(path: File) -> dict[str, Any]:
     """The names and values of a job."""
     with reading(path):
         text = _text(path)
-        check_length(text)
+        if len(text) > LONGEST_CONFIGURATION:  # which could take hours to read
+            raise ByzantiumError(f"it has {len(text)} characters, more than any job")
         return tomllib.loads(text)
 
 
-def check_length(text: str) -> None:
-    """Raise an error where a configuration, as TOML, is longer than that of any job."""
-    if len(text) > LONGEST_CONFIGURATION:  # which could take hours to read
-        raise ByzantiumError(f"it has {len(text)} characters, more than any job")
-
-
-def summary(path: Path, measure: str, declared: Checks) -> dict[str, Any] | None:
+def summary(path: File, measure: str, declared: Checks) -> dict[str, Any] | None:
     """The summary of a finished job, checked; None if there is no such file.
 
     - `path`: the file.
-    - `measure`, `declared`: see `check_summary`.
-    """
-    with reading(path):
-        try:
-            values = _parsed(path, _text(path))
-        except FileNotFoundError:
-            return None
-        return check_summary(values, measure, declared)
-
-
-def check_summary(values: Any, measure: str, declared: Checks) -> dict[str, Any]:
-    """The summary of a finished job, checked.
-
-    - `values`: the summary.
     - `measure`: what a completed job must have, such as "accuracy"; for regression, a loss is
       accepted instead.
     - `declared`: the kinds of its values, by name.
     """
-    values = mapping(values)
-    status = outcome(values.get("status")).status
-    for name, kind in declared.items():
-        if name in values and not kind(values[name]):
-            raise ByzantiumError(f"its {name} is {reprlib.repr(values[name])}")
-    measured = values.get(measure)
-    instead = measure == "accuracy" and values.get("loss") is not None
-    if status == "completed" and measured is None and not instead:
-        raise ByzantiumError(f"it {status} and has no {measure}")
-    if status != "completed" and measured is not None:
-        raise ByzantiumError(f"it {status} and has the {measure} {reprlib.repr(measured)}")
-    return values
+    with reading(path):
+        try:
+            values = mapping(_parsed(path, _text(path)))
+        except FileNotFoundError:
+            return None
+        status = outcome(values.get("status")).status
+        for name, kind in declared.items():
+            if name in values and not kind(values[name]):
+                raise ByzantiumError(f"its {name} is {reprlib.repr(values[name])}")
+        measured = values.get(measure)
+        instead = measure == "accuracy" and values.get("loss") is not None
+        if status == "completed" and measured is None and not instead:
+            raise ByzantiumError(f"it {status} and has no {measure}")
+        if status != "completed" and measured is not None:
+            raise ByzantiumError(f"it {status} and has the {measure} {reprlib.repr(measured)}")
+        return values
 
 
-def failure(path: Path) -> str | None:
+def failure(path: File) -> str | None:
     """Why the last attempt at a job failed; None if there is no such file."""
     with reading(path):
         try:
-            return check_failure(_text(path))
+            reason = mapping(json.loads(_text(path))).get("reason")
         except FileNotFoundError:
             return None
+        if not kinds.text(reason, LONGEST_SENTENCE + len(CUT)):
+            raise ByzantiumError(f"its reason is {reprlib.repr(reason)}")
+        return str(reason)
 
 
-def check_failure(text: str) -> str:
-    """Why an attempt at a job failed, checked; `text` is the JSON that says it."""
-    reason = mapping(json.loads(text)).get("reason")
-    if not kinds.text(reason, LONGEST_SENTENCE + len(CUT)):
-        raise ByzantiumError(f"its reason is {reprlib.repr(reason)}")
-    return str(reason)
-
-
-def metrics(path: Path, workers: int | None, declared: Checks) -> list[Metrics]:
+def metrics(path: File, workers: int | None, declared: Checks) -> list[Metrics]:
     """The metrics of a job, checked: a mapping for each evaluation; empty if there is no such file.
 
     - `path`: the file.
-    - `workers`, `declared`: see `check_metrics`.
-    """
-    with reading(path):
-        return check_metrics(_lines(path), workers, declared)
-
-
-def check_metrics(lines: Iterable[Any], workers: int | None, declared: Checks) -> list[Metrics]:
-    """The metrics of a job, checked.
-
-    - `lines`: a mapping for each evaluation; each is checked before the next is read.
     - `workers`: how many workers there are, each of whom may have a weight. If it is None, all
       lines must agree on it.
     - `declared`: the kinds of its metrics, by name. One that is not among them, of a plugin that is
       not loaded, is in all lines of the kind that it is in the first.
     """
+    with reading(path):
+        return _checked_metrics(_lines(path), workers, declared)
+
+
+def _checked_metrics(
+    lines: Iterable[Metrics], workers: int | None, declared: Checks
+) -> list[Metrics]:
     checked, last, others = list[Metrics](), 0, dict[str, Check]()
-    for k, line in enumerate(map(mapping, lines), 1):
+    for k, line in enumerate(lines, 1):
         at: Any = line.get("round")
         if not kinds.whole(at) or at <= last:
             raise ByzantiumError(f"line {k} has the round {reprlib.repr(at)}")
@@ -170,7 +189,7 @@ def check_metrics(lines: Iterable[Any], workers: int | None, declared: Checks) -
     return checked
 
 
-def lines(path: Path) -> list[Metrics]:
+def lines(path: File) -> list[Metrics]:
     """The whole lines of a file that may be growing; a torn last one is left out."""
     with reading(path):
         return list(_lines(path))
@@ -204,7 +223,7 @@ def seconds(path: Path) -> float:
 
 
 @contextmanager
-def reading(path: Path | str) -> Iterator[None]:
+def reading(path: File | str) -> Iterator[None]:
     """A context in which every error but that of a missing file becomes a sentence about a file.
 
     - `path`: the file, or what else is being read.
@@ -235,12 +254,23 @@ def describe_failure(error: BaseException) -> str:
     return one_line(text, LONGEST_SENTENCE)
 
 
-def _text(path: Path) -> str:
-    return files.read(path, LARGEST_RECORD).decode()
+def read_file(path: File, most: int) -> bytes:
+    """The contents of a file that has at most so many bytes."""
+    if isinstance(path, Path):
+        return files.read(path, most)
+    if path.content is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    if len(path.content) > most:
+        raise ByzantiumError(f"it has more than {most} bytes")
+    return path.content
 
 
-def _parsed(path: Path, text: str) -> Any:
-    return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+def _text(path: File) -> str:
+    return read_file(path, LARGEST_RECORD).decode()
+
+
+def _parsed(path: File, text: str) -> Any:
+    return json.loads(text) if path.name.endswith(".json") else tomllib.loads(text)
 
 
 def mapping(value: Any) -> dict[str, Any]:
@@ -250,7 +280,13 @@ def mapping(value: Any) -> dict[str, Any]:
     return value
 
 
-def _lines(path: Path) -> Iterator[Metrics]:
+def _lines(path: File) -> Iterator[Metrics]:
     with suppress(FileNotFoundError):
-        for line in files.read_lines(path, LARGEST_METRICS, LONGEST_LINE):
-            yield mapping(json.loads(line))
+        if isinstance(path, Path):
+            yield from map(_line, files.read_lines(path, LARGEST_METRICS, LONGEST_LINE))
+        else:  # a last line that is not whole does not count
+            yield from map(_line, read_file(path, LARGEST_METRICS).split(b"\n")[:-1])
+
+
+def _line(text: str | bytes) -> Metrics:
+    return mapping(json.loads(text))

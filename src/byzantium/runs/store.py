@@ -17,8 +17,8 @@ from byzantium.runs.certification import Certification
 from byzantium.runs.federation import Federation
 from byzantium.runs.job import CONFIGURATION, FAILURE, NUMERICS, Job, finished, measured
 from byzantium.runs.mimicry import Mimicry
-from byzantium.runs.packs import Packs, Record
-from byzantium.runs.records import Metrics
+from byzantium.runs.packs import Packs
+from byzantium.runs.records import Folder, Metrics
 from byzantium.runs.run import Run
 
 if TYPE_CHECKING:
@@ -143,22 +143,17 @@ class Store:
         places = self.root.iterdir() if self.root.exists() else ()
         folders = {place.name for place in places if re.fullmatch(r"[0-9a-f]{16}", place.name)}
         for identity in sorted(folders.union(packs)):
-            folder = self.root / identity
-            what = str(folder)
+            place: Folder = (folder := self.root / identity)
             try:
-                if identity in folders and (_is_there(folder) or identity not in packs):
-                    job = job_in(folder)
-                else:
-                    record = packs[identity]
-                    what = f"line {record.number} of {record.pack}"
-                    job = _checked(job_of(record.configuration()), identity)
-                result = self._result(job, packs)
+                if identity in packs and not _is_there(folder):
+                    place = packs[identity]
+                result = self._result(job_in(place), packs)
             except FileNotFoundError:
                 # A process that has just begun to work there has not written it yet.
                 if not is_locked(folder):
-                    self.pass_over(str(folder), ByzantiumError(f"it has no {CONFIGURATION}"))
+                    self.pass_over(str(place), ByzantiumError(f"it has no {CONFIGURATION}"))
             except Exception as error:  # whatever it is that the file of somebody else causes
-                self.pass_over(what, error)
+                self.pass_over(str(place), error)
             else:
                 yield result
 
@@ -168,41 +163,30 @@ class Store:
     def _result(self, job: Job, packs: Packs) -> Result:
         folder = self.folder(job)
         if there := _is_there(folder):
-            result = self._in_folder(job, folder)
+            result = self._read(job, folder)
             if _is_there(folder):
                 return result
             packs = self._packs()  # somebody has just packed it
         if job.identity in packs:
-            return self._packed(job, packs[job.identity])
-        return result if there else self._in_folder(job, folder)
+            return self._read(job, packs[job.identity])
+        return result if there else self._read(job, folder)
 
-    def _in_folder(self, job: Job, folder: Path) -> Result:
+    def _read(self, job: Job, place: Folder) -> Result:
+        folder, pack = self.folder(job), None if isinstance(place, Path) else place.pack
         # This is asked before anything is read: a job that another process finishes meanwhile would
         # otherwise seem to be left unfinished.
         working = is_locked(folder)
-        if (done := finished(job, folder)) is not None:
+        if (done := finished(job, place)) is not None:
             summary, metrics = done
             status, at = records.outcome(summary["status"])
-            return Result(job, folder, status, metrics, summary, at)
-        metrics = measured(job, folder)
-        reason = None if working else records.failure(folder / FAILURE)
-        if reason is not None:
-            return Result(job, folder, "failed", metrics, {}, reason=reason)
-        status = "missing" if not _is_there(folder) else "running" if working else "unfinished"
-        return Result(job, folder, status, metrics, {})
-
-    def _packed(self, job: Job, record: Record) -> Result:
-        folder, pack = self.folder(job), record.pack
-        summary = record.summary(job.measure, job.summary_checks)
-        metrics = record.metrics(job.workers, job.metric_checks)
-        if summary is not None:
-            status, at = records.outcome(summary["status"])
             return Result(job, folder, status, metrics, summary, at, pack=pack)
-        if is_locked(folder):
-            return Result(job, folder, "running", metrics, {}, pack=pack)
-        reason = record.failure()
-        status = "unfinished" if reason is None else "failed"
-        return Result(job, folder, status, metrics, {}, reason=reason or "", pack=pack)
+        metrics = measured(job, place)
+        reason = None if working else records.failure(place / FAILURE)
+        if reason is not None:
+            return Result(job, folder, "failed", metrics, {}, reason=reason, pack=pack)
+        there = pack is not None or _is_there(folder)
+        status = "missing" if not there else "running" if working else "unfinished"
+        return Result(job, folder, status, metrics, {}, pack=pack)
 
     def pass_over(self, what: str, error: Exception) -> None:
         """Say in the log, once, what cannot be read; nothing is changed."""
@@ -223,17 +207,13 @@ def _is_there(folder: Path) -> bool:
     return os.path.exists(folder / CONFIGURATION)
 
 
-def job_in(folder: Path) -> Job:
+def job_in(folder: Folder) -> Job:
     """The job whose results a folder holds; raises an error where its name is of another job."""
-    return _checked(job_of(records.configuration(folder / CONFIGURATION)), folder.name)
-
-
-def _checked(job: Job, identity: str) -> Job:
-    """The job, if it has this identity; raises an error otherwise."""
-    if job.identity == identity:
+    job = job_of(records.configuration(folder / CONFIGURATION))
+    if job.identity == folder.name:
         return job
     for older in range(NUMERICS):
-        if job.identity_in(older) == identity:
+        if job.identity_in(older) == folder.name:
             raise ByzantiumError(
                 f"it was made with numerics {older}, in which the same job meant something else; "
                 f"this is numerics {NUMERICS}"

@@ -5,14 +5,15 @@ all squared distances would be zero, and a rule could not tell the honest ones f
 a million times larger. So vectors that are nearly as small are measured in a unit of their own, a
 power of two, and no bit of the results changes otherwise.
 
-The unit follows from a *radius* that f bad vectors cannot choose: the distance from the
+The unit follows from a *radius* that f Byzantine vectors cannot choose: the distance from the
 coordinate-wise median within which the smallest majority of the vectors lies. (Where a majority is
 equal, it is that of the n - f nearest; where these are equal, the smallest other distance.) Vectors
 outside may prevent that: 1e150, the largest norm admitted, has no square in units of 1e-170. Those
 more than about 1e295 times the radius away are therefore brought nearer, in the direction of one
 that is inside; but never the n - f nearest. So they are at most f, and the bounds of a rule hold
-wherever f vectors are. If some of them are honest after all, then as many bad ones are among the
-nearest, no rule can distinguish them, and the result must be close to the nearest in either case.
+wherever f vectors are. If some of them are honest after all, then as many Byzantine ones are among
+the nearest, no rule can distinguish them, and the result must be close to the nearest in either
+case.
 
 Distances that are smaller than the radius by many orders of magnitude may still underflow: honest
 vectors vary at least by a share of the radius, and distances far below that never matter.

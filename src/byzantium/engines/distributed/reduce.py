@@ -41,7 +41,7 @@ def robust_all_reduce(
     rank combines its columns, and these are brought together. To aggregate models, give the
     difference to a model that all ranks have.
 
-    It is for bad vectors and well-behaved ranks: bad data, broken memory, a worker that diverges.
+    It is for Byzantine vectors and correct ranks: bad data, broken memory, a worker that diverges.
     By default each rank trusts the others for the columns that they measure and combine, and the
     first rank for the decision. With `replicated` it trusts only the first rank, and only for
     random numbers. Neither protects against a rank that sends different messages to different

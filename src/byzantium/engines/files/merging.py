@@ -6,18 +6,16 @@ import hashlib
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from byzantium import __version__
 from byzantium._kernels.threads import parallel_map
 from byzantium._kernels.torch_passes import column_blocks
 from byzantium.core import validated
-from byzantium.engines.files.open_files import Bytes
 from byzantium.engines.files.safetensors import Checkpoint
 from byzantium.engines.files.source import Files, check_output
 from byzantium.guarantees import announce
@@ -128,34 +126,20 @@ def _digests(checkpoints: Mapping[int, Checkpoint]) -> dict[int, dict[str, str]]
 
 
 def _equal_rows(source: Files) -> dict[int, list[int]]:
-    """For each readable row that is equal to others, all equal rows, itself included."""
-    candidates = defaultdict(list)
-    for row in source.readable.tolist():
-        prefix = hashlib.sha256()
+    """For each readable row that is equal to others, to the bit, all of these, itself included."""
+    groups = _groups(source, source.readable.tolist(), PREFIX)
+    equal = [group for rows in groups for group in _groups(source, rows, source.d)]
+    return {row: group for group in equal for row in group}
+
+
+def _groups(source: Files, rows: Sequence[int], most: int) -> list[list[int]]:
+    """The groups of rows whose arrays are equal in their first numbers, at most so many."""
+    groups = defaultdict(list)
+    for row in rows:
+        digest = hashlib.sha256()
         for name in source.floats:
             entry = source.checkpoint(row).entries[name]
-            prefix.update(entry.raw(0, min(PREFIX, entry.size)).data)
-        candidates[prefix.digest()].append(row)
-    equals: dict[int, list[int]] = {}
-    for rows in candidates.values():
-        while rows:
-            first, *others = rows
-            group = [first, *(row for row in others if _equal(source, first, row))]
-            rows = [row for row in rows if row not in group]
-            equals |= dict.fromkeys(group, group) if len(group) > 1 else {}
-    return equals
-
-
-def _equal(source: Files, row: int, other: int) -> bool:
-    """Whether two rows hold the same floating-point numbers, to the bit."""
-    return all(
-        np.array_equal(one, two)
-        for one, two in zip(_bytes(source, row), _bytes(source, other), strict=True)
-    )
-
-
-def _bytes(source: Files, row: int) -> Iterator[Bytes]:
-    for name in source.floats:
-        entry = source.checkpoint(row).entries[name]
-        for part in column_blocks(1, entry.size, torch.float32):
-            yield entry.raw(part.start, part.stop)
+            for part in column_blocks(1, min(most, entry.size), torch.float32):
+                digest.update(entry.raw(part.start, part.stop).data)
+        groups[digest.digest()].append(row)
+    return [group for group in groups.values() if len(group) > 1]

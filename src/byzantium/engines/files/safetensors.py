@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from byzantium.engines.files.open_files import (
+from byzantium.engines.files.input_files import (
     Bytes,
     Identity,
-    OpenFile,
+    InputFile,
     UnreadableError,
     convert_errors,
     quote,
@@ -96,7 +96,7 @@ class Entry:
 
     dtype: Dtype
     shape: tuple[int, ...]
-    file: OpenFile
+    file: InputFile
     offset: int
     size: int
 
@@ -129,7 +129,7 @@ class Checkpoint:
         self, path: Path, max_header: int = MAX_HEADER, identities: set[Identity] | None = None
     ) -> None:
         self.entries: dict[str, Entry] = {}
-        self.files: list[OpenFile] = []
+        self.files: list[InputFile] = []
         self.max_header, self.header_bytes = max_header, 0
         self.identities = set() if identities is None else identities
         with convert_errors():
@@ -176,8 +176,8 @@ class Checkpoint:
         """A file that was changed since it was opened; None if there is none."""
         return next((file.path for file in self.files if file.changed()), None)
 
-    def _open(self, path: Path, folder: Path | None) -> OpenFile:
-        file = OpenFile(path, folder)
+    def _open(self, path: Path, folder: Path | None) -> InputFile:
+        file = InputFile(path, folder)
         self.files.append(file)
         self.identities.add(file.identity)
         return file
@@ -189,7 +189,7 @@ class Checkpoint:
             raise UnreadableError(f"has {what} of more than {limit} bytes")
         self.header_bytes += size
 
-    def _read_shards(self, file: OpenFile) -> None:
+    def _read_shards(self, file: InputFile) -> None:
         self._add_header_bytes(file.size, "an index")
         index = _parse_json(file.read(0, file.size).tobytes(), "index")
         shards = index.get("weight_map")
@@ -214,7 +214,7 @@ class Checkpoint:
             if name not in self.entries:
                 raise UnreadableError(f"lacks {quote(name)} in its shard {quote(shard)}")
 
-    def _read_header(self, file: OpenFile) -> dict[str, Entry]:
+    def _read_header(self, file: InputFile) -> dict[str, Entry]:
         """The arrays of a file, in the order of their offsets."""
         length = header_size(file)
         self._add_header_bytes(length, "a header")
@@ -254,7 +254,7 @@ def is_index(path: Path) -> bool:
     return path.name.endswith(".json")
 
 
-def header_size(file: OpenFile) -> int:
+def header_size(file: InputFile) -> int:
     """The size of the header of a file, from its first eight bytes."""
     start = file.read(0, min(file.size, 8)).tobytes()
     if start.startswith(PICKLE_PREFIXES):
@@ -269,11 +269,11 @@ def description_size(path: Path) -> int:
     """How many bytes describe the arrays of a checkpoint: those of its index, or of its header."""
     with convert_errors():
         first, folder = first_file(path)
-        file = OpenFile(first, folder)
+        file = InputFile(first, folder)
         return file.size if is_index(first) else header_size(file)
 
 
-def _entry(name: str, item: Any, start: int, file: OpenFile) -> Entry:
+def _entry(name: str, item: Any, start: int, file: InputFile) -> Entry:
     """An entry from its item in a header; `start` is where the arrays begin in the file."""
     size = file.size
     error = UnreadableError(f"has a header with an impossible entry for {quote(name)}")

@@ -22,7 +22,13 @@ from torch import Tensor
 from byzantium._kernels.threads import parallel_map
 from byzantium._kernels.torch_passes import column_blocks
 from byzantium.core import ArgumentTypeError, ByzantiumError, cached_property, files, type_name
-from byzantium.engines.files.open_files import Identity, UnreadableError, identity, printable, quote
+from byzantium.engines.files.input_files import (
+    Identity,
+    UnreadableError,
+    identity,
+    printable,
+    quote,
+)
 from byzantium.engines.files.safetensors import (
     MAX_HEADER,
     PICKLE_SUFFIXES,

@@ -1,17 +1,13 @@
-"""Input files of which any part can be read, with a limit on how many are open at a time.
+"""Input files of which any part can be read.
 
-Contributors decide how many files there are, but not how many of them are open. A file that was
-closed is opened again when it is needed, and must not have changed.
+Contributors decide how many files there are. So no file stays open: each reading opens it, and it
+must not have changed since the first one.
 """
 
 from __future__ import annotations
 
 import errno
-import itertools
 import os
-import resource
-import weakref
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,15 +20,9 @@ from byzantium.core import ByzantiumError, files
 
 # Errors of this machine, which no contributor caused.
 LOCAL_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-# How many files stay open where the system sets no limit.
-MAX_OPEN = 4096
 
 Bytes = NDArray[np.uint8]
 Identity = tuple[int, int]
-# Descriptors that are not in use, by the number of their file, the least recently used first. Each
-# access is a single call, which is atomic for other threads.
-_idle_descriptors: OrderedDict[int, int] = OrderedDict()
-_numbers = itertools.count()
 
 
 class UnreadableError(ByzantiumError):
@@ -56,7 +46,7 @@ def convert_errors() -> Iterator[None]:
         raise UnreadableError(f"cannot be read: {quote(str(error))}") from error
 
 
-class OpenFile:
+class InputFile:
     """A file of which any part can be read, and that notices when it was changed.
 
     It is not memory-mapped: the system kills a program that reads beyond the end of a mapped file,
@@ -70,18 +60,14 @@ class OpenFile:
         self.path, self.real = path, os.path.realpath(path)
         if folder is not None and not _within(self.real, os.path.realpath(folder)):
             raise UnreadableError("leads out of its folder by a link")
-        self.number = next(_numbers)
-        weakref.finalize(self, _close, self.number)
-        descriptor = _open(self.real)
-        status = os.fstat(descriptor)
+        with files.reading(Path(self.real)) as file:
+            status = os.fstat(file.fileno())
         self.state, self.size = _state(status), status.st_size
         self.identity = identity(status)
-        self._release(descriptor)
 
     def fill(self, target: NDArray[Any], offset: int) -> None:
         """Read bytes into a contiguous target until it is full."""
-        rest = target.view(np.uint8).data
-        descriptor = self._acquire()
+        rest, descriptor = target.view(np.uint8).data, self._open()
         try:
             while rest:
                 count = os.preadv(descriptor, [rest], offset)
@@ -91,7 +77,20 @@ class OpenFile:
         except OSError as error:
             raise type(error)(error.errno, error.strerror, str(self.path)) from error
         finally:
-            self._release(descriptor)
+            os.close(descriptor)
+
+    def _open(self) -> int:
+        """A descriptor of the file, which must not have changed."""
+        try:
+            descriptor = os.open(self.real, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno in LOCAL_ERRORS:
+                raise
+            raise self._changed_error() from error
+        if _state(os.fstat(descriptor)) != self.state:
+            os.close(descriptor)
+            raise self._changed_error()
+        return descriptor
 
     def read(self, offset: int, count: int) -> Bytes:
         raw = np.empty(count, np.uint8)
@@ -105,61 +104,8 @@ class OpenFile:
         except OSError:
             return True
 
-    def _acquire(self) -> int:
-        descriptor = _idle_descriptors.pop(self.number, None)
-        if descriptor is not None:
-            return descriptor
-        try:
-            descriptor = _open(self.real)
-        except OSError as error:
-            if error.errno in LOCAL_ERRORS:
-                raise
-            raise self._changed_error() from error
-        if _state(os.fstat(descriptor)) != self.state:
-            os.close(descriptor)
-            raise self._changed_error()
-        return descriptor
-
-    def _release(self, descriptor: int) -> None:
-        if _idle_descriptors.setdefault(self.number, descriptor) != descriptor:
-            os.close(descriptor)  # another thread has opened it, too
-        while len(_idle_descriptors) > _max_open() and _close_oldest():
-            pass
-
     def _changed_error(self) -> ByzantiumError:
         return ByzantiumError(f"{printable(self.path)} was changed while it was read")
-
-
-def _open(path: str) -> int:
-    """A descriptor of a regular file; if the system has none left, others are closed first."""
-    while True:
-        try:
-            with files.reading(Path(path)) as file:
-                return os.dup(file.fileno())
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE) or not _close_oldest():
-                raise
-
-
-def _close(number: int) -> None:
-    if (descriptor := _idle_descriptors.pop(number, None)) is not None:
-        os.close(descriptor)
-
-
-def _close_oldest() -> bool:
-    """Close the descriptor that was unused for longest; False if there is none."""
-    try:
-        _, descriptor = _idle_descriptors.popitem(last=False)
-    except KeyError:
-        return False
-    os.close(descriptor)
-    return True
-
-
-def _max_open() -> int:
-    """How many files stay open: half of what the system allows this process."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MAX_OPEN if limit == resource.RLIM_INFINITY else limit // 2
 
 
 def _state(status: os.stat_result) -> tuple[int, ...]:
