@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,6 +26,10 @@ class Scene:
     - `q`: how many attackers there are.
     - `rule`: the server's rule; None if it is not known. Attacks try it on copies only.
     - `epoch`: how many rounds an epoch has; None if it is not known.
+    - `root`: the root gradient of the server, (d,); None if there is none.
+    - `model`: the parameters of the model, (d,), in the order of the vectors; None if not known.
+    - `step_loss`: a function that returns the loss of honest workers after a step of the server
+      with an aggregate; None if it is not known.
     - `generator`: the attackers' source of randomness, never that of the server.
 
     >>> honest = torch.tensor([[2.0], [4.0], [6.0]])
@@ -39,6 +44,9 @@ class Scene:
     rule: Aggregator | None
     epoch: int | None
     generator: torch.Generator
+    root: Tensor | None = None
+    model: Tensor | None = None
+    step_loss: Callable[[Tensor], float] | None = None
 
     @cached_property
     def moments(self) -> tuple[Tensor, Tensor]:
@@ -63,6 +71,7 @@ class Attack(Formula, Stateful, ABC):
 
     - `needs_own`: whether the attackers must compute honest vectors of their own first.
     - `own_momentum`: whether these vectors carry momentum, as those of honest workers do.
+    - `needs_model`: whether it must know the parameters of the model.
     - `strength`: the name of the field that says how hard it pushes, for `Tuned`; None without one.
 
     >>> class Opposite(Attack):
@@ -76,6 +85,7 @@ class Attack(Formula, Stateful, ABC):
     needs_own: ClassVar[bool] = False
     own_momentum: ClassVar[bool] = False
     strength: ClassVar[str | None] = None
+    needs_model: ClassVar[bool] = False
 
     @abstractmethod
     def vectors(self, scene: Scene) -> Tensor:
@@ -99,6 +109,9 @@ class Attack(Formula, Stateful, ABC):
         rule: Aggregator | None = None,
         epoch: int | None = None,
         generator: torch.Generator | None = None,
+        root: Tensor | None = None,
+        model: Tensor | None = None,
+        step_loss: Callable[[Tensor], float] | None = None,
     ) -> Tensor:
         """What the q attackers send, (q, d).
 
@@ -108,6 +121,10 @@ class Attack(Formula, Stateful, ABC):
         - `rule`: the server's rule, for attacks that try it (`Tuned`).
         - `epoch`: how many rounds an epoch has, for attacks that count epochs (`Mimic`).
         - `generator`: the attackers' randomness; None means the operating system's entropy.
+        - `root`: the root gradient of the server, (d,), if it has one.
+        - `model`: the parameters of the model, (d,), for attacks that need them (`Adaptive`).
+        - `step_loss`: a function of an aggregate, the loss of honest workers after the server's
+          step with it, for attacks that need it (`Adaptive`).
         """
         if self.needs_own and own is None:
             raise ByzantiumError(f"{self!r} needs the attackers' own vectors, own=...")
@@ -118,7 +135,9 @@ class Attack(Formula, Stateful, ABC):
                 )
             q = len(own)
         generator = generator or torch.Generator().manual_seed(secrets.randbits(63))
-        rows = self.vectors(Scene(honest.detach(), own, q, rule, epoch, generator))
+        rows = self.vectors(
+            Scene(honest.detach(), own, q, rule, epoch, generator, root, model, step_loss)
+        )
         d = honest.shape[1]
         if not isinstance(rows, Tensor) or rows.shape not in ((d,), (1, d), (q, d)):
             raise ByzantiumError(
