@@ -17,6 +17,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.attacks.attack import Attack, Scene
@@ -35,8 +36,9 @@ TURNED = (0.5, 1.2, 1.5)
 PRINCIPAL = 6
 # At most so many honest rows are candidates.
 ROWS = 32
-# The part of its budget that an attack on a rule by coordinate has: a trial costs more there.
-BY_COORDINATE = 4
+# Of more numbers than these, trials by coordinate cost so much that there are fewer of them.
+MANY_NUMBERS = 1 << 20
+FEWER = 4
 # So many of the candidates that were most harmful so far are tried again in each round.
 BEST = 12
 # So many candidates are compared by the loss after the server's step.
@@ -55,10 +57,10 @@ class Adaptive(Attack):
     .. math:: \operatorname*{argmin}_{z} \; \langle \mathrm{rule}(x_1, \dots, x_h, z, \dots, z),
         \bar x \rangle
 
-    The attackers know everything, except what the server draws at random: the honest vectors, the
-    rule with its state, the root gradient, the model. They try candidates on copies of the rule: honest
-    vectors and their mirror images, multiples of the mean, of deviations by coordinate and of
-    principal directions, turns of the root gradient, and what was best in the last round. From the
+    The attackers know everything except what the server draws at random: the honest vectors, the
+    rule with its state, the root gradient, the model. They try candidates on copies of the rule:
+    honest vectors and their mirror images, multiples of the mean, of deviations by coordinate and
+    of principal directions, turns of the root gradient, and what was best in the last round. From the
     best one they climb by finite differences through the rule. All attackers send the same vector,
     or two groups send different ones. A random rule is tried with several random numbers of the
     attackers' own.
@@ -123,7 +125,8 @@ class _Search:
 
     def __init__(self, attack: Adaptive, space: Space, remembered: Mapping[str, Tensor]) -> None:
         self.attack, self.space = attack, space
-        self.budget = attack.budget if space.reduced else max(10, attack.budget // BY_COORDINATE)
+        cheap = space.reduced or space.features.numel() <= MANY_NUMBERS
+        self.budget = attack.budget if cheap else max(10, attack.budget // FEWER)
         h, k = space.h, len(space.features)
         self.mean = np.zeros(k)
         self.mean[:h] = 1 / h
@@ -142,7 +145,7 @@ class _Search:
         last = remembered.get("last", torch.empty(0)).numpy()
         self.last = last if last.shape == (k,) else None
         # In the first round all candidates are tried, beyond the budget.
-        self.first = not known and space.reduced
+        self.first = not known and cheap
         self.limit = self.budget + (len(self.candidates) if self.first else 0)
         self.trials: list[tuple[float, Array]] = []
 
@@ -157,7 +160,7 @@ class _Search:
         """
         h, k = self.space.h, len(self.mean)
         center = np.eye(h) - 1 / h
-        values, vectors = np.linalg.eigh(center @ self.space.gram[:h, :h] @ center)
+        _, vectors = np.linalg.eigh(center @ self.space.gram[:h, :h] @ center)
         directions = np.zeros((min(PRINCIPAL, h), k))
         top = vectors[:, ::-1][:, : len(directions)]
         directions[:, :h] = (center @ top).T / np.sqrt(h)
@@ -169,6 +172,8 @@ class _Search:
             yield multiple * mean
         for multiple in OF_DEVIATION:
             yield mean + multiple * self.deviation
+        for multiple in OF_MODEL if "model" in self.space.places else ():
+            yield mean + multiple * self.model
         for direction in self.principal:
             for multiple in OF_PRINCIPAL:
                 yield mean + multiple * direction
@@ -176,8 +181,6 @@ class _Search:
             yield rows[i]
             for multiple in MIRRORED:
                 yield mean - multiple * (rows[i] - mean)
-        for multiple in OF_MODEL if "model" in self.space.places else ():
-            yield mean + multiple * self.model
         if "root" in self.space.places:
             root = rows[self.space.places["root"]]
             length = self.space.length(root)
@@ -208,11 +211,11 @@ class _Search:
             return max(self.trials, key=lambda trial: trial[0])[1]
         return max(self._most_harmful(COMPARED), key=self._loss)
 
-    def _chosen(self) -> Array:
+    def _chosen(self) -> NDArray[np.int64]:
         """The candidates to try: in the first round all, later the best so far and some others."""
         if self.first:
             return np.arange(len(self.candidates))
-        order = self.harm_so_far.argsort(kind="stable")[::-1]
+        order = (-self.harm_so_far).argsort(kind="stable")
         rng = np.random.default_rng(self.space.seed)
         others = rng.permutation(order[BEST:])[: max(0, self.budget // 3 - BEST)]
         return np.concatenate([order[:BEST], others])

@@ -261,7 +261,7 @@ class Simulation:
         return vector
 
     def _step_loss(self, aggregate: Tensor) -> float:
-        """The mean loss of a few honest workers after a step of plain SGD, on their last batches."""
+        """The mean loss of a few honest workers on their batches, after a step of plain SGD."""
         x, y = self._last_batches
         rate = self.optimizer.param_groups[0]["lr"]
         before = {tensor: tensor.detach().clone() for tensor in self.server.columns}
