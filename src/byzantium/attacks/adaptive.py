@@ -59,11 +59,11 @@ class Adaptive(Attack):
 
     The attackers know everything except what the server draws at random: the honest vectors, the
     rule with its state, the root gradient, the model. They try candidates on copies of the rule:
-    honest vectors and their mirror images, multiples of the mean, of deviations by coordinate and
-    of principal directions, turns of the root gradient, and what was best in the last round. From the
-    best one they climb by finite differences through the rule. All attackers send the same vector,
-    or two groups send different ones. A random rule is tried with several random numbers of the
-    attackers' own.
+    honest vectors and their mirror images, multiples of the mean, of deviations by coordinate, of
+    principal directions and of the model, turns of the root gradient, and what was best in the last
+    round. From the best one they climb by finite differences through the rule. All attackers send
+    the same vector, or two groups send different ones. A random rule is tried with several random
+    numbers of the attackers' own.
 
     - `aim`: "alignment": the smallest inner product of the result with the honest mean, so that
       the step goes uphill; "distance": the result farthest from the honest mean; "loss": the
