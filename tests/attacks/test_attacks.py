@@ -29,7 +29,16 @@ def scene() -> tuple[Tensor, Tensor]:
 
 
 def send(attack: bz.Attack, honest: Tensor, own: Tensor) -> Tensor:
-    return attack(honest, own, rule=bz.Krum(f=Q), epoch=3, generator=seeded())
+    model = torch.linspace(-1, 1, D).to(honest)
+    return attack(
+        honest,
+        own,
+        rule=bz.Krum(f=Q),
+        epoch=3,
+        generator=seeded(),
+        model=model,
+        step_loss=lambda aggregate: -float(aggregate.double() @ model.double()),
+    )
 
 
 @pytest.mark.parametrize("attack", members.ATTACKS, ids=repr)

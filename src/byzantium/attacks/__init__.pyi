@@ -1,3 +1,4 @@
+from .adaptive import Adaptive as Adaptive
 from .attack import Attack as Attack
 from .attack import Scene as Scene
 from .mimic import Mimic as Mimic

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -28,6 +29,10 @@ class Scene:
     - `generator`: the attackers' source of randomness, never that of the server.
     - `root`: (d,), the root gradient that the server passes to its rule; None if there is none, or
       if it was not computed, see `Attack.needs_root`.
+    - `model`: (d,), the parameters of the model, in the order of the vectors; None if they are not
+      known, see `Attack.needs_model`.
+    - `step_loss`: a function that returns the loss of honest workers after a step of the server
+      with an aggregate; None if it is not known.
 
     >>> honest = torch.tensor([[2.0], [4.0], [6.0]])
     >>> scene = Scene(honest, None, 1, None, None, torch.Generator())
@@ -42,6 +47,8 @@ class Scene:
     epoch: int | None
     generator: torch.Generator
     root: Tensor | None = None
+    model: Tensor | None = None
+    step_loss: Callable[[Tensor], float] | None = None
 
     @cached_property
     def moments(self) -> tuple[Tensor, Tensor]:
@@ -67,6 +74,7 @@ class Attack(Formula, Stateful, ABC):
     - `needs_own`: whether the attackers must compute honest vectors of their own first.
     - `own_momentum`: whether these vectors carry momentum, as those of honest workers do.
     - `needs_root`: whether it uses the root gradient, even if the server's rule does not.
+    - `needs_model`: whether it must know the parameters of the model.
     - `strength`: the name of the field that says how hard it pushes, for `Tuned`; None without one.
 
     >>> class Opposite(Attack):
@@ -80,6 +88,7 @@ class Attack(Formula, Stateful, ABC):
     needs_own: ClassVar[bool] = False
     own_momentum: ClassVar[bool] = False
     needs_root: ClassVar[bool] = False
+    needs_model: ClassVar[bool] = False
     strength: ClassVar[str | None] = None
 
     @abstractmethod
@@ -105,6 +114,8 @@ class Attack(Formula, Stateful, ABC):
         epoch: int | None = None,
         generator: torch.Generator | None = None,
         root: Tensor | None = None,
+        model: Tensor | None = None,
+        step_loss: Callable[[Tensor], float] | None = None,
     ) -> Tensor:
         """What the q attackers send, (q, d).
 
@@ -115,6 +126,9 @@ class Attack(Formula, Stateful, ABC):
         - `epoch`: how many rounds an epoch has, for attacks that count epochs (`Mimic`).
         - `generator`: the attackers' randomness; None means the operating system's entropy.
         - `root`: (d,), the server's root gradient, for attacks that use it or try the rule.
+        - `model`: (d,), the parameters of the model, for attacks that need them (`Adaptive`).
+        - `step_loss`: a function of an aggregate, the loss of honest workers after the server's
+          step with it, for attacks that need it (`Adaptive`).
         """
         if self.needs_root and root is None:
             raise ByzantiumError(f"{self!r} needs the server's root gradient, root=...")
@@ -127,7 +141,9 @@ class Attack(Formula, Stateful, ABC):
                 )
             q = len(own)
         generator = generator or torch.Generator().manual_seed(secrets.randbits(63))
-        rows = self.vectors(Scene(honest.detach(), own, q, rule, epoch, generator, root))
+        rows = self.vectors(
+            Scene(honest.detach(), own, q, rule, epoch, generator, root, model, step_loss)
+        )
         d = honest.shape[1]
         if not isinstance(rows, Tensor) or rows.shape not in ((d,), (1, d), (q, d)):
             raise ByzantiumError(

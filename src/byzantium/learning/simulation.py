@@ -20,6 +20,7 @@ from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition, iid
 from byzantium.guarantees import announce
 from byzantium.learning import checkpoint, evaluation, losses, metrics
+from byzantium.learning.gradients import shaped
 from byzantium.learning.history import History
 from byzantium.learning.losses import Loss
 from byzantium.learning.models import check_device, check_fit
@@ -32,6 +33,9 @@ from byzantium.learning.worker import Momentum, Workers
 from byzantium.rules import Aggregator
 
 logger = logging.getLogger("byzantium")
+
+# An attack that tries steps of the server sees the losses of so many honest workers.
+SAMPLED = 5
 
 
 @renamed(**FORMER_SPELLINGS)
@@ -193,6 +197,8 @@ class Simulation:
                     epoch=self.batches.epoch,
                     generator=self.generators["attack"],
                     root=None if root is None else root.vector,
+                    model=self._model_vector() if self.attack.needs_model else None,
+                    step_loss=self._step_loss,
                 )
             if not whole:
                 self.sent[workers] = sent
@@ -225,6 +231,9 @@ class Simulation:
             return torch.zeros(1)
         attacking = self._attacks(workers)
         x, y = self._next_batches(workers)
+        if not attacking:  # workers that are spread over all, for `_step_loss`
+            some = torch.linspace(0, len(x) - 1, min(len(x), SAMPLED)).long()
+            self._last_batches = x[some], y[some]
         return self.workers.compute(
             rows,
             workers,
@@ -295,6 +304,26 @@ class Simulation:
         )
         record |= {metric.key: metric.measure(scene) for metric in measured}
         return aggregate
+
+    def _model_vector(self) -> Tensor:
+        """The parameters of the model, (d,), in the order of the vectors."""
+        vector = torch.empty_like(self.sent[0])
+        for tensor, columns in self.server.columns.items():
+            shaped(vector[columns], tensor).copy_(tensor.detach())
+        return vector
+
+    def _step_loss(self, aggregate: Tensor) -> float:
+        """The mean loss of a few honest workers on their batches, after a step of plain SGD."""
+        x, y = self._last_batches
+        rate = self.optimizer.param_groups[0]["lr"]
+        before = {tensor: tensor.detach().clone() for tensor in self.server.columns}
+        with torch.no_grad():
+            for tensor, columns in self.server.columns.items():
+                tensor -= rate * shaped(aggregate.to(tensor)[columns], tensor)
+            loss = self.gradients.losses(x, y, [0] * len(x)).mean()
+            for tensor, values in before.items():
+                tensor.copy_(values)
+        return float(loss)
 
     def _diverged(self, record: dict[str, Any]) -> dict[str, Any]:
         """The last round of the history is the one in which it diverged."""
