@@ -160,9 +160,10 @@ def guarantee(rule: Aggregator, n: int, f: int) -> Guarantee:
 
     - `rule`: the rule or pipeline.
     - `n`: how many vectors there are, at most a million.
-    - `f`: how many of them may be Byzantine, at least 0 and less than n / 2 (than n, for a rule with
-      a root gradient). If in doubt, choose a larger f: if more than f are Byzantine, nothing holds, and f + 1 vectors far away move most
-      rules anywhere; if fewer are, the bound is a little larger than necessary.
+    - `f`: how many of them may be Byzantine, at least 0 and less than n / 2 (than n, for a rule
+      with a root gradient). If in doubt, choose a larger f: if more than f are Byzantine, nothing
+      holds, and f + 1 vectors far away move most rules anywhere; if fewer are, the bound is a
+      little larger than necessary.
 
     >>> from byzantium import Bucketing, Krum, Resampling
     >>> guarantee(Bucketing(s=2) >> Krum(f=5), n=25, f=5).covered

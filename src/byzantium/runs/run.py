@@ -285,7 +285,7 @@ class Run(Job, TrainingOptions):
         import torch
 
         from byzantium.data import partition
-        from byzantium.learning import losses, models, root
+        from byzantium.learning import losses, models, root_data
 
         models.check_device(self.device)
         try:
@@ -297,7 +297,7 @@ class Run(Job, TrainingOptions):
         models.check_fit(model, data, loss, f"the model {self.model}")
         generator = torch.Generator().manual_seed(0)
         if self.root:
-            data = root.without(data, root.draw_root(data, self.root, generator))
+            data = root_data.without(data, root_data.draw_root(data, self.root, generator))
         partition.read(self.partition)(
             data.train_y, self.n - self.attacker_count, generator, users=data.train_user
         )
