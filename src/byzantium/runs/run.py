@@ -228,9 +228,11 @@ class Run(Job, TrainingOptions):
 
         >>> Run(rule="RootMatching()", root=10, attack="BitFlip()").root_alone().rule
         'RootOnly()'
+        >>> Run(rule="Median()").root_alone()
         """
-        alone = self.varied(rule="RootOnly()", attack="NoAttack()", attackers=None, plugin=())
-        return None if self.rule == alone.rule or not self.aggregator().needs_root else alone
+        if self.rule == "RootOnly()" or not self.aggregator().needs_root:
+            return None
+        return self.varied(rule="RootOnly()", attack="NoAttack()", attackers=None, plugin=())
 
     def same_root_training(self, other: Run) -> bool:
         """Whether this and another run train on the same root data alone, in the same way.
