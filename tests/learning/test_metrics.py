@@ -16,7 +16,8 @@ import byzantium as bz
 from byzantium.data import load
 from byzantium.learning import Settings, Simulation, measured_heterogeneity, metrics, mlp
 from byzantium.learning.evaluation import relative_spread
-from byzantium.learning.metrics import Metric, Round
+from byzantium.learning.formulas import Round
+from byzantium.learning.metrics import Metric
 from byzantium.reports import report
 from byzantium.reports.contents import contents as page_contents
 from byzantium.runs import Run, Store, perform

@@ -12,88 +12,22 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from byzantium.core import Registry, cached_property
+from byzantium.core import Registry
+from byzantium.learning import formulas
+from byzantium.learning.formulas import Evaluation, Round
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from byzantium.learning.root_data import RootGradient
-    from byzantium.learning.simulation import Simulation
-    from byzantium.rules import Aggregator, Report
+    from byzantium.rules import Aggregator
 
 #: Early metrics are measured in at least so many rounds.
 EARLY_ROUNDS = 25
 
 
-# The root gradient of honest data is rarely farther from the true one than this many standard
-# errors: in a quarter of all draws at most (Markov), and hardly ever where many directions share
-# the error.
-STANDARD_ERRORS = 2.0
 #: What it means if the result stays farther from the root gradient than that.
 ROOT_DOUBTED = (
     "the result was always farther from the root gradient than its standard error and the ridge "
     "explain, so more than f workers attack, or the root data differ from those of the workers"
 )
-
-# -- where a metric looks -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Round:
-    """What a metric of rounds sees: a round after the server aggregated, before it takes its step.
-
-    - `n`: how many workers there are.
-    - `workers`: the numbers of those who took part, the honest ones first.
-    - `sent`: what they sent, (len(workers), d).
-    - `honest`: what the honest ones sent, (h, d): the first rows of `sent`.
-    - `loss`: the mean loss of the honest workers on their batches.
-    - `aggregate`: the result of the rule, (d,).
-    - `report`: what the rule's `explain` says; None unless a metric needs it.
-    - `losses`: the losses of the workers on their batches, in the order of `workers`; those of
-      attackers are among them only where they were computed.
-    - `root`: the root gradient and its standard error; None unless something needs it.
-    - `rule`: the server's rule.
-    """
-
-    n: int
-    workers: Sequence[int]
-    sent: Tensor
-    honest: Tensor
-    loss: float
-    aggregate: Tensor
-    report: Report | None = None
-    losses: Tensor | None = None
-    root: RootGradient | None = None
-    rule: Aggregator | None = None
-
-    @property
-    def explained(self) -> Report:
-        """The report, for a metric that needs it."""
-        assert self.report is not None, "a metric that reads the report says so: needs='report'"
-        return self.report
-
-
-class Evaluation:
-    """What a metric of evaluations sees: the model after a round, in `training.model`.
-
-    What several metrics share is computed once.
-
-    - `training`: the simulation.
-    """
-
-    def __init__(self, training: Simulation) -> None:
-        self.training = training
-
-    @cached_property
-    def test(self) -> dict[str, float]:
-        """The "loss" on the test set and, where there are classes, the "accuracy" (percent)."""
-        return self.training.evaluate()
-
-    @cached_property
-    def heterogeneity(self) -> dict[str, float]:
-        """How much the honest workers' full gradients differ: "zeta2" and "b2"."""
-        return self.training.heterogeneity()
-
 
 # -- what a metric is ---------------------------------------------------------------------------
 
@@ -156,76 +90,6 @@ class Metric:
         return float(value) if self.kind in ("number", "rounds") else value
 
 
-# -- formulas -----------------------------------------------------------------------------------
-
-
-def _weights(scene: Round) -> list[float]:
-    """How much each of the n workers counted; one that took no part has the weight 0."""
-    weights = [0.0] * scene.n
-    for worker, weight in zip(scene.workers, scene.explained.weights.tolist(), strict=True):
-        weights[worker] = weight
-    return weights
-
-
-def _mean_of_all(scene: Round) -> float:
-    """The mean loss of all workers, attackers included."""
-    assert scene.losses is not None, "a metric that reads these losses says so: needs='own'"
-    return float(scene.losses.double().mean())
-
-
-def _distance(scene: Round) -> Tensor:
-    from byzantium.vectors.points import moments  # imports torch
-
-    return (scene.aggregate - moments(scene.honest)[0]).norm()
-
-
-def _spread(scene: Round) -> float:
-    from byzantium.learning.evaluation import spread  # imports torch
-
-    return spread(scene.honest)
-
-
-def _relative_spread(scene: Round) -> float:
-    from byzantium.learning.evaluation import relative_spread  # imports torch
-
-    return relative_spread(scene.honest)
-
-
-def _norm(scene: Round) -> Tensor:
-    from byzantium.vectors import Matrix  # imports torch
-    from byzantium.vectors.points import row_norms
-
-    return row_norms(Matrix(scene.honest)).mean()
-
-
-def _root_distance(scene: Round) -> Tensor:
-    return (scene.aggregate - _root(scene).vector).norm()
-
-
-def _root_error(scene: Round) -> float:
-    error = _root(scene).error
-    assert error is not None, "it is estimated where a metric of the table needs the root"
-    return error
-
-
-def _root_limit(scene: Round) -> float:
-    """What the standard error explains of the distance, and for `RootMatching` its ridge."""
-    from byzantium.rules import RootMatching  # imports torch
-    from byzantium.vectors import Matrix
-    from byzantium.vectors.points import row_norms
-
-    rule, slack = scene.rule, 0.0
-    if isinstance(rule, RootMatching):
-        root_norm = float(_root(scene).vector.norm())
-        slack = rule.slack(row_norms(Matrix(scene.sent)), root_norm)
-    return STANDARD_ERRORS * _root_error(scene) + slack
-
-
-def _root(scene: Round) -> RootGradient:
-    assert scene.root is not None, "a metric that reads the root gradient says so: needs='root'"
-    return scene.root
-
-
 # -- reductions ---------------------------------------------------------------------------------
 
 
@@ -279,26 +143,26 @@ SHIPPED = (
     Metric(
         "distance",
         "distance to the honest mean",
-        _distance,
+        formulas.distance,
         mean,
     ),
     Metric(
         "spread",
         "spread of honest vectors (heterogeneity)",
-        _spread,
+        formulas.spread,
         mean,
     ),
     Metric(
         "norm",
         "mean norm of honest vectors",
-        _norm,
+        formulas.norm,
         mean,
         "log",
     ),
     Metric(
         "weights",
         "weight of each worker",
-        _weights,
+        formulas.weights,
         mean_of_each,
         kind="shares",
         needs="weights",
@@ -314,7 +178,7 @@ SHIPPED = (
     Metric(
         "losses",
         "training loss of each round, that of attackers' own batches included",
-        _mean_of_all,
+        formulas.mean_of_all,
         each,
         "log",
         kind="rounds",
@@ -323,7 +187,7 @@ SHIPPED = (
     Metric(
         "root_distance",
         "distance to the root gradient",
-        _root_distance,
+        formulas.root_distance,
         mean,
         record="root",
         needs="root",
@@ -331,7 +195,7 @@ SHIPPED = (
     Metric(
         "root_error",
         "standard error of the root gradient",
-        _root_error,
+        formulas.root_error,
         mean,
         record="root",
         needs="root",
@@ -339,7 +203,7 @@ SHIPPED = (
     Metric(
         "root_limit",
         "explained distance to the root gradient",
-        _root_limit,
+        formulas.root_limit,
         mean,
         record="root",
         needs="root",
@@ -360,7 +224,7 @@ SHIPPED = (
     Metric(
         "early_heterogeneity",
         "B² of the vectors that honest workers sent, in each of the first rounds",
-        _relative_spread,
+        formulas.relative_spread,
         each_finite,
         "log",
         record=None,

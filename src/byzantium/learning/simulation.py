@@ -19,7 +19,7 @@ from byzantium.core.options import FORMER_SPELLINGS, identity_fields, present_sp
 from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition, iid
 from byzantium.guarantees import announce
-from byzantium.learning import checkpoint, evaluation, losses, metrics
+from byzantium.learning import checkpoint, evaluation, formulas, losses, metrics
 from byzantium.learning.gradients import shaped
 from byzantium.learning.history import History
 from byzantium.learning.losses import Loss
@@ -290,7 +290,7 @@ class Simulation:
             aggregate: Tensor = report.aggregate
         else:
             report, aggregate = None, self.rule(sent, generator, root=vector)
-        scene = metrics.Round(
+        scene = formulas.Round(
             self.settings.n,
             workers,
             sent,
@@ -334,7 +334,7 @@ class Simulation:
 
     def _evaluation(self, t: int) -> dict[str, Any]:
         self._check_root_distance(t)
-        scene = metrics.Evaluation(self)
+        scene = formulas.Evaluation(self)
         measured = metrics.evaluation_metrics(self.settings.record, self.data.classes)
         return {"round": t + 1, **{metric.key: metric.measure(scene) for metric in measured}}
 

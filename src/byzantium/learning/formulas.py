@@ -1,0 +1,150 @@
+"""What metrics see of a round or an evaluation, and what they compute of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from byzantium.core import cached_property
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from byzantium.learning.root_data import RootGradient
+    from byzantium.learning.simulation import Simulation
+    from byzantium.rules import Aggregator, Report
+
+# The root gradient of honest data is rarely farther from the true one than this many standard
+# errors: in a quarter of all draws at most (Markov), and hardly ever where many directions share
+# the error.
+STANDARD_ERRORS = 2.0
+
+# -- where a metric looks -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a metric of rounds sees: a round after the server aggregated, before it takes its step.
+
+    - `n`: how many workers there are.
+    - `workers`: the numbers of those who took part, the honest ones first.
+    - `sent`: what they sent, (len(workers), d).
+    - `honest`: what the honest ones sent, (h, d): the first rows of `sent`.
+    - `loss`: the mean loss of the honest workers on their batches.
+    - `aggregate`: the result of the rule, (d,).
+    - `report`: what the rule's `explain` says; None unless a metric needs it.
+    - `losses`: the losses of the workers on their batches, in the order of `workers`; those of
+      attackers are among them only where they were computed.
+    - `root`: the root gradient and its standard error; None unless something needs it.
+    - `rule`: the server's rule.
+    """
+
+    n: int
+    workers: Sequence[int]
+    sent: Tensor
+    honest: Tensor
+    loss: float
+    aggregate: Tensor
+    report: Report | None = None
+    losses: Tensor | None = None
+    root: RootGradient | None = None
+    rule: Aggregator | None = None
+
+    @property
+    def explained(self) -> Report:
+        """The report, for a metric that needs it."""
+        assert self.report is not None, "a metric that reads the report says so: needs='report'"
+        return self.report
+
+
+class Evaluation:
+    """What a metric of evaluations sees: the model after a round, in `training.model`.
+
+    What several metrics share is computed once.
+
+    - `training`: the simulation.
+    """
+
+    def __init__(self, training: Simulation) -> None:
+        self.training = training
+
+    @cached_property
+    def test(self) -> dict[str, float]:
+        """The "loss" on the test set and, where there are classes, the "accuracy" (percent)."""
+        return self.training.evaluate()
+
+    @cached_property
+    def heterogeneity(self) -> dict[str, float]:
+        """How much the honest workers' full gradients differ: "zeta2" and "b2"."""
+        return self.training.heterogeneity()
+
+
+# -- formulas -----------------------------------------------------------------------------------
+
+
+def weights(scene: Round) -> list[float]:
+    """How much each of the n workers counted; one that took no part has the weight 0."""
+    weights = [0.0] * scene.n
+    for worker, weight in zip(scene.workers, scene.explained.weights.tolist(), strict=True):
+        weights[worker] = weight
+    return weights
+
+
+def mean_of_all(scene: Round) -> float:
+    """The mean loss of all workers, attackers included."""
+    assert scene.losses is not None, "a metric that reads these losses says so: needs='own'"
+    return float(scene.losses.double().mean())
+
+
+def distance(scene: Round) -> Tensor:
+    from byzantium.vectors.points import moments  # imports torch
+
+    return (scene.aggregate - moments(scene.honest)[0]).norm()
+
+
+def spread(scene: Round) -> float:
+    from byzantium.learning.evaluation import spread  # imports torch
+
+    return spread(scene.honest)
+
+
+def relative_spread(scene: Round) -> float:
+    from byzantium.learning.evaluation import relative_spread  # imports torch
+
+    return relative_spread(scene.honest)
+
+
+def norm(scene: Round) -> Tensor:
+    from byzantium.vectors import Matrix  # imports torch
+    from byzantium.vectors.points import row_norms
+
+    return row_norms(Matrix(scene.honest)).mean()
+
+
+def root_distance(scene: Round) -> Tensor:
+    return (scene.aggregate - root_of(scene).vector).norm()
+
+
+def root_error(scene: Round) -> float:
+    error = root_of(scene).error
+    assert error is not None, "it is estimated where a metric of the table needs the root"
+    return error
+
+
+def root_limit(scene: Round) -> float:
+    """What the standard error explains of the distance, and for `RootMatching` its ridge."""
+    from byzantium.rules import RootMatching  # imports torch
+    from byzantium.vectors import Matrix
+    from byzantium.vectors.points import row_norms
+
+    rule, slack = scene.rule, 0.0
+    if isinstance(rule, RootMatching):
+        root_norm = float(root_of(scene).vector.norm())
+        slack = rule.slack(row_norms(Matrix(scene.sent)), root_norm)
+    return STANDARD_ERRORS * root_error(scene) + slack
+
+
+def root_of(scene: Round) -> RootGradient:
+    assert scene.root is not None, "a metric that reads the root gradient says so: needs='root'"
+    return scene.root
