@@ -177,6 +177,42 @@ def camps() -> tuple[Figure, str]:
 
 
 @picture(
+    "Two panels with the same 25 points on a line: 5 at -1, 15 at 0, 5 at +1. In the left panel "
+    "the points at -1 are bad, and the honest mean is at +0.25; in the right panel those at +1 "
+    "are, and it is at -0.25. The trimmed mean is at 0 in both."
+)
+def worlds() -> tuple[Figure, str]:
+    """The two worlds of Proposition 12, which look the same to a server."""
+    n, f = 25, 5
+    updates = torch.tensor([[0.0]] * (n - 2 * f) + [[1.0]] * f + [[-1.0]] * f)
+    result = bz.TrimmedMean(f=f)(updates).item()
+    figure = sheet("The server sees the same vectors, and must step to opposite sides", 2.6)
+    axes, numbers = figure.subplots(1, 2, sharex=True, sharey=True), []
+    for axis, bad, title in zip(axes, (-1, 1), ("one world", "the other world"), strict=True):
+        honest = updates[updates[:, 0] != bad]
+        mean = honest.mean().item()
+        b2 = float(honest.var(correction=0)) / mean**2
+        axis.axhline(0, color=GREY, lw=1, zorder=1)
+        for place in (-1, 0, 1):
+            count = int((updates == place).sum())
+            attacker = {"facecolor": "none", "edgecolor": ATTACKER.light, "lw": 1.6}
+            style = attacker if place == bad else {"color": PALE}
+            for k in range(count):
+                axis.scatter(place + 0.09 * (k % 5 - 2), 0.16 + 0.17 * (k // 5), s=44, **style)
+            who = "bad" if place == bad else "honest"
+            axis.text(place, 0.72, f"{count} {who}", ha="center")
+        axis.scatter(mean, -0.2, zorder=4, **STAR)
+        axis.text(mean + 0.1, -0.2, f"honest mean {mean:+.2f}", va="center")
+        axis.scatter(result, -0.45, s=70, color=HONEST.light, marker="D", zorder=4)
+        axis.text(result + 0.1, -0.45, f"trimmed mean {result:.0f}", va="center")
+        axis.set(xlim=(-1.35, 1.35), ylim=(-0.6, 0.85))
+        axis.set_title(title, loc="left")
+        axis.axis("off")
+        numbers.append(f"{title}: mean {mean:+.2f}, B² {b2:.3g}, trimmed mean {result:.2f}")
+    return figure, "; ".join(numbers)
+
+
+@picture(
     "Two panels with three groups of workers; five attackers copy a worker of the lower left "
     "group. Alone, Krum, the median and the geometric median land away from the honest mean, "
     "towards the copied group; behind buckets of two they land nearer to it."

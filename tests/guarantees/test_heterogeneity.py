@@ -173,7 +173,7 @@ def test_check_measures_b2_on_data() -> None:
     assert "digits, by_label(), mlp, momentum 0.9, seed 0" in hard
     assert "5 of 25 need B² < 3; yours is " in hard
     assert "no rule that sees vectors alone promises descent here" in hard
-    assert "with no Byzantine worker at all some rule promises it" in hard
+    assert "the largest f for which any rule promises descent at this B² is 0" in hard
     easy = check("TrimmedMean()", *digits, "--partition", "iid")
     assert "TrimmedMean(f=5) promises descent here" in easy
     assert "some rule promises descent here, Krum(f=5) does not" in check(

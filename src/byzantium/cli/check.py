@@ -112,5 +112,5 @@ def _measured(promise: guarantees.Guarantee, run: Run, b2: float) -> str:
     elif b2 < _limit(n, f):
         verdict = f"some rule promises descent here, {promise.pipeline!r} does not"
     need = guarantees.describe_limit(n, f, {"": [b2]}) + ": " if f else ""
-    among = f"at most {most} Byzantine workers" if most else "no Byzantine worker at all"
-    return f"{measured}\n{need}{verdict}; with {among} some rule promises it at this B²"
+    largest = f"the largest f for which any rule promises descent at this B² is {most}"
+    return f"{measured}\n{need}{verdict}; {largest}"

@@ -72,8 +72,8 @@ def _theorems(run: Run, lines: Sequence[Metrics]) -> dict[str, str]:
         f"measured {gradient:.3g}"
     )
     sentences["Theorem 4"] = (
-        f"‖∇f‖² goes to 0 if B² < 1/(60 c δ) = {most:.3g}; measured B² = {relative:.3g} at the "
-        "end, where ‖∇f‖ is small and B² is large on any data, "
+        f"‖∇f‖² goes to 0 if B² < 1/(60 c δ) = {most:.3g}; at the end, where ‖∇f‖ is small and B² "
+        f"is large on any data, measured B² = {relative:.3g}, "
         f"so it {'does' if relative < most else 'says nothing here'}"
     )
     return sentences
