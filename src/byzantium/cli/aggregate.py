@@ -58,6 +58,12 @@ class Upload(click.Path):
     "it, and the merged change is added to it again.",
 )
 @click.option(
+    "--root",
+    type=FilePath(exists=True),
+    help="A checkpoint that you made like the contributors, from data that you trust, for rules that "
+    "need it: 'RootMatching(f=5)'. The base is subtracted from it, too.",
+)
+@click.option(
     "--seed",
     type=click.IntRange(0, 2**63 - 1),
     help="The seed of random mixings, to repeat a result.  [default: a new one each time]",
@@ -75,6 +81,7 @@ def aggregate(
     rule: str,
     output: Path,
     base: Path | None,
+    root: Path | None,
     seed: int | None,
     force: bool,
     as_json: bool,
@@ -91,7 +98,14 @@ def aggregate(
     """  # noqa: D301, E501
     with _Bar() as bar:
         report = engines.merge(
-            bz.parse_rule(rule), files, output, base=base, force=force, seed=seed, watch=bar.show
+            bz.parse_rule(rule),
+            files,
+            output,
+            base=base,
+            root=root,
+            force=force,
+            seed=seed,
+            watch=bar.show,
         )
     if as_json:
         click.echo(json.dumps(report, indent=1))

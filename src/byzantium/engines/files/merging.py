@@ -15,7 +15,7 @@ import torch
 from byzantium import __version__
 from byzantium._kernels.threads import parallel_map
 from byzantium._kernels.torch_passes import column_blocks
-from byzantium.core import validated
+from byzantium.core import ByzantiumError, validated
 from byzantium.engines.files.safetensors import Checkpoint
 from byzantium.engines.files.source import Files, check_output
 from byzantium.guarantees import announce
@@ -34,6 +34,7 @@ def merge(
     output: str | os.PathLike[str],
     *,
     base: str | os.PathLike[str] | None = None,
+    root: str | os.PathLike[str] | None = None,
     force: bool = False,
     seed: int | None = None,
     watch: Callable[[int, int], None] | None = None,
@@ -49,6 +50,8 @@ def merge(
     - `output`: the file to write; no file that is read is ever overwritten.
     - `base`: the checkpoint that all started from: the rule then aggregates their changes to it,
       and the merged change is added to it again.
+    - `root`: a checkpoint that you made like the contributors, from data that you trust, for rules
+      that need it, such as `RootMatching`. The base is subtracted from it, too.
     - `force`: also merge the two factors of low-rank updates (LoRA), which are refused otherwise:
       the product of merged factors is not the merged product.
     - `seed`: the seed of random mixings; by default they draw from the operating system.
@@ -72,16 +75,26 @@ def merge(
     [('ada.safetensors', 0.0), ('bob.safetensors', 1.0), ('eve.safetensors', 0.0)]
     """
     validated("merge", "rule", rule, Aggregator)
+    if rule.needs_root and root is None:
+        raise ByzantiumError(
+            f"{rule!r} needs a root (--root FILE): a checkpoint that you made like the "
+            "contributors, from data that you trust"
+        )
+    if root is not None and not rule.needs_root:
+        raise ByzantiumError(f"{rule!r} does not use a root; omit it, or take RootMatching")
     source = Files(paths, base, force)
+    if root is not None:
+        source.open_root(root)
     check_output(source, Path(output))
     if watch is not None:
         source.watch = lambda done: watch(done, source.d)
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     announce(rule, source.n)
-    report = rule.explain(source, generator)
+    report = rule.explain(source, generator, root=root)
     equals = _equal_rows(source)
     readable = {row: source.checkpoint(row) for row in source.readable.tolist()}
-    digests = _digests(readable if source.base is None else {-1: source.base, **readable})
+    others = {-1: source.base, -2: source.root}
+    digests = _digests({row: one for row, one in {**others, **readable}.items() if one is not None})
     contributors = [
         {
             "name": source.row_name(i),
@@ -101,6 +114,8 @@ def merge(
         "remainder": report.remainder if math.isfinite(report.remainder) else None,
         "notes": list(report.notes),
     }
+    if root is not None:
+        summary["root"] = digests[-2]
     if used := plugins.used({"rule": repr(rule)}):
         summary["plugin"] = list(used)
     report.aggregate.save(output, summary)

@@ -128,6 +128,7 @@ class Checkpoint:
     def __init__(
         self, path: Path, max_header: int = MAX_HEADER, identities: set[Identity] | None = None
     ) -> None:
+        self.path = path
         self.entries: dict[str, Entry] = {}
         self.files: list[InputFile] = []
         self.max_header, self.header_bytes = max_header, 0

@@ -101,7 +101,8 @@ class Files(Source):
         for path in self.paths:
             with suppress(OSError, ValueError):
                 self.identities.add(identity(path.stat()))
-        self.base = None if base is None else _open_base(Path(base), self.identities)
+        self.base = None if base is None else _open_trusted("the base", Path(base), self.identities)
+        self.root: Checkpoint | None = None
         self.max_header = self._max_header()
         first, checkpoint = self._find_reference()
         self.reference: Mapping[str, Entry] = checkpoint.entries
@@ -189,6 +190,36 @@ class Files(Source):
         relative.watch = self.watch
         return relative
 
+    def open_root(self, root: str | os.PathLike[str]) -> None:
+        """Open the root: a checkpoint that the user trusts, with the entries of all others.
+
+        Its header may be as large as that of the base; it is never an output.
+        """
+        self.root = _open_trusted("the root", Path(root), self.identities)
+        if reason := self.root.difference(self.reference):
+            raise ByzantiumError(f"the root {root} {reason}")
+
+    def trusted(self, name: str, vector: Any) -> Tensor:
+        """The numbers of the root, (d,), minus the base.
+
+        - `name`: the name of the root in messages.
+        - `vector`: its file.
+        """
+        if not isinstance(vector, str | os.PathLike):
+            raise ArgumentTypeError(f"{name} of files is a file, got {type_name(vector)}")
+        if self.root is None or self.root.path != Path(vector):
+            self.open_root(vector)
+        assert self.root is not None
+        whole, extents = torch.empty(self.d, dtype=self.compute_dtype), self._extents_of(self.root)
+        for columns in column_blocks(1, self.d, self.compute_dtype):
+            values, base = whole[columns].numpy(), self.base_columns(columns)
+            _copy_columns(extents, columns, values)
+            if not np.isfinite(values).all():
+                raise ByzantiumError(f"{name} holds numbers that are not finite")
+            if base is not None:
+                values -= base
+        return whole
+
     def checkpoint(self, row: int) -> Checkpoint:
         """The checkpoint of a readable row."""
         checkpoint = self.checkpoints[row]
@@ -217,23 +248,12 @@ class Files(Source):
                 extents.append(_Extent(start, entry, entry.size))
         return extents
 
-    def _copy(self, row: int, columns: slice, target: NDArray[Any]) -> None:
-        extents = self._extents[row]
-        at = max(bisect_right(extents, columns.start, key=lambda extent: extent.start) - 1, 0)
-        for extent in extents[at:]:
-            if extent.start >= columns.stop:
-                break
-            first = max(extent.start, columns.start)
-            last = min(extent.start + extent.size, columns.stop)
-            part = target[first - columns.start : last - columns.start]
-            extent.entry.copy(first - extent.start, last - extent.start, part)
-
     def base_columns(self, columns: slice) -> NDArray[Any] | None:
         """Some columns of the base."""
         if self.base is None:
             return None
         values = torch.empty(columns.stop - columns.start, dtype=self.compute_dtype).numpy()
-        self._copy(-1, columns, values)
+        _copy_columns(self._extents[-1], columns, values)
         if not np.isfinite(values).all():
             raise ByzantiumError("the base holds numbers that are not finite")
         return values
@@ -243,7 +263,7 @@ class Files(Source):
         values, base = block.numpy(), self.base_columns(columns)
 
         def fill(k: int, _: int) -> None:
-            self._copy(int(rows[k]), columns, values[k])
+            _copy_columns(self._extents[int(rows[k])], columns, values[k])
             if base is not None:
                 values[k] -= base
 
@@ -312,7 +332,8 @@ class Merged(Mapping[str, Tensor]):
 
     def check_inputs(self) -> None:
         """Raise an error if a file was changed since it was opened."""
-        for checkpoint in (self.source.base, *map(self.source.checkpoint, self.rows)):
+        source = self.source
+        for checkpoint in (source.base, source.root, *map(source.checkpoint, self.rows)):
             if checkpoint and (path := checkpoint.changed()):
                 raise ByzantiumError(
                     f"{printable(path)} was changed while it was read; nothing is written"
@@ -352,13 +373,26 @@ def check_output(source: Files, path: Path) -> None:
         raise ByzantiumError(f"{path} is one of the files that are read, and is not overwritten")
 
 
-def _open_base(base: Path, identities: set[Identity]) -> Checkpoint:
+def _open_trusted(name: str, path: Path, identities: set[Identity]) -> Checkpoint:
+    """A checkpoint that the user trusts; if it cannot be read, that is an error."""
     try:
-        return Checkpoint(base, identities=identities)
+        return Checkpoint(path, identities=identities)
     except UnreadableError as error:
-        is_pickle = base.suffix.lower() in PICKLE_SUFFIXES
+        is_pickle = path.suffix.lower() in PICKLE_SUFFIXES
         error_class = ArgumentTypeError if is_pickle else ByzantiumError
-        raise error_class(f"the base {base} {error}") from error
+        raise error_class(f"{name} {path} {error}") from error
+
+
+def _copy_columns(extents: Sequence[_Extent], columns: slice, target: NDArray[Any]) -> None:
+    """Copy some columns of a checkpoint, which is given by its extents, to a target."""
+    at = max(bisect_right(extents, columns.start, key=lambda extent: extent.start) - 1, 0)
+    for extent in extents[at:]:
+        if extent.start >= columns.stop:
+            break
+        first = max(extent.start, columns.start)
+        last = min(extent.start + extent.size, columns.stop)
+        part = target[first - columns.start : last - columns.start]
+        extent.entry.copy(first - extent.start, last - extent.start, part)
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
