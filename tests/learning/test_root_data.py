@@ -7,7 +7,7 @@ import logging
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -134,7 +134,7 @@ class Watching(bz.Attack):
     """Sends zeros, and remembers the root gradients that it saw."""
 
     needs_root = True
-    seen: list[Tensor | None] = []  # noqa: RUF012
+    seen: ClassVar[list[Tensor | None]] = []
 
     def vectors(self, scene: Scene) -> Tensor:
         self.seen.append(None if scene.root is None else scene.root.clone())
@@ -186,11 +186,8 @@ def test_attackers_see_the_root_gradient_and_tuned_ones_try_the_rule_with_it() -
     settings = Settings(n=5, attackers=2, rounds=2, batch=4, root=3)
     Watching.seen.clear()
     training = Simulation(settings, DIGITS, model(), bz.Mean(), Watching())
-    expected = full_gradient(
-        model(),
-        training.root.x[0, 0],
-        training.root.y[0, 0],  # type: ignore[union-attr]
-    )
+    assert training.root is not None
+    expected = full_gradient(model(), training.root.x[0, 0], training.root.y[0, 0])
     list(training)
     first, second = Watching.seen
     assert first is not None
@@ -329,7 +326,7 @@ def test_a_distance_beyond_the_error_of_the_root_is_logged_once(
     for attackers in (5, 10):
         caplog.clear()
         settings = Settings(attackers=attackers, **common)
-        attack = bz.InnerProduct(epsilon=1)
+        attack = bz.InnerProduct(epsilon=10)
         rounds = records(
             Simulation(settings, DIGITS, model(), bz.RootMatching(f=5), attack, by_label())
         )

@@ -194,7 +194,9 @@ def test_weights_and_remainder_explain_the_result(member: members.RootRule, kind
     X, root = scene(9, members.N, 30, 2, kind)
     report = member.rule.explain(X, root=root)
     assert math.isclose(float(report.weights.sum()) + report.remainder, 1, abs_tol=1e-9)
-    assert torch.allclose(report.weights @ X, report.aggregate, atol=1e-9)
+    remainder = root if isinstance(member.rule, bz.RootOnly) else torch.zeros_like(root)
+    expected = report.weights @ X + report.remainder * remainder
+    assert torch.allclose(expected, report.aggregate, atol=1e-9)
 
 
 def test_known_answers_of_matching() -> None:

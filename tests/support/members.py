@@ -124,6 +124,7 @@ ROOT_RULES = [
         bz.RootMatching(f=15, ridge=0.5), lambda X, root: reference.root_matching(X, root, 15, 0.5)
     ),
     RootRule(bz.FLTrust(), reference.fltrust),
+    RootRule(bz.RootOnly(), lambda X, root: root),
 ]
 
 PIPELINES = [pipeline(mix, rule) for mix in MIXINGS for rule in RULES]

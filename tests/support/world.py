@@ -404,7 +404,8 @@ def rooted(rank: int, n: int) -> Seen:
     def reduced(root: Any, rule: bz.Aggregator = matching, **options: Any) -> str:
         return told(lambda: robust_all_reduce(X[rank], rule, root=root, **options))
 
-    for name, options in (("", {}), (" replicated", {"replicated": True})):
+    ways: dict[str, dict[str, Any]] = {"": {}, " replicated": {"replicated": True}}
+    for name, options in ways.items():
         seen[f"missing{name}"] = reduced(None, **options)
         seen[f"missing on one{name}"] = reduced(None if last else root, **options)
         seen[f"different{name}"] = reduced(root + 1e-9 * last, **options)
@@ -421,7 +422,10 @@ def rooted(rank: int, n: int) -> Seen:
     for way in ("by hand", "hook", "in ddp"):
         model: torch.nn.Module = network()
         inner, momentum = model, bz.learning.Momentum(0.9)
-        given = {"momentum": bz.learning.Momentum(0.9), "root": partial(root_at, inner, momentum)}
+        given: dict[str, Any] = {
+            "momentum": bz.learning.Momentum(0.9),
+            "root": partial(root_at, inner, momentum),
+        }
         if way == "in ddp":
             model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.004)
             distributed.aggregate_in_ddp(model, matching, **given)

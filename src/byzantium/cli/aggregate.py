@@ -60,8 +60,8 @@ class Upload(click.Path):
 @click.option(
     "--root",
     type=FilePath(exists=True),
-    help="A checkpoint that you made like the contributors, from data that you trust, for rules that "
-    "need it: 'RootMatching(f=5)'. The base is subtracted from it, too.",
+    help="A checkpoint that you made like the contributors, from data that you trust, for rules "
+    "that need it: 'RootMatching(f=5)'. The base is subtracted from it, too.",
 )
 @click.option(
     "--seed",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import click
@@ -15,11 +16,13 @@ from byzantium.cli.options import complete, data_option, field_options, members,
 from byzantium.cli.terminal import err, out
 from byzantium.runs import Run, check_ready
 
-# The fields of a run that describe an honest training.
-TRAINING = [
-    *("partition", "long_tail", "model", "loss", "optimizer", "batch", "momentum", "heavy_ball"),
-    *("learning_rate", "local_steps", "local_rate", "seed", "device"),
-]
+# The fields of a run that do not change the first rounds of an honest training, or have options of
+# their own here.
+NOT_OF_TRAINING = {
+    *("data", "n", "f", "rule", "attack", "attackers", "plugin", "participants", "root"),
+    *("rounds", "evaluate_every", "record", "randomness"),
+}
+TRAINING = [field.name for field in fields(Run) if field.name not in NOT_OF_TRAINING]
 
 
 @main.command()

@@ -76,7 +76,7 @@ class Evaluation:
 
     @cached_property
     def heterogeneity(self) -> dict[str, float]:
-        """How much the honest workers' full gradients differ: "zeta2" and "b2"."""
+        """How much the honest workers' full gradients differ; see `Simulation.heterogeneity`."""
         return self.training.heterogeneity()
 
 
