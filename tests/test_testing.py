@@ -97,7 +97,8 @@ def test_a_run_with_a_rule_of_ones_own_is_recorded_but_for_its_weights(
     record = ("distance", "weights", "rejected")
     settings = Settings(n=7, attackers=1, rounds=2, evaluate_every=1, record=record)
     training = Simulation(settings, load("digits"), mlp((1, 8, 8)), bz.Bucketing(s=2) >> Largest())
-    assert [sorted(found) for found in training] == [["distance", "loss", "rejected", "round"]] * 2
+    names = ["distance", "early_heterogeneity", "loss", "rejected", "round"]
+    assert [sorted(found) for found in training] == [names] * 2
     assert "does not know how much each worker counted" in caplog.text
 
 

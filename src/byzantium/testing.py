@@ -146,7 +146,16 @@ def check_attack(attack: Attack, *, honest: int = N, attackers: int = 3) -> None
     rule = Krum(f=attackers)
 
     def call(attack: Attack, seed: int = 0) -> Tensor:
-        return attack(X, own, rule=rule, epoch=2, generator=_generator(seed), root=X.mean(dim=0))
+        return attack(
+            X,
+            own,
+            rule=rule,
+            epoch=2,
+            generator=_generator(seed),
+            root=X.mean(dim=0),
+            model=X[0],
+            step_loss=lambda aggregate: float(aggregate.norm()),
+        )
 
     before = X.clone(), own.clone()
     first, again = copy.deepcopy(attack), copy.deepcopy(attack)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from byzantium import attacks as package
-from byzantium.attacks import Attack, Tuned
+from byzantium.attacks import Adaptive, Attack, Tuned
 from byzantium.guarantees.search import Array
 
 # The dimension of honest vectors.
@@ -50,13 +50,13 @@ def honest_vectors(m: int, rng: np.random.Generator) -> dict[str, Array]:
 def attacks() -> list[Attack]:
     """One attack of each class in `byzantium.attacks`, with several strengths where it has one.
 
-    (Without `Tuned`, which searches for a strength: so does the search that these are for.)
+    (Without `Tuned` and `Adaptive`, which search, as does the search that these are for.)
     """
     exported = (getattr(package, name) for name in dir(package))
     classes = [one for one in exported if inspect.isclass(one) and issubclass(one, Attack)]
     instances: list[Attack] = []
     for cls in classes:
-        if not inspect.isabstract(cls) and cls is not Tuned:
+        if not inspect.isabstract(cls) and cls not in (Tuned, Adaptive):
             instances.append(cls())
             if cls.strength:
                 instances += [cls(**{cls.strength: strength}) for strength in STRENGTHS]

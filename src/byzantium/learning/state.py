@@ -211,6 +211,8 @@ def _try_rule_and_attack(training: Simulation, state: State) -> None:
                 epoch=training.batches.epoch,
                 generator=torch.Generator(),
                 root=root,
+                model=rows[0],
+                step_loss=lambda aggregate: 0.0,
             )
 
 

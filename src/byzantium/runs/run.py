@@ -230,7 +230,7 @@ class Run(Job, TrainingOptions):
         'RootOnly()'
         >>> Run(rule="Median()").root_alone()
         """
-        if self.rule == "RootOnly()" or not self.aggregator().needs_root:
+        if not self.root or self.rule == "RootOnly()" or not self.aggregator().needs_root:
             return None
         return self.varied(rule="RootOnly()", attack="NoAttack()", attackers=None, plugin=())
 

@@ -50,7 +50,9 @@ def test_a_root_that_is_missing_unused_or_wrong_gets_one_error(tmp_path: Path) -
     def error(rule: str, root: str | None) -> str:
         options = [] if root is None else ["--root", str(tmp_path / f"{root}.safetensors")]
         output = str(tmp_path / "out")
-        result = CliRunner().invoke(main, ["aggregate", "--rule", rule, *paths, "-o", output, *options])
+        result = CliRunner().invoke(
+            main, ["aggregate", "--rule", rule, *paths, "-o", output, *options]
+        )
         assert result.exit_code == 2
         assert not Path(output).exists()
         return result.output
