@@ -18,6 +18,7 @@ from byzantium.guarantees import (
     largest_heterogeneity,
     lower_bound,
     most_attackers,
+    recommend,
 )
 
 # How often rows are shuffled, where what a rule does depends on their order or on random groups.
@@ -197,3 +198,18 @@ def test_the_limit_in_words() -> None:
     assert describe_limit(25, 5, {"": [28.0]}) == "5 of 25 need B² < 3; yours is 28"
     several = describe_limit(25, 1, {"a": [3.0, 28.0, 5.0], "b": [2.0]})
     assert several == "1 of 25 need B² < 23; yours is 3 to 28 (a), 2 (b)"
+
+
+def test_a_recommendation_uses_b2_and_the_presence_of_root_data() -> None:
+    """Below the limit what is promised counts; above it root data, if there are any."""
+    limit = largest_heterogeneity(None, 25, 5)
+    below, above = recommend(25, 5, b2=limit - 0.1), recommend(25, 5, b2=28)
+    assert repr(below.pipeline) == "TrimmedMean(f=5)"
+    assert "promises descent at B^2 = 2.9" in str(below)
+    assert above.pipeline == recommend(25, 5).pipeline
+    assert "no rule on the vectors alone promises descent at B^2 = 28" in str(above)
+    for b2 in (28.0, limit, None):
+        rooted = recommend(25, 5, b2=b2, root=True)
+        assert repr(rooted.pipeline) == "RootMatching(f=5)"
+    assert repr(recommend(25, 20, root=True).pipeline) == "RootMatching(f=20)"
+    assert repr(recommend(25, 5, b2=1, root=True).pipeline) == "TrimmedMean(f=5)"
