@@ -298,7 +298,7 @@ def test_auto_is_written_as_it_was_asked_for_and_has_the_f_of_the_run() -> None:
         (lambda: bz.Bucketing(s="auto", f=1).rows(5), "has no s until"),
         (
             lambda: (bz.Bucketing(s="auto", f=1) >> bz.Mean())(torch.ones(5, 2)),
-            r"finds no s with which Mean\(\) tolerates f = 1 bad vectors of 5",
+            r"finds no s with which Mean\(\) tolerates f = 1 Byzantine vectors of 5",
         ),
         (
             lambda: (bz.Bucketing(s="auto", f=2) >> bz.Krum(f=1))(torch.ones(9, 2)),

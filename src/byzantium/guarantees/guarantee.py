@@ -145,8 +145,8 @@ def check_counts(n: int, f: int, rooted: bool = False) -> None:
 
     - `rooted`: whether a root gradient is known, which tells honest vectors from a majority.
     """
-    most, words = (n, "n") if rooted else (n / 2, "half of n")
-    if not 0 <= f < most:
+    reached, words = (f, "n") if rooted else (2 * f, "half of n")
+    if not 0 <= reached < n:
         raise ByzantiumError(
             f"f must be at least 0 and less than {words}, or nobody can tell who is honest, got "
             f"f={f}, n={n}"
