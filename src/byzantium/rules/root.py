@@ -48,7 +48,7 @@ class RootMatching(RootRule):
 
     .. math:: \sum_i w_i x_i, \quad
         w = \operatorname*{argmin}_{0 \le w_i \le 1/(n-f),\ \sum w_i = 1}
-        \Big\|\sum_i w_i x_i - g_0\Big\|^2 + \mathrm{ridge} \, s^2 \, \Big\|w - \frac1n\Big\|^2
+        \|\sum_i w_i x_i - g_0\|^2 + \mathrm{ridge} \, s^2 \, \|w - \frac1n\|^2
 
     :math:`g_0` is the root gradient: that of a small data set at the server, passed as
     `rule(updates, root=g0)`. :math:`s^2` is the median squared norm of the vectors or, where f is
@@ -56,7 +56,7 @@ class RootMatching(RootRule):
     each other,
 
     .. math:: \|\mathrm{out} - \mu\|^2 \le \|g_0 - \mu\|^2 - \|g_0 - \mathrm{out}\|^2
-        + \mathrm{ridge} \, s^2 \Big(\frac{1}{n-f} - \frac1n\Big)
+        + \mathrm{ridge} \, s^2 (\frac{1}{n-f} - \frac1n)
 
     where :math:`\mu` is the mean of the honest vectors: up to the last term the result is never
     farther from it than the root gradient is. docs/guarantees.md has the proof, and
