@@ -36,8 +36,8 @@ WITH_ROOT = (
     "Its result is, up to a small term, never farther from the honest mean than the root gradient "
     "is. On digits sorted by label, with ten root images of each class, its accuracy under the "
     "worst of ten attacks was 89, 87 and 87 % with 5, 10 and 12 of 25 workers Byzantine, and at "
-    "least 94 % under those that do not search through the rule; training on the root images alone "
-    "gave 90 % (docs/do/root.md). Compare with root alone, RootOnly(), on your data."
+    "least 94 % under those other than Adaptive; training on the root images alone gave 90 % "
+    "(docs/do/root.md). Compare with root alone, RootOnly(), on your data."
 )
 # The numbers of Byzantine workers in ACCURACIES.
 MEASURED = (1, 3, 5)

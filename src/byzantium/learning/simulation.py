@@ -231,9 +231,8 @@ class Simulation:
             return torch.zeros(1)
         attacking = self._attacks(workers)
         x, y = self._next_batches(workers)
-        if not attacking:  # workers that are spread over all, for `_step_loss`
-            some = torch.linspace(0, len(x) - 1, min(len(x), SAMPLED)).long()
-            self._last_batches = x[some], y[some]
+        if not attacking:
+            self._last_batches = x, y  # for `_step_loss`
         return self.workers.compute(
             rows,
             workers,
@@ -315,6 +314,8 @@ class Simulation:
     def _step_loss(self, aggregate: Tensor) -> float:
         """The mean loss of a few honest workers on their batches, after a step of plain SGD."""
         x, y = self._last_batches
+        spread = torch.linspace(0, len(x) - 1, min(len(x), SAMPLED)).long()  # over all workers
+        x, y = x[spread], y[spread]
         rate = self.optimizer.param_groups[0]["lr"]
         before = {tensor: tensor.detach().clone() for tensor in self.server.columns}
         with torch.no_grad():
