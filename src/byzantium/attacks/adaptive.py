@@ -70,7 +70,8 @@ class Adaptive(Attack):
       highest loss of honest workers after the server's step, among the most harmful candidates;
       "collapse": the largest inner product of the result with the parameters of the model, so that
       they shrink towards zero, where gradients vanish and a training stays.
-    - `budget`: how many candidates are tried in each round, at least 10.
+    - `budget`: how many times the rule is tried in each round, at least 10. In its first round the
+      attack tries all candidates.
 
     The attack is ours; the idea to attack a rule by optimizing through it is that of Shejwalkar,
     Houmansadr: Manipulating the Byzantine, NDSS 2021, and the fixed, parameter-free ensemble that
@@ -125,8 +126,8 @@ class _Search:
 
     def __init__(self, attack: Adaptive, space: Space, remembered: Mapping[str, Tensor]) -> None:
         self.attack, self.space = attack, space
-        cheap = space.reduced or space.features.numel() <= MANY_NUMBERS
-        self.budget = attack.budget if cheap else max(10, attack.budget // FEWER)
+        cheap = space.kind != "never" or space.features.numel() <= MANY_NUMBERS
+        self.budget = max(10, attack.budget // (len(space.draws) * (1 if cheap else FEWER)))
         h, k = space.h, len(space.features)
         self.mean = np.zeros(k)
         self.mean[:h] = 1 / h

@@ -12,14 +12,18 @@ from torch import Tensor
 
 from byzantium.attacks.attack import Scene
 from byzantium.rules import Aggregator
+from byzantium.rules.admission import admit
+from byzantium.rules.pipeline import aggregate_points
 from byzantium.vectors.geometry import Geometry
-from byzantium.vectors.points import SourcePoints
+from byzantium.vectors.points import SourcePoints, distinct
 from byzantium.vectors.source import Matrix
 
 Array = NDArray[np.float64]
 
 # A random rule is tried with this many random numbers of the attackers' own.
-DRAWS = 3
+DRAWS = 2
+# Rules by coordinate are tried on a sample of so many columns.
+COLUMNS = 1024
 
 
 class Space:
@@ -51,23 +55,30 @@ class Space:
         geometry = Geometry.of(points)
         k = len(self.features)
         self.gram: Array = geometry.gram_about(geometry.origin)[:k, :k] * geometry.unit**2
-        self.reduced = scene.rule.knows_weights == "always"
-        if self.reduced:
+        self.kind = scene.rule.knows_weights
+        d = self.features.shape[1]
+        self.seed = int(torch.randint(2**62, (), generator=_cpu(scene.generator)))
+        if self.kind == "always":
             values, vectors = np.linalg.eigh(self.gram)
             self.points = torch.from_numpy(vectors * np.sqrt(values.clip(min=0)))
+        elif self.kind == "asked" and d > COLUMNS:
+            generator = torch.Generator().manual_seed(self.seed)
+            sample = torch.randperm(d, generator=generator)[:COLUMNS].to(self.features.device)
+            self.points = self.features[:, sample] * math.sqrt(d / COLUMNS)
         else:
             self.points = self.features
-        self.rule = self._rule(scene.rule)
         self.rows = self.points.new_empty(self.h + scene.q, self.points.shape[1])
         self.rows[: self.h] = self.points[: self.h]
         self.mean = self.rows[: self.h].mean(dim=0)
-        self.seed = int(torch.randint(2**62, (), generator=_cpu(scene.generator)))
+        self.rows[self.h :] = self.mean
+        self.rule = self._rule(scene.rule)
+        self._rows = MeasuredRows(self) if self.kind != "never" else None
         self.draws = range(DRAWS if self._is_random() else 1)
 
     def _rule(self, rule: Aggregator) -> Aggregator:
         """A copy of the rule whose state is in the space of the points."""
         rule = copy.deepcopy(rule)
-        if self.state and self.reduced:
+        if self.state and self.points is not self.features:
             first = self.h + 1
             places = {name: first + k for k, name in enumerate(self.state)}
             rule.load_state_dict({name: self.points[place] for name, place in places.items()})
@@ -76,11 +87,14 @@ class Space:
     def _is_random(self) -> bool:
         generator = torch.Generator().manual_seed(self.seed)
         before = generator.get_state()
-        self.rows[self.h :] = self.mean
-        self._result(generator)
+        coefficients = np.zeros(len(self.features))
+        coefficients[: self.h] = 1 / self.h
+        self._result(coefficients, generator)
         return not torch.equal(before, generator.get_state())
 
-    def _result(self, generator: torch.Generator) -> Tensor:
+    def _result(self, coefficients: Array, generator: torch.Generator) -> Tensor:
+        if self._rows is not None:
+            return self._rows.result(coefficients, generator)
         state = self.rule.state_dict()
         result: Tensor = self.rule(self.rows, generator, root=self.point("root"))
         if state:
@@ -94,7 +108,8 @@ class Space:
         """
         self.rows[self.h :] = torch.from_numpy(coefficients).to(self.points) @ self.points
         return [
-            self._result(torch.Generator().manual_seed(self.seed + draw)) for draw in self.draws
+            self._result(coefficients, torch.Generator().manual_seed(self.seed + draw))
+            for draw in self.draws
         ]
 
     def point(self, name: str) -> Tensor | None:
@@ -108,6 +123,69 @@ class Space:
     def length(self, coefficients: Array) -> float:
         """The norm of a combination."""
         return math.sqrt(max(0.0, float(coefficients @ self.gram @ coefficients)))
+
+
+class MeasuredRows:
+    """A weighting on the rows of a space, tried with inner products that are known already.
+
+    Only those of the attackers' rows differ from trial to trial, so a trial reads no vectors.
+    Inner products are taken about the first honest row.
+
+    - `space`: the space, whose `rows` are those that the rule gets.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self.space, self.n = space, len(space.rows)
+        self.source = Matrix(space.rows)
+        root, center = space.point("root"), space.rule.center
+        admitted, self.stages, _ = admit(space.rule.stages, self.source, center, 0.0, root)
+        self.anchors = admitted.anchors
+        # Rows and anchors that stay, as combinations of features relative to the first row.
+        k, h = len(space.features), space.h
+        fixed = np.zeros((h + len(self.anchors), k))
+        fixed[:, :h] = np.eye(*fixed[:, :h].shape)
+        for place, name in enumerate(self.anchors, start=h):
+            if name == "root":
+                fixed[place, space.places["root"]] = 1
+            elif name == "center":
+                fixed[place, h + 1] = 1  # the only state that a rule has
+        self.reference = fixed[0].copy()
+        self.fixed = fixed - self.reference
+        self.products = space.gram @ self.fixed.T
+        n, points = self.n, self.n + len(self.anchors)
+        staying = np.r_[:h, n:points]
+        self.gram = np.zeros((points, points))
+        self.gram[np.ix_(staying, staying)] = self.fixed @ self.products
+
+    def result(self, coefficients: Array, generator: torch.Generator) -> Tensor:
+        """The rule's result where attackers send these combinations."""
+        h, n, gram = self.space.h, self.n, self.gram
+        sent = coefficients - self.reference
+        if coefficients.ndim == 1:
+            across, own = sent @ self.products, sent @ self.space.gram @ sent
+        else:
+            # Equal rows must have equal products, to the bit.
+            sent, which = distinct(sent)
+            across = (sent @ self.products)[which].T
+            own = sent @ self.space.gram @ sent.T
+            own = ((own + own.T) / 2)[which][:, which]
+        gram[h:n, h:n] = own
+        gram[:h, h:n] = across[:h] if across.ndim == 2 else across[:h, None]
+        gram[n:, h:n] = across[h:] if across.ndim == 2 else across[h:, None]
+        gram[h:n] = gram[:, h:n].T
+        points = _FewDimensions(self.source, anchors=self.anchors, gram=gram.copy())
+        return aggregate_points(self.stages, points, generator)
+
+
+class _FewDimensions(SourcePoints):
+    """Points of so few dimensions that one small product combines them."""
+
+    def combine(self, weights: Array) -> Tensor:
+        ((_, matrix, _),) = self.pieces()
+        total = torch.from_numpy(weights[: self.n]).to(matrix) @ matrix
+        for weight, anchor in zip(weights[self.n :], self.anchors.values(), strict=True):
+            total = total if anchor is None else total + weight * anchor
+        return total
 
 
 def _cpu(generator: torch.Generator) -> torch.Generator:

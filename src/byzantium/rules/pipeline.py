@@ -84,7 +84,7 @@ class Mixing(Stage, ABC):
         """The mixed vectors, (m, d), to look at: pipelines never build them."""
         source = as_source(updates)
         points, stages, _ = admit(self.stages, source)
-        return _mixed(Geometry.of(points), stages, generator).rows().to(source.dtype)
+        return mixed_geometry(Geometry.of(points), stages, generator).rows().to(source.dtype)
 
     @overload
     def __rshift__(self, other: Mixing) -> Mixing: ...
@@ -133,11 +133,11 @@ class Chain(_Composed, Mixing):
         return f
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
-        mixed = _mixed(geometry.rebased(), self.parts, generator)
+        mixed = mixed_geometry(geometry.rebased(), self.parts, generator)
         return mixed.mixing[: mixed.n]
 
 
-def _mixed(
+def mixed_geometry(
     geometry: Geometry, stages: Sequence[Stage], generator: torch.Generator | None
 ) -> Geometry:
     """The geometry after the mixings among some stages."""
@@ -332,7 +332,7 @@ class Aggregator(Stage, Stateful):
     ) -> Outcome:
         speculative, weights, norm_bound = self.try_before_admission(source, explain)
         points, stages, reasons = admit(self.stages, source, self.center, norm_bound, root)
-        geometry = _mixed(Geometry.of(points), stages, generator)
+        geometry = mixed_geometry(Geometry.of(points), stages, generator)
         if speculative is not None and not reasons:
             whole = source.team.gather_whole(speculative)
             return Outcome(whole, weights, points, geometry, reasons)
@@ -370,6 +370,19 @@ def _last_rule(stages: Sequence[Stage]) -> BaseRule:
             "Weighting, CoordinateWise or MatrixRule"
         )
     return rule
+
+
+def aggregate_points(
+    stages: Sequence[Stage], points: SourcePoints, generator: torch.Generator | None
+) -> Tensor:
+    """The aggregate of admitted points; no state is advanced.
+
+    - `stages`: the stages, as `admit` returns them.
+    - `points`: the points, whose inner products may be known already.
+    - `generator`: what random mixings draw from.
+    """
+    geometry = mixed_geometry(Geometry.of(points), stages, generator)
+    return _last_rule(stages).finish(geometry, explain=False)[0]
 
 
 @dataclass(frozen=True, repr=False)

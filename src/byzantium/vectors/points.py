@@ -252,6 +252,7 @@ class SourcePoints(Points):
     - `anchors`: further points, by name: "origin" (None), "center" and "root" (vectors).
     - `honest`: returns how many of the rows are honest at least; by default, the smallest majority.
       It is called only where rows must be rescaled.
+    - `gram`: inner products of rows and anchors about one of the rows, if they are known.
 
     >>> from byzantium.vectors import Matrix
     >>> points = SourcePoints(Matrix(torch.tensor([[1.0, 0.0], [0.0, 2.0]])))
@@ -266,8 +267,9 @@ class SourcePoints(Points):
         norms: Array | None = None,
         anchors: Mapping[str, Tensor | None] = MappingProxyType({}),
         honest: Callable[[], int] | None = None,
+        gram: Array | None = None,
     ) -> None:
-        self.source = source
+        self.source, self._gram = source, gram
         self.rows = np.arange(source.n) if rows is None else rows
         self.norms = norms
         self.anchors = anchors
