@@ -132,3 +132,86 @@ def test_a_state_has_the_last_aggregate_only_for_attacks_that_use_it() -> None:
             del state["last aggregate"]
             with pytest.raises(bz.ByzantiumError, match="its last aggregate is not one of this"):
                 training.load_state_dict(state)
+
+
+# -- Fang ------------------------------------------------------------------------------------------
+
+
+def krum(rows: np.ndarray, f: int) -> int:
+    """The index of the row that Krum selects, distance by distance."""
+    scores = []
+    for i, x in enumerate(rows):
+        squares = sorted(float(((x - y) ** 2).sum()) for j, y in enumerate(rows) if j != i)
+        scores.append(sum(squares[: len(rows) - f - 2]))
+    return scores.index(min(scores))
+
+
+def bound(honest: np.ndarray, q: int) -> float:
+    """Theorem 1 of the paper, with zero as the change of the last model."""
+    n, d = len(honest) + q, honest.shape[1]
+    sums = []
+    for i, x in enumerate(honest):
+        squares = sorted(float(((x - y) ** 2).sum()) for j, y in enumerate(honest) if j != i)
+        sums.append(sum(squares[: n - q - 2]))
+    farthest = max(float(np.linalg.norm(x)) for x in honest)
+    return math.sqrt(min(sums) / ((n - 2 * q - 1) * d)) + farthest / math.sqrt(d)
+
+
+@pytest.mark.parametrize("q", [1, 2, 5, 8])
+@pytest.mark.parametrize("offset", [0.0, 0.3, 100.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_fang_goes_as_far_as_krum_selects_it(q: int, offset: float, seed: int) -> None:
+    honest = inputs.gaussian(H, D, seed) + offset
+    A = honest.numpy()
+    signs = np.sign(A.mean(axis=0))
+
+    def selects(distance: float) -> bool:
+        return krum(np.concatenate([A, np.repeat([-distance * signs], q, axis=0)]), q) >= H
+
+    distance = bound(A, q)
+    assert not any(selects(distance * factor) for factor in (1.001, 1.5, 10))
+    halvings = 0
+    while not selects(distance) and halvings < 17:
+        distance, halvings = distance / 2, halvings + 1
+    sent = bz.Fang("krum")(honest, q=q)
+    assert np.allclose(sent.numpy(), -distance * signs, rtol=1e-9)
+    # With one attacker, or far from zero, there may be none that Krum selects.
+    picked = bz.Krum(f=q)(torch.cat([honest, sent]))
+    assert torch.equal(picked, sent[0]) == (halvings < 17)
+    if q == 8 and offset == 0.3:
+        assert halvings < 17
+
+
+def test_fang_reverses_the_step_of_krum() -> None:
+    honest = inputs.gaussian(H, D) + 0.3
+    mean = honest.mean(dim=0)
+    out = bz.Krum(f=8)(torch.cat([honest, bz.Fang()(honest, q=8)]))
+    assert float(out @ mean) < 0
+
+
+def test_fang_knows_no_krum_of_so_few_vectors() -> None:
+    for h, q in ((1, 1), (2, 2), (1, 5), (3, 9)):
+        assert bz.Fang()(inputs.gaussian(h, D), q=q).isfinite().all()
+    assert torch.equal(bz.Fang()(torch.zeros(9, 3), q=2), torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_fang_lies_beyond_all_honest_numbers(seed: int) -> None:
+    offset = torch.tensor([-9.0, -0.5, 0.0, 0.5, 9.0], dtype=torch.float64).repeat(4)
+    honest = inputs.gaussian(H, 20, seed) + offset
+    honest[:, 7] = 0
+    sent = bz.Fang("trim")(honest, q=Q)
+    for j, column in enumerate(honest.T.tolist()):
+        low, high, total = min(column), max(column), sum(column)
+        if total > 0:
+            expected = low / 2 if low > 0 else 2 * low
+            assert expected < low
+        elif total < 0:
+            expected = 2 * high if high > 0 else high / 2
+            assert expected > high
+        else:
+            expected = 0.0
+        assert sent[:, j].tolist() == [expected] * Q
+    # Trimming then takes all the numbers that it keeps from one side.
+    mean, trimmed = honest.mean(dim=0), bz.TrimmedMean(f=Q)(torch.cat([honest, sent]))
+    assert ((trimmed - mean) * mean.sign() <= 0).all()

@@ -153,6 +153,8 @@ ATTACKS: list[bz.Attack] = [
     bz.MinSum("sign"),
     bz.RelocatedPerturbation(),
     bz.RelocatedPerturbation(relocation=0.5, reference=1, angle=30, z=2),
+    bz.Fang("krum"),
+    bz.Fang("trim"),
     bz.Adaptive(),
     bz.Adaptive("distance", budget=30),
     bz.Adaptive("loss"),
