@@ -215,3 +215,25 @@ def test_fang_lies_beyond_all_honest_numbers(seed: int) -> None:
     # Trimming then takes all the numbers that it keeps from one side.
     mean, trimmed = honest.mean(dim=0), bz.TrimmedMean(f=Q)(torch.cat([honest, sent]))
     assert ((trimmed - mean) * mean.sign() <= 0).all()
+
+
+# -- ByzMean ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("q", [1, 2, 5, 8, 30])
+@pytest.mark.parametrize("z", [0.0, 0.5, 3.0])
+def test_byz_mean_brings_the_mean_of_all_to_a_hidden_attack(q: int, z: float) -> None:
+    honest = inputs.heterogeneous(H, D)
+    hidden = bz.ALittleIsEnough(z=z)(honest, q=1)[0]
+    sent = bz.ByzMean(z=z)(honest, q=q)
+    together = torch.cat([honest, sent]).mean(dim=0)
+    assert torch.allclose(together, hidden, rtol=0, atol=1e-12)
+    first = q // 2
+    for j in range(D):
+        column = [float(x) for x in honest[:, j]]
+        mean = sum(column) / H
+        deviation = math.sqrt(sum((x - mean) ** 2 for x in column) / (H - 1))
+        m = mean - z * deviation
+        other = ((H + q - first) * m - sum(column)) / (q - first)
+        expected = [m] * first + [other] * (q - first)
+        assert sent[:, j].tolist() == pytest.approx(expected, abs=1e-12)

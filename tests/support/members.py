@@ -155,6 +155,7 @@ ATTACKS: list[bz.Attack] = [
     bz.RelocatedPerturbation(relocation=0.5, reference=1, angle=30, z=2),
     bz.Fang("krum"),
     bz.Fang("trim"),
+    bz.ByzMean(),
     bz.Adaptive(),
     bz.Adaptive("distance", budget=30),
     bz.Adaptive("loss"),

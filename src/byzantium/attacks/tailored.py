@@ -149,3 +149,37 @@ def _largest_selected(scene: Scene, signs: Tensor) -> float:
             break
         distance /= 2
     return float(distance)
+
+
+@dataclass(frozen=True, repr=False)
+class ByzMean(Attack):
+    r"""Two groups of attackers that bring the mean of all vectors to that of a hidden attack.
+
+    .. math:: m = \bar x - z \sigma, \quad
+        \frac{1}{q_2} \left((n - q_1) m - \sum_i x_i\right) = m - \frac{h}{q_2} z \sigma
+
+    The first :math:`q_1 = \lfloor q/2 \rfloor` attackers send m, as in `ALittleIsEnough`; each of
+    the other :math:`q_2 = q - q_1` sends the second vector, so that the mean of all n vectors is m.
+    The sum is over the h honest vectors.
+
+    - `z`: how many standard deviations, at least 0.
+
+    Xu, Huang, Song, Lan: Byzantine-Robust Federated Learning through Collaborative Malicious
+    Gradient Filtering, ICDCS 2022.
+
+    >>> honest = torch.tensor([[2.0], [4.0], [6.0]])
+    >>> sent = ByzMean(z=0.5)(honest, q=2)
+    >>> sent, torch.cat([honest, sent]).mean(dim=0)
+    (tensor([[3.],
+            [0.]]), tensor([3.]))
+    """
+
+    z: Measure = 0.5
+    strength: ClassVar[str | None] = "z"
+
+    def vectors(self, scene: Scene) -> Tensor:
+        h, q = len(scene.honest), scene.q
+        first = q // 2
+        moves = [self.z] * first + [self.z * (1 + h / (q - first))] * (q - first)
+        deviations = torch.tensor(moves, dtype=scene.mean.dtype, device=scene.mean.device)
+        return scene.mean - deviations[:, None] * scene.deviation
