@@ -155,6 +155,7 @@ def check_attack(attack: Attack, *, honest: int = N, attackers: int = 3) -> None
             root=X.mean(dim=0),
             model=X[0],
             step_loss=lambda aggregate: float(aggregate.norm()),
+            last_aggregate=X[1],
         )
 
     before = X.clone(), own.clone()

@@ -38,6 +38,7 @@ def send(attack: bz.Attack, honest: Tensor, own: Tensor) -> Tensor:
         generator=seeded(),
         model=model,
         step_loss=lambda aggregate: -float(aggregate.double() @ model.double()),
+        last_aggregate=honest[0] - 1,
     )
 
 

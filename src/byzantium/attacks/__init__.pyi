@@ -12,4 +12,7 @@ from .stateless import MinMax as MinMax
 from .stateless import MinSum as MinSum
 from .stateless import NoAttack as NoAttack
 from .stateless import NonFinite as NonFinite
+from .tailored import ByzMean as ByzMean
+from .tailored import Fang as Fang
+from .tailored import RelocatedPerturbation as RelocatedPerturbation
 from .tuned import Tuned as Tuned

@@ -33,6 +33,8 @@ class Scene:
       known, see `Attack.needs_model`.
     - `step_loss`: a function that returns the loss of honest workers after a step of the server
       with an aggregate; None if it is not known.
+    - `last_aggregate`: (d,), the result of the server's rule in the round before; None in the first
+      round, or if it is not known, see `Attack.needs_last_aggregate`.
 
     >>> honest = torch.tensor([[2.0], [4.0], [6.0]])
     >>> scene = Scene(honest, None, 1, None, None, torch.Generator())
@@ -49,6 +51,7 @@ class Scene:
     root: Tensor | None = None
     model: Tensor | None = None
     step_loss: Callable[[Tensor], float] | None = None
+    last_aggregate: Tensor | None = None
 
     @cached_property
     def moments(self) -> tuple[Tensor, Tensor]:
@@ -75,6 +78,7 @@ class Attack(Formula, Stateful, ABC):
     - `own_momentum`: whether these vectors carry momentum, as those of honest workers do.
     - `needs_root`: whether it uses the root gradient, even if the server's rule does not.
     - `needs_model`: whether it must know the parameters of the model.
+    - `needs_last_aggregate`: whether it uses the server's aggregate of the round before.
     - `strength`: the name of the field that says how hard it pushes, for `Tuned`; None without one.
 
     >>> class Opposite(Attack):
@@ -89,6 +93,7 @@ class Attack(Formula, Stateful, ABC):
     own_momentum: ClassVar[bool] = False
     needs_root: ClassVar[bool] = False
     needs_model: ClassVar[bool] = False
+    needs_last_aggregate: ClassVar[bool] = False
     strength: ClassVar[str | None] = None
 
     @abstractmethod
@@ -116,6 +121,7 @@ class Attack(Formula, Stateful, ABC):
         root: Tensor | None = None,
         model: Tensor | None = None,
         step_loss: Callable[[Tensor], float] | None = None,
+        last_aggregate: Tensor | None = None,
     ) -> Tensor:
         """What the q attackers send, (q, d).
 
@@ -129,6 +135,8 @@ class Attack(Formula, Stateful, ABC):
         - `model`: (d,), the parameters of the model, for attacks that need them (`Adaptive`).
         - `step_loss`: a function of an aggregate, the loss of honest workers after the server's
           step with it, for attacks that need it (`Adaptive`).
+        - `last_aggregate`: (d,), the server's aggregate of the round before, for attacks that use
+          it; None, the default, in the first round.
         """
         if self.needs_root and root is None:
             raise ByzantiumError(f"{self!r} needs the server's root gradient, root=...")
@@ -141,9 +149,8 @@ class Attack(Formula, Stateful, ABC):
                 )
             q = len(own)
         generator = generator or torch.Generator().manual_seed(secrets.randbits(63))
-        rows = self.vectors(
-            Scene(honest.detach(), own, q, rule, epoch, generator, root, model, step_loss)
-        )
+        known = rule, epoch, generator, root, model, step_loss, last_aggregate
+        rows = self.vectors(Scene(honest.detach(), own, q, *known))
         d = honest.shape[1]
         if not isinstance(rows, Tensor) or rows.shape not in ((d,), (1, d), (q, d)):
             raise ByzantiumError(

@@ -57,6 +57,10 @@ class Tuned(Attack):
     def needs_root(self) -> bool:  # type: ignore[override]
         return self.attack.needs_root
 
+    @property
+    def needs_last_aggregate(self) -> bool:  # type: ignore[override]
+        return self.attack.needs_last_aggregate
+
     def labels(self, y: Tensor, classes: int) -> Tensor:
         return self.attack.labels(y, classes)
 

@@ -131,6 +131,7 @@ class Simulation:
                 estimate_error=metrics.need_root(settings.record),
             )
         self._root_doubted = False
+        self.last_aggregate: Tensor | None = None  # only for an attack that needs it
         self.batches = self.randomness.batches(data, self.partition)
         self.own_batches = self.randomness.own_batches(data)
         self.generators = self.randomness.generators
@@ -199,6 +200,7 @@ class Simulation:
                     root=None if root is None else root.vector,
                     model=self._model_vector() if self.attack.needs_model else None,
                     step_loss=self._step_loss,
+                    last_aggregate=self.last_aggregate,
                 )
             if not whole:
                 self.sent[workers] = sent
@@ -210,6 +212,8 @@ class Simulation:
             if not any(row < h for row in error.reasons):
                 raise
             return self._diverged(record)
+        if self.attack.needs_last_aggregate:
+            self.last_aggregate = aggregate.clone()  # an optimizer may change what it takes
         self.server.take(aggregate)
         if not aggregate.isfinite().all():
             return self._diverged(record)
@@ -414,6 +418,7 @@ class Simulation:
             "batches": self.batches.state_dict(),
             "own batches": self.own_batches.state_dict(),
             **({} if self.root is None else {"root": self.root.state_dict()}),
+            **({"last aggregate": self.last_aggregate} if self.attack.needs_last_aggregate else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -435,3 +440,5 @@ class Simulation:
         self.own_batches.load_state_dict(state["own batches"])
         if self.root is not None:
             self.root.load_state_dict(state["root"])
+        last = state.get("last aggregate")
+        self.last_aggregate = None if last is None else last.clone()

@@ -48,6 +48,9 @@ def check(training: Simulation, state: State) -> History:
         "batches": training.batches.state_dict(),
         "own batches": training.own_batches.state_dict(),
         "root": None if training.root is None else training.root.state_dict(),
+        "last aggregate": (
+            training.sent[0] if training.attack.needs_last_aggregate and history.rounds else None
+        ),
     }
     for name, template in templates.items():
         check_form(state.get(name), template, name)
@@ -213,6 +216,7 @@ def _try_rule_and_attack(training: Simulation, state: State) -> None:
                 root=root,
                 model=rows[0],
                 step_loss=lambda aggregate: 0.0,
+                last_aggregate=state.get("last aggregate"),
             )
 
 

@@ -27,6 +27,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, Result
 
 from byzantium.engines.flower import RobustStrategy, Standstill
+from byzantium.engines.flower.vectors import change_vector
 from byzantium.reports.contents import contents as page_contents
 from byzantium.runs import Store
 
@@ -242,6 +243,29 @@ def test_attackers_who_see_everybody_are_rehearsed_on_the_server(attack: bz.Atta
         assert theirs > 0.5
     assert robust.rehearsal is not None
     assert robust.rehearsal.nodes == {FIRST, FIRST + 1}
+
+
+def test_a_rehearsed_attack_knows_the_last_aggregate() -> None:
+    """Without an optimizer it is the change of the model in the round before."""
+    seen = []
+
+    class Spy(bz.InnerProduct):
+        needs_last_aggregate = True
+
+        def vectors(self, scene: bz.Scene) -> torch.Tensor:
+            seen.append(scene.last_aggregate)
+            return super().vectors(scene)
+
+    def change(rounds: int) -> np.ndarray:
+        strategy = RobustStrategy("Median()", f=2, rehearse=Spy(), nodes=2)
+        result = started(strategy, rounds, Nodes(federation.honest_ones(9)))
+        return change_vector(federation.plain(), federation.arrays_of(result.arrays))
+
+    expected = change(1)
+    change(2)
+    assert seen[:2] == [None, None]
+    assert seen[2] is not None
+    assert np.allclose(seen[2].numpy(), expected)
 
 
 def test_a_rehearsal_needs_to_know_who_attacks() -> None:

@@ -27,6 +27,7 @@ class Rehearsal:
         self.attack = parse_attack(attack) if isinstance(attack, str) else attack
         if nodes is None:
             raise ByzantiumError("a rehearsal needs nodes: which ones attack, or how many")
+        self.last_aggregate: torch.Tensor | None = None
         self.count = 0
         self.nodes: set[int] = set()
         if isinstance(nodes, Collection):
@@ -48,6 +49,11 @@ class Rehearsal:
             torch.from_numpy(np.stack([change_vector(model, rows[node]) for node in nodes]))
             for nodes in (others, attackers)
         )
-        vectors = self.attack(honest, own, rule=rule).numpy()
+        vectors = self.attack(honest, own, rule=rule, last_aggregate=self.last_aggregate).numpy()
         for node, vector in zip(attackers, vectors, strict=True):
             rows[node] = apply_change(model, rows[node], vector)
+
+    def observe(self, model: Arrays, aggregate: Arrays) -> None:
+        """Remember the change that the server's rule made of this round's changes."""
+        if self.attack.needs_last_aggregate:
+            self.last_aggregate = torch.from_numpy(change_vector(model, aggregate))

@@ -337,6 +337,8 @@ class RobustStrategy(FedAvg):
             if not at.kept:
                 self._measure(at, nodes, rows, report)
                 self.root.measure(at, self._model, report.aggregate)
+                if self.rehearsal is not None:
+                    self.rehearsal.observe(self._model, report.aggregate)
                 return report
         self.rule.load_state_dict(before)
         return None
