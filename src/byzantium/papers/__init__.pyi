@@ -1,4 +1,6 @@
+from .benchmarks import LEVELS as LEVELS
 from .benchmarks import benchmark as benchmark
+from .benchmarks import recorded_ranking as recorded_ranking
 from .bucketing import MAKERS as MAKERS
 from .bucketing import artifact as artifact
 from .bucketing import bucketed as bucketed

@@ -1,39 +1,76 @@
-"""The benchmark: which rule to use, by the heterogeneity of the data and the attackers."""
+"""The benchmark: which rule to use, by the worst attack of a fixed, versioned suite."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from typing import Any, Literal, get_args
 
 from byzantium.papers.versions import in_version
 from byzantium.runs import Run
-from byzantium.tables import Artifact, Cell, Picture, Version
+from byzantium.tables import Artifact, Cell, Picture, Ranking, Version
 
-# The paper's rules, alone and behind buckets of two, and others that are in use.
-ALONE = {
-    "mean": "Mean()",
-    "krum": "Krum()",
-    "median": "Median()",
-    "rfa": "GeometricMedian()",
-    "cclip": "CenteredClipping(radius=1, steps=3)",
+#: The suites of attacks by their version: every pipeline meets the same ones. A suite never
+#: changes; a stronger attack makes a new suite.
+SUITES = {
+    "2026.1": {
+        "bit-flip": "BitFlip()",
+        "label-flip": "LabelFlip()",
+        "mimic": "Mimic(warmup=1)",
+        "ipm": "InnerProduct()",
+        "alie": "ALittleIsEnough()",
+        "strong-ipm": "InnerProduct(epsilon=10)",
+        "alignment": "Adaptive()",
+        "distance": "Adaptive('distance')",
+        "loss": "Adaptive('loss')",
+        "collapse": "Adaptive('collapse')",
+        "rop": "RelocatedPerturbation()",
+        "fang-krum": "Fang('krum')",
+        "fang-trim": "Fang('trim')",
+        "byzmean": "ByzMean()",
+    }
 }
-PIPELINES = {
-    **ALONE,
-    **{f"bucketing-{name}": f"Bucketing(s=2) >> {ALONE[name]}" for name in ALONE if name != "mean"},
-    "agnostic": "AgnosticClipping()",
-    "agnostic-small": "AgnosticClipping(b=0.6)",
-    "bucketing-agnostic": "Bucketing(s=2) >> AgnosticClipping(b=0.6)",
-    "nnm-rfa": "NearestNeighborMixing() >> GeometricMedian()",
-    "nnm-trimmed-mean": "NearestNeighborMixing() >> TrimmedMean()",
-}
-# The paper's five, the two that have a strength with the one that moves the result farthest in each
-# round. That may be forwards, so there is one that pushes against the honest mean in all rounds.
-ATTACKS = {
-    "bit-flip": "BitFlip()",
-    "label-flip": "LabelFlip()",
-    "mimic": "Mimic(warmup=1)",
+#: The present suite.
+SUITE = "2026.1"
+#: What honest accuracy costs a rule is seen where nobody attacks.
+NOBODY = {"none": "NoAttack()"}
+#: Attacks outside the suite, which none of them should beat: they are run where it would matter
+#: most, with 3 and 5 attackers on data sorted by label.
+CHALLENGERS = {
     "tuned-ipm": "Tuned(InnerProduct())",
     "tuned-alie": "Tuned(ALittleIsEnough())",
-    "strong-ipm": "InnerProduct(epsilon=10)",
+    "min-max": "MinMax()",
+    "min-sum": "MinSum()",
+    "noise": "GaussianNoise()",
+}
+#: The pipelines of the library that the benchmark compares, by their short names: the paper's rules
+#: alone and behind buckets of two, and the best of a first stage (benchmarks/first-stage.toml).
+PIPELINES = {
+    "mean": "Mean()",
+    "krum": "Krum()",
+    "bucketing-krum": "Bucketing(s=2) >> Krum()",
+    "median": "Median()",
+    "bucketing-median": "Bucketing(s=2) >> Median()",
+    "rfa": "GeometricMedian()",
+    "bucketing-rfa": "Bucketing(s=2) >> GeometricMedian()",
+    "cclip": "CenteredClipping(radius=1, steps=3)",
+    "bucketing-cclip": "Bucketing(s=2) >> CenteredClipping(radius=1, steps=3)",
+    "agnostic": "AgnosticClipping(b=0.6)",
+    "trimmed-mean": "TrimmedMean()",
+    "nnm-trimmed-mean": "NearestNeighborMixing() >> TrimmedMean()",
+    "arc-spectral": "AdaptiveClipping() >> SpectralFilter()",
+    "rank-spectral": "RankClipping() >> SpectralFilter()",
+    "bucketing-spectral": "Bucketing(s=2) >> SpectralFilter()",
+}
+#: Pipelines with root data at the server: a rule, and how many images of each class it has.
+WITH_ROOT = {
+    f"{name}-{root}": (rule, root)
+    for name, rule in {
+        "root-matching": "RootMatching()",
+        "fltrust": "FLTrust()",
+        "root-only": "RootOnly()",
+    }.items()
+    for root in (10, 2)
 }
 SPLITS = {
     "iid": "iid()",
@@ -53,32 +90,45 @@ SETTINGS: dict[str, Any] = {
     "evaluate_every": 10,
     "record": (),
 }
+# What the level "full" adds, beside the standard setting.
+FURTHER: dict[str, dict[str, Any]] = {
+    "mnist": {"data": "mnist", "model": "convnet", "learning_rate": 0.1},
+    "fifty": {"n": 50},
+    "sampled": {"n": 50, "participants": 25},
+    "local-steps": {"local_steps": 5, "local_rate": 0.05, "momentum": 0.0},
+}
+Level = Literal["standard", "full"]
+LEVELS: tuple[Level, ...] = get_args(Level)
 
 
-def benchmark(version: Version | None = None) -> Artifact:
-    """The benchmark of rules: 14 pipelines under six attacks.
+def benchmark(
+    version: Version | None = None, level: Level = "standard", rules: Sequence[str] = ()
+) -> Artifact:
+    """The benchmark of rules, under all attacks of the suite.
 
-    Workers' data differ in four degrees, from iid to sorted by label, and 1, 3 or 5 of 25 attack:
-    3,024 runs with three seeds.
+    Workers' data differ in four degrees, from iid to sorted by label, and 1, 3 or 5 of 25 attack.
 
     - `version`: a cheaper version of it; by default all runs.
+    - `level`: "standard", or "full", which adds MNIST with a convolutional network, 50 workers,
+      sampled workers and local steps, on data sorted by label.
+    - `rules`: pipelines to compare instead of those of the library.
 
-    >>> len(benchmark(Version(seeds=1, only="nnm-rfa mimic")).jobs)  # of 3,024
+    >>> len(benchmark(Version(seeds=1, only="rfa mimic")).jobs)
     12
+    >>> benchmark(rules=["Krum(m=3)"]).cells[0].name
+    'Krum(m=3) bit-flip iid f=1'
     """
+    named: dict[str, tuple[str, int]] = (
+        {rule: (rule, 0) for rule in rules}
+        if rules
+        else {**{name: (rule, 0) for name, rule in PIPELINES.items()}, **WITH_ROOT}
+    )
     cells = tuple(
-        Cell(
-            {"aggregator": aggregator, "attack": attack, "split": split, "f": f},
-            (Run.of({**SETTINGS, "rule": rule, "attack": sent, "partition": held, "f": f}),),
-        )
-        for split, held in SPLITS.items()
-        for f in ATTACKERS
-        for aggregator, rule in PIPELINES.items()
-        for attack, sent in ATTACKS.items()
+        cell for name, (rule, root) in named.items() for cell in _cells(name, rule, root, level)
     )
     artifact = Artifact(
         "benchmark",
-        "Which rule to use",
+        f"Benchmark of rules, suite {SUITE}",
         "digits, 25 workers, 200 rounds, momentum 0.9",
         "rule, attack, how the data are split, f in {1, 3, 5}",
         Picture("curves", "split", "attack", ("aggregator",)),
@@ -86,3 +136,38 @@ def benchmark(version: Version | None = None) -> Artifact:
         maker="byzantium benchmark",
     )
     return in_version(artifact, version)
+
+
+def _cells(name: str, rule: str, root: int, level: Level) -> Iterator[Cell]:
+    """The cells of one pipeline."""
+    # No attacker disturbs a rule that ignores the workers.
+    suite = NOBODY if rule == "RootOnly()" else {**SUITES[SUITE], **NOBODY}
+    fields: dict[str, Any] = {**SETTINGS, "rule": rule, "root": root}
+    for split, partition in SPLITS.items():
+        for f in ATTACKERS:
+            challenged = split == "noniid" and f > 1 and suite is not NOBODY
+            for attack, sent in {**suite, **(CHALLENGERS if challenged else {})}.items():
+                labels = {"aggregator": name, "attack": attack, "split": split, "f": f}
+                run = Run.of({**fields, "partition": partition, "attack": sent, "f": f})
+                yield Cell(labels, (run,))
+    for setting, changes in FURTHER.items() if level == "full" else ():
+        n = {**fields, **changes}["n"]
+        for share in (0.12, 0.2):
+            f = round(share * n)
+            for attack, sent in suite.items():
+                labels = {"aggregator": name, "attack": attack, "split": setting, "f": f}
+                run = Run.of(
+                    {**fields, **changes, "partition": "by_label()", "attack": sent, "f": f}
+                )
+                yield Cell(labels, (run,))
+
+
+def recorded_ranking() -> Ranking:
+    """The ranking of the library's pipelines, from runs that were recorded.
+
+    >>> recorded_ranking().suite == SUITE
+    True
+    """
+    path = resources.files("byzantium.papers").joinpath("reference", "benchmark.json")
+    with resources.as_file(path) as file:
+        return Ranking.read(file)

@@ -4,6 +4,10 @@ from .artifact import Picture as Picture
 from .pivot import check_axes as check_axes
 from .pivot import own_runs as own_runs
 from .pivot import pivots as pivots
+from .ranking import Ranking as Ranking
+from .ranking import Row as Row
+from .ranking import Worst as Worst
+from .ranking import ranking_rows as ranking_rows
 from .results import COLLAPSED as COLLAPSED
 from .results import CRITERION as CRITERION
 from .results import POINTS as POINTS

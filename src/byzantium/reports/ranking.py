@@ -1,0 +1,234 @@
+"""The ranking of the benchmark: as a page of Markdown, as figures and for the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from byzantium.core import files, import_optional
+from byzantium.reports.escaping import in_markdown
+from byzantium.reports.style import BLACK, GREY, SMALL, USUAL, render
+from byzantium.tables import Ranking, Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SPLITS = {
+    "noniid": "data sorted by label",
+    "dirichlet-0.1": "Dirichlet(0.1)",
+    "dirichlet-1": "Dirichlet(1)",
+    "iid": "iid data",
+}
+# Marks a pipeline of the user.
+OWN = "*"
+# A pipeline that keeps less than this, in percent, counts as broken.
+BROKEN = 50.0
+
+
+def rule_text(row: Row) -> str:
+    """A pipeline in our notation, with its root data and a mark if it is the user's own."""
+    root = f", {row.root} root images per class" if row.root else ""
+    return f"{row.rule}{root}{'' if row.commit else ' ' + OWN}"
+
+
+def entry(ranking: Ranking, row: Row, split: str, f: int) -> str:
+    """A cell of the ranking: the worst accuracy, and the attack that it is of."""
+    worst = row.worst(split, f, ranking.attacks)
+    if worst is None:
+        return "-"
+    spread = "" if math.isnan(worst.deviation) else f" ± {worst.deviation:.1f}"
+    return f"{worst.mean:.1f}{spread} ({worst.attack})"
+
+
+def table(ranking: Ranking, split: str) -> tuple[list[str], list[list[str]]]:
+    """The head and the rows of the table of one split, the best pipeline first."""
+    counts = ranking.attackers(split)
+    head = ["pipeline", *(f"f = {f}" for f in counts), "nobody attacks"]
+    rows = []
+    for row in ranking.sorted(split):
+        values = [row.undisturbed(split, f) for f in counts]
+        known = [value for value in values if value is not None]
+        free = f"{fmean(known):.1f}" if known else "-"
+        rows.append([rule_text(row), *(entry(ranking, row, split, f) for f in counts), free])
+    return head, rows
+
+
+def splits_of(ranking: Ranking) -> list[str]:
+    """The splits of a ranking, the most heterogeneous first."""
+    there = dict.fromkeys(split for split, _ in ranking.settings)
+    return [*(name for name in SPLITS if name in there), *(s for s in there if s not in SPLITS)]
+
+
+# -- Markdown -----------------------------------------------------------------------------------
+
+
+def write_page(path: Path, ranking: Ranking) -> list[Path]:
+    """Write the ranking as a page of Markdown, with two figures beside it.
+
+    - `path`: the file.
+    - `ranking`: the ranking.
+
+    Returns the files that were written.
+    """
+    import_optional("matplotlib", "report", "a figure")
+    figures = {
+        path.with_name(f"{path.stem}-attacks.svg"): _heat_map(ranking),
+        path.with_name(f"{path.stem}-price.svg"): _scatter(ranking),
+    }
+    for file, figure in figures.items():
+        files.write(file, render(figure, "svg", 100, metadata={"Date": None}))
+    heat, price = (file.name for file in figures)
+    files.write(path, "\n".join(_page(ranking, heat, price)))
+    return [path, *figures]
+
+
+def _page(ranking: Ranking, heat: str, price: str) -> Iterator[str]:
+    first, count = splits_of(ranking)[0], len(ranking.attacks)
+    yield "# Benchmark of rules\n"
+    yield (
+        f"Every pipeline meets the same {count} attacks (suite {ranking.suite}), and counts by "
+        "the one that hurts it most. The data are handwritten digits, which 25 workers hold; 1, 3 "
+        "or 5 of them attack. The tables are sorted by the mean of the worst accuracies.\n"
+    )
+    yield (
+        f"![Accuracy of each pipeline under each attack, {SPLITS.get(first, first)}, "
+        f"{ranking.attackers(first)[-1]} of 25 attack]({heat})\n"
+    )
+    for split in splits_of(ranking):
+        head, rows = table(ranking, split)
+        if rows:
+            title = SPLITS.get(split, split)
+            yield f"## {title[0].upper()}{title[1:]}\n"
+            yield _markdown(head, rows)
+    yield _about_root(ranking)
+    yield "## The price of robustness\n"
+    yield (
+        f"![Accuracy under the worst attack against accuracy without attackers]({price})\n\n"
+        "To the right: accurate where nobody attacks. Above: accurate under the worst attack.\n"
+    )
+    yield "## One sentence for each pipeline\n"
+    for row in ranking.sorted(first):
+        yield f"- {_sentence(ranking, row, first)}"
+    yield "\n## How to read it, and how to add a rule\n"
+    yield (
+        "- A cell has the mean test accuracy (%) over three seeds, its standard deviation, and the "
+        "attack. A run that diverged counts as 0 %.\n"
+        '- "Nobody attacks" has the same rule, with the same f, and 25 honest workers.\n'
+        f"- `byzantium benchmark --jobs 2` makes the runs: 200 rounds, momentum 0.9, `mlp`, "
+        f"learning rate 0.2. The numbers here were computed on {ranking.machine}; commits: "
+        f"{_commits(ranking)}.\n"
+        '- `byzantium benchmark --plugin mine.py --rule "Mine()" --jobs 2` runs a rule of your own '
+        f"under the same attacks, and shows it in this ranking, marked {in_markdown(OWN)}.\n"
+        "- The attacks: " + ", ".join(f"`{attack}`" for attack in ranking.attacks) + "; "
+        "[their definitions](reference/attacks.md) are in the reference.\n"
+    )
+
+
+def _commits(ranking: Ranking) -> str:
+    commits: dict[str, list[str]] = {}
+    for row in ranking.rows:
+        if row.commit:
+            commits.setdefault(row.commit, []).append(row.name)
+    return "; ".join(f"{commit} ({', '.join(names)})" for commit, names in commits.items())
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    cells = ([in_markdown(cell) for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells) + "\n"
+
+
+def _about_root(ranking: Ranking) -> str:
+    """What the root images alone give, beside the pipelines that use them."""
+    split = splits_of(ranking)[0]
+    alone = {
+        row.root: value
+        for row in ranking.rows
+        if row.rule == "RootOnly()"
+        for f in ranking.attackers(split)[-1:]
+        if (value := row.undisturbed(split, f)) is not None
+    }
+    if not alone:
+        return ""
+    listed = " and ".join(f"{value:.1f} % with {k} images" for k, value in sorted(alone.items()))
+    return (
+        f"Pipelines with root images ([root data](do/root.md)) must beat training on these images "
+        f"alone, which no attacker disturbs: {listed} per class.\n"
+    )
+
+
+def _sentence(ranking: Ranking, row: Row, split: str) -> str:
+    """What the benchmark says about a pipeline, in one sentence."""
+    counts = ranking.attackers(split)
+    kept = [f for f in counts if (w := row.worst(split, f, ranking.attacks)) and w.mean >= BROKEN]
+    worst = row.worst(split, counts[-1], ranking.attacks)
+    assert worst is not None
+    title = SPLITS.get(split, split)
+    if kept:
+        text = f"stays above {BROKEN:.0f} % on {title} with up to {max(kept)} of 25 attackers"
+    else:
+        text = f"is broken on {title} by a single attacker of 25"
+    milder = [s for s in splits_of(ranking)[1:] if row in ranking.sorted(s)]
+    scores = {s: row.worst(s, counts[-1], ranking.attacks) for s in milder}
+    held = [SPLITS.get(s, s) for s, w in scores.items() if w and w.mean >= BROKEN]
+    others = f"; with {counts[-1]} it holds on {', '.join(held)}" if held else ""
+    return f"`{rule_text(row)}` {text}{others}; its worst attack there is {worst.attack}."
+
+
+# -- figures ------------------------------------------------------------------------------------
+
+
+def _heat_map(ranking: Ranking) -> Figure:
+    """Accuracies by pipeline and attack, for the hardest setting."""
+    from matplotlib.figure import Figure
+
+    split = splits_of(ranking)[0]
+    f, rows = ranking.attackers(split)[-1], ranking.sorted(split)
+    attacks = ["none", *ranking.attacks]
+    values = [
+        [fmean(row.scores[split, f].get(name) or (math.nan,)) for name in attacks] for row in rows
+    ]
+    figure = Figure(figsize=(2.9 + 0.46 * len(attacks), 1.3 + 0.26 * len(rows)), layout="tight")
+    figure.patch.set_alpha(0)
+    axis = figure.subplots()
+    axis.imshow(values, cmap="RdYlGn", vmin=0, vmax=100, aspect="auto", alpha=0.85)
+    for y, line in enumerate(values):
+        for x, value in enumerate(line):
+            text = "" if math.isnan(value) else f"{value:.0f}"
+            axis.text(x, y, text, ha="center", va="center", fontsize=SMALL, color=BLACK)
+    axis.set_xticks(range(len(attacks)), attacks, rotation=40, ha="right", fontsize=SMALL)
+    axis.set_yticks(range(len(rows)), [rule_text(row) for row in rows], fontsize=SMALL)
+    axis.tick_params(length=0, colors=GREY)
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+    title = f"test accuracy (%), {SPLITS.get(split, split)}, {f} of 25 attack"
+    axis.set_title(title, fontsize=USUAL, color=GREY)
+    return figure
+
+
+def _scatter(ranking: Ranking) -> Figure:
+    """Accuracy under the worst attack against accuracy without attackers."""
+    from matplotlib.figure import Figure
+
+    split = splits_of(ranking)[0]
+    counts = ranking.attackers(split)
+    figure = Figure(figsize=(3.1 * len(counts), 3.4), layout="tight")
+    figure.patch.set_alpha(0)
+    axes = figure.subplots(1, len(counts), sharex=True, sharey=True, squeeze=False)[0]
+    for axis, f in zip(axes, counts, strict=True):
+        axis.patch.set_alpha(0)
+        for row in ranking.sorted(split):
+            worst, free = row.worst(split, f, ranking.attacks), row.undisturbed(split, f)
+            if worst is not None and free is not None:
+                axis.plot(free, worst.mean, "o", ms=4)
+                axis.annotate(row.name, (free, worst.mean), fontsize=5.5, color=GREY, rotation=20)
+        axis.set_title(f"{f} of 25 attack", fontsize=USUAL, color=GREY)
+        axis.set_xlabel("accuracy, nobody attacks (%)", fontsize=SMALL, color=GREY)
+        axis.tick_params(labelsize=SMALL, colors=GREY)
+        for spine in axis.spines.values():
+            spine.set_color(GREY)
+    axes[0].set_ylabel("accuracy, worst attack (%)", fontsize=SMALL, color=GREY)
+    return figure
