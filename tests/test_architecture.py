@@ -173,7 +173,7 @@ def test_a_new_member_touches_what_contributing_says_and_no_more(kind: str) -> N
         for path in sources
         if word.search(path.read_text(encoding="utf-8"))
     }
-    assert named == places
+    assert named - {"papers/benchmarks.py"} == places  # which compares some members
     told = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     assert all(f"`{place}`" in told for place in places)
 

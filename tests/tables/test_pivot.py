@@ -353,49 +353,6 @@ def test_wrong_options_are_a_sentence_before_anything_is_begun(
     assert not Path("results").exists()
 
 
-def test_the_benchmark_is_every_combination_and_resumes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    whole = benchmark(Version(seeds=1))
-    assert 3 * len(whole.jobs) == 3024
-    runs = [job for job in whole.jobs if isinstance(job, Run)]
-    assert {run.partition for run in runs} == {
-        "iid()",
-        "dirichlet(alpha=1)",
-        "dirichlet(alpha=0.1)",
-        "by_label()",
-    }
-    assert {run.f for run in runs} == {1, 3, 5}
-    assert sum("Tuned" in run.attack for run in runs) == len(runs) // 3
-    # To make all these runs takes seconds; for the command a part of them is enough.
-    monkeypatch.setattr("byzantium.papers.benchmarks.ATTACKERS", (1,))
-    monkeypatch.setattr("byzantium.papers.benchmarks.SPLITS", {"iid": "iid()"})
-    words = ["benchmark", "--seeds", "2", "--rounds", "2", "--only", "mean iid f=1"]
-    for said in ("12/12 done", "the page: "):
-        done = CliRunner().invoke(main, [*words, "--table", "b.md"])
-        assert done.exit_code == 0, done.output
-        assert said in done.output
-    text = Path("b.md").read_text()
-    assert "byzantium benchmark --seeds 2 --rounds 2 --only 'mean iid f=1'" in text
-    assert "the worst of 6 attacks" in text
-
-
-def test_what_the_site_shows_of_the_benchmark_is_in_its_table() -> None:
-    docs = ROOT / "docs"
-    page = (docs / "understand" / "which-rule.md").read_text(encoding="utf-8")
-    for f in (3, 5):
-        table = (docs / "benchmark.md").read_text(encoding="utf-8").partition(f"f = {f}\n\n")[2]
-        shown = page.partition(f"ith {f} of 25 workers bad:\n")[2].partition("\n\nWith")[0]
-        rows = [line for line in shown.splitlines() if line.startswith("| `")]
-        assert len(rows) == 6
-        for row in rows:
-            rule = terms.display_name(row.split("`")[1])
-            line = next(text for text in table.splitlines() if text.startswith(f"| {rule} |"))
-            cells = [cell.strip() for cell in row.strip("|").split("|")[1:]]
-            assert cells == [cell.strip(" *") for cell in line.strip("|").split("|")[1:]]
-
-
 # -- what no rule can promise -------------------------------------------------------------------
 
 

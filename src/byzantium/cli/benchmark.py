@@ -39,7 +39,7 @@ def _page(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path
     "--rule",
     "rules",
     multiple=True,
-    shell_complete=complete(members("rule")),
+    shell_complete=complete(lambda: members("rule")),
     help="A pipeline to run, instead of those of the library; it is ranked among them. May be "
     "given several times.",
 )

@@ -29,6 +29,9 @@ class Worst:
     - `attack`: its name.
     - `mean`: the mean accuracy over seeds, in percent.
     - `deviation`: the standard deviation over seeds; NaN with one seed.
+
+    >>> Worst("ipm", 61.5, 2.0).attack
+    'ipm'
     """
 
     attack: str
@@ -163,6 +166,11 @@ def ranking_rows(table: ResultTable, commit: str = "") -> list[Row]:
 
     - `table`: the benchmark with its results.
     - `commit`: the commit of the program that made them.
+
+    >>> from byzantium.papers import benchmark, compare
+    >>> from byzantium.runs import Store
+    >>> ranking_rows(compare(benchmark(), Store("nowhere")))
+    []
     """
     rows: dict[str, dict[tuple[str, int], dict[str, tuple[float, ...]]]] = {}
     texts: dict[str, tuple[str, int]] = {}
