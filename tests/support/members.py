@@ -151,6 +151,8 @@ ATTACKS: list[bz.Attack] = [
     bz.MinSum(),
     bz.MinMax("unit"),
     bz.MinSum("sign"),
+    bz.Backdoor(),
+    bz.Backdoor(target=3, share=0.5, patch=2, boost="n", norm="median"),
     bz.Adaptive(),
     bz.Adaptive("distance", budget=30),
     bz.Adaptive("loss"),
