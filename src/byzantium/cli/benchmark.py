@@ -50,10 +50,11 @@ def benchmark_(results: Path, engine: Engine, **options: Any) -> None:
     byzantium benchmark --jobs 2 --table docs/benchmark.md
     byzantium benchmark --seeds 1 --only "nnm-rfa noniid"
     """  # noqa: D301
-    shaped = {name: options.pop(name) for name in ("rows", "columns", "worst_case", "files")}
+    names = ("rows", "columns", "worst_case", "metric", "files")
+    shaped = {name: options.pop(name) for name in names}
     shape, store = read_shape(**shaped), Store(results)
     if not (shape.rows or shape.columns):
-        shape = Shape(("rule",), "partition", True, shape.files)
+        shape = Shape(("rule",), "partition", True, shape.files, shape.metric)
     with err.status("preparing"):
         artifact = benchmark(Version(**options))
         before = store.results(artifact.jobs)
@@ -67,7 +68,7 @@ def benchmark_(results: Path, engine: Engine, **options: Any) -> None:
         on_failure=lambda some: print_tables(shape.tables(some)),
     )
     tables, snapshot = shape.tables(after), Snapshot(results, after)
-    print_tables(tables)
+    print_tables(tables, shape.metric)
     write_tables(tables, shape.files, compare(artifact, snapshot))
     out.print(f"the page: {write_report(snapshot, drawn=False).page}", soft_wrap=True)
     print_gaps(artifact.jobs)

@@ -382,6 +382,11 @@ def scale(name: str) -> str:
     return TABLE[name].scale if name in TABLE else "linear"
 
 
+def better(name: str) -> str:
+    """Whether "more" or "less" of a metric is better; empty where rules are not judged by it."""
+    return TABLE[name].better if name in TABLE else ""
+
+
 def numbers() -> list[Metric]:
     """The metrics that can be drawn over rounds, in the order a page offers them."""
     listed = [metric for metric in TABLE.values() if metric.kind == "number"]
