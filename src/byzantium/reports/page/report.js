@@ -680,7 +680,8 @@ function explored() {
   };
   attacks.forEach((attack, k) => {
     const title = k % columns ? {} : { title: { text: plain(report.metrics[y].title) } };
-    const span = percent(y) && type === "linear" ? range(report.zoom[setting]) : {};
+    const closer = y === "accuracy" ? report.zoom[setting] : null; // the range of accuracies
+    const span = percent(y) && type === "linear" ? range(closer) : {};
     layout[`xaxis${axis(attack)}`] = { rangemode: "tozero", matches: k ? "x" : undefined,
       title: { text: "round", standoff: 4 } };
     layout[`yaxis${axis(attack)}`] = { type, ...title, ...span, matches: k ? "y" : undefined };
