@@ -166,7 +166,16 @@ def check_attack(attack: Attack, *, honest: int = N, attackers: int = 3) -> None
     assert torch.equal(X, before[0]), f"{attack!r} changes the honest vectors"
     assert torch.equal(own, before[1]), f"{attack!r} changes the attackers' own vectors"
     assert _same(vectors, call(again)), f"{attack!r} sends different vectors for equal generators"
-    labels = torch.arange(10)
+    images, labels = torch.randn(10, 1, 8, 8, generator=_generator(3)), torch.arange(10)
+    shown = images.clone()
+    poisoned = attack.inputs(images, labels)
+    assert torch.equal(images, shown), f"{attack!r} changes the inputs that it is given"
+    assert (poisoned.shape, poisoned.dtype) == (images.shape, images.dtype), (
+        f"{attack!r} changes the shape or the dtype of inputs"
+    )
+    assert torch.equal(poisoned, attack.inputs(images, labels)), (
+        f"{attack!r} gives different inputs for equal batches"
+    )
     assert attack.labels(labels, 10).shape == labels.shape, (
         f"{attack!r} changes the number of labels"
     )

@@ -152,7 +152,7 @@ def test_a_rule_of_the_user_runs_its_own_cells_and_is_ranked(
     recorded = Ranking(
         SUITE,
         tuple(some),
-        (Row("a", "Median()", 0, {("iid", 1): {n: (9.0,) for n in some}}, "abc"),),
+        (Row("a", "Median()", 0, {("iid", 1): dict.fromkeys(some, (9.0,))}, "abc"),),
     )
     monkeypatch.setattr("byzantium.cli.benchmark.recorded_ranking", lambda: recorded)
     Path("mine.py").write_text(PLUGIN)

@@ -27,7 +27,7 @@ from byzantium.reports.commands import command
 from byzantium.reports.contents import contents as page_contents
 from byzantium.runs import Job, Run, Store
 from byzantium.runs.job import CONFIGURATION, FAILURE, METRICS, SUMMARY
-from byzantium.tables import CRITERION, Version, terms
+from byzantium.tables import CRITERION, Version, pivots, terms
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, ViewportSize
@@ -622,6 +622,28 @@ def test_lines_that_coincide_are_zoomed_to(browser: Browser, tmp_path: Path) -> 
     low, high = page.page.evaluate("document.querySelector('#explorer').layout.yaxis.range")
     assert 85 < low < 91
     assert 94 < high <= 100
+    page.page.context.close()
+
+
+def test_a_success_rate_has_its_own_range_and_less_of_it_is_better(
+    browser: Browser, tmp_path: Path
+) -> None:
+    store = Store(tmp_path)
+    for attack, rate in (("Backdoor()", 20.0), ("Backdoor(boost='n')", 70.0)):
+        run = BASE.varied(rule=KRUM, attack=attack)
+        lay(store, run, {"accuracy": 91.0}, evaluations=9)
+        rates = {"accuracy": 91.0, "success_rate": rate}
+        lines = [{**metrics(run, k + 1), **rates} for k in range(9)]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (store.folder(run) / METRICS).write_text(text)
+    tables = pivots(store, metric="success_rate")
+    page = opened(browser, report.write(store, [], tmp_path / "report.html", tables=tables))
+    assert page.page.inner_text("#matrices td.worst").startswith("70.0")
+    assert "success rate of the backdoor (%), less is better" in page.page.inner_text("#matrices")
+    page.plotted("#explorer")
+    assert page.page.evaluate("document.querySelector('#explorer').layout.yaxis.range[0]") > 80
+    page.page.select_option("#quantity", "success_rate")
+    page.page.wait_for_function("document.querySelector('#explorer').layout.yaxis.range[0] === 0")
     page.page.context.close()
 
 

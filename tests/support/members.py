@@ -156,6 +156,8 @@ ATTACKS: list[bz.Attack] = [
     bz.Fang("krum"),
     bz.Fang("trim"),
     bz.ByzMean(),
+    bz.Backdoor(),
+    bz.Backdoor(target=3, share=0.5, patch=2, boost="n", norm="median"),
     bz.Adaptive(),
     bz.Adaptive("distance", budget=30),
     bz.Adaptive("loss"),

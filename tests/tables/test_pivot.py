@@ -16,15 +16,13 @@ import pytest
 from click.testing import CliRunner
 from folders import completed, diverged, evaluations
 from matplotlib.patches import Rectangle
-from paths import ROOT
 
 from byzantium.cli import main
 from byzantium.core import ByzantiumError
-from byzantium.papers import benchmark
 from byzantium.reports import escaping, formats, headline, text_tables
 from byzantium.reports.figures import KINDS
 from byzantium.runs import Metrics, Result, Run, Store
-from byzantium.tables import ResultTable, Version, pivots, terms
+from byzantium.tables import ResultTable, pivots
 from byzantium.tables.heterogeneity import MEANING
 
 RULES = ("Mean()", "Krum(f=2)", "Bucketing(s=2) >> Krum(f=2)")
@@ -396,3 +394,92 @@ def test_old_results_and_runs_without_attackers_say_nothing() -> None:
     for result in (measured(None, attack="Mimic()"), measured(28, f=0, rule="Mean()")):
         (table,) = pivots([result])
         assert table.artifact.notes == ""
+
+
+# -- other metrics ------------------------------------------------------------------------------
+
+
+RATES = {"Mean()": 99.0, "Median()": 40.0, "Krum(f=2)": 2.0}
+BACKDOORS = ("Backdoor()", "Backdoor(boost='n')")
+
+
+def lay_backdoors(store: Store) -> None:
+    """Runs whose success rate differs by rule and attack; others record none."""
+    for (rule, rate), attack, seed in itertools.product(RATES.items(), BACKDOORS, range(3)):
+        run = BASE.varied(rule=rule, attack=attack, seed=seed)
+        value = rate - seed / 4 + (0.5 if attack == BACKDOORS[1] else 0)
+        lines = evaluations(run, [90.0, 90.0])
+        lines = [{**line, "success_rate": value} for line in lines]
+        folders.write(store, run, lines, completed(90.0))
+        lay(store, BASE.varied(rule=rule, attack="BitFlip()", seed=seed), 50.0)
+
+
+def test_a_table_shows_the_metric_that_is_asked_for(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    lay_backdoors(store)
+    table = only(pivots(store, metric="success_rate"))
+    assert table.artifact.picture.title == "success rate of the backdoor (%)"
+    assert table.artifact.stem == "rule-by-attack-success_rate"
+    shown = text_tables.text_table(table)
+    # Runs that did not record it are left out. The highest rate is the worst.
+    assert shown.head == ("rule", "worst", "Backdoor", "Backdoor(boost='n')")
+    texts = {row[0].text: [entry.text for entry in row[1:]] for row in shown.rows}
+    assert texts == {
+        "Mean": ["99.2 ± 0.2", "98.8 ± 0.2", "99.2 ± 0.2"],
+        "CM": ["40.2 ± 0.2", "39.8 ± 0.2", "40.2 ± 0.2"],
+        "Krum": ["2.2 ± 0.2", "1.8 ± 0.2", "2.2 ± 0.2"],
+    }
+    bold = {row[0].text for row in shown.rows if row[1].tone == "best"}
+    assert bold == {"Krum"}
+    # By accuracy, all runs are in one table.
+    assert len(only(pivots(store)).cells) == 9
+    worst = only(pivots(store, worst_case=True, metric="success_rate"))
+    assert {c.labels["rule"]: c.value for c in worst.cells} == {
+        "Mean()": 99.25,
+        "Median()": 40.25,
+        "Krum()": 2.25,
+    }
+
+
+def test_the_metric_reaches_files_figures_and_the_page(tmp_path: Path) -> None:
+    store, folder = Store(tmp_path), str(tmp_path)
+    lay_backdoors(store)
+    files = [str(tmp_path / name) for name in ("mine.md", "mine.tex", "mine.csv")]
+    options = [option for file in files for option in ("--table", file)]
+    done = CliRunner().invoke(
+        main, ["report", folder, "--metric", "success_rate", *options], catch_exceptions=False
+    )
+    assert done.exit_code == 0, done.output
+    for file in files:
+        assert "99.2" in Path(file).read_text()
+    assert (tmp_path / "figures" / "rule-by-attack-success_rate.png").exists()
+    page = folders.held(tmp_path / "report.html")
+    (shown,) = page["tables"]
+    assert (shown["measure"], shown["less"], shown["judged"]) == ("success_rate", True, True)
+    assert {cell["value"] for cell in shown["cells"]} == {98.75, 99.25, 39.75, 40.25, 1.75, 2.25}
+    title = "success rate of the backdoor (%)"
+    assert page["metrics"]["success_rate"] == {"title": title, "scale": "percent"}
+    rates = [run["success_rate"] for run in page["runs"] if "Backdoor" in run["attack"]]
+    values = (base - seed / 4 for base in RATES.values() for seed in range(3))
+    assert sorted(rates) == sorted(value + more for value in values for more in (0, 0.5))
+    assert all(run["success_rate"] is None for run in page["runs"] if run["attack"] == "BitFlip()")
+    curves = [run["series"].get("success_rate") for run in page["runs"]]
+    assert sum(curve is not None for curve in curves) == 18
+    none = CliRunner().invoke(main, ["report", folder, "--metric", "zeta2"])
+    assert none.exit_code == 0
+    assert "none of these runs has recorded zeta2" in none.output
+
+
+@pytest.mark.parametrize(
+    ("metric", "worst_case", "sentence"),
+    [
+        ("succes_rate", False, "a metric that is a number.*did you mean 'success_rate'"),
+        ("weights", False, "a metric that is a number"),
+        ("spread", True, r"rules are judged \(accuracy, loss, success_rate\), got spread"),
+    ],
+)
+def test_a_metric_that_no_table_can_show_is_refused(
+    metric: str, worst_case: bool, sentence: str
+) -> None:
+    with pytest.raises(ByzantiumError, match=sentence):
+        pivots([], worst_case=worst_case, metric=metric)

@@ -1,6 +1,7 @@
 from .adaptive import Adaptive as Adaptive
 from .attack import Attack as Attack
 from .attack import Scene as Scene
+from .backdoor import Backdoor as Backdoor
 from .mimic import Mimic as Mimic
 from .notation import parse_attack as parse_attack
 from .stateless import ALittleIsEnough as ALittleIsEnough

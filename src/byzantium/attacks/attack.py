@@ -79,6 +79,8 @@ class Attack(Formula, Stateful, ABC):
     - `needs_root`: whether it uses the root gradient, even if the server's rule does not.
     - `needs_model`: whether it must know the parameters of the model.
     - `needs_last_aggregate`: whether it uses the server's aggregate of the round before.
+    - `has_trigger`: whether inputs can have a trigger, see `triggered`; then "success_rate" is
+      measured at evaluations.
     - `strength`: the name of the field that says how hard it pushes, for `Tuned`; None without one.
 
     >>> class Opposite(Attack):
@@ -94,11 +96,20 @@ class Attack(Formula, Stateful, ABC):
     needs_root: ClassVar[bool] = False
     needs_model: ClassVar[bool] = False
     needs_last_aggregate: ClassVar[bool] = False
+    has_trigger: ClassVar[bool] = False
     strength: ClassVar[str | None] = None
 
     @abstractmethod
     def vectors(self, scene: Scene) -> Tensor:
         """What the attackers send: (q, d), or (d,) if all send the same."""
+
+    def inputs(self, x: Tensor, y: Tensor) -> Tensor:
+        """The inputs that the attackers train on, instead of the true inputs x.
+
+        - `x`: the batches, in the shape of y with that of a sample after it. They are not changed.
+        - `y`: the true labels, (batch,), or (attackers, steps, batch) in a simulation.
+        """
+        return x
 
     def labels(self, y: Tensor, classes: int) -> Tensor:
         """The labels that the attackers train on, instead of the true labels y.
@@ -107,6 +118,16 @@ class Attack(Formula, Stateful, ABC):
         - `classes`: how many classes there are; 0 where the targets are numbers.
         """
         return y
+
+    def triggered(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Test samples with the trigger, and what the attackers want the model to call each.
+
+        Those that a right answer would call so are left out. Only for attacks with `has_trigger`.
+
+        - `x`: test samples, (N, ...).
+        - `y`: their true labels, (N,).
+        """
+        raise ByzantiumError(f"{self!r} has no trigger")
 
     @fork_safe
     def __call__(

@@ -61,8 +61,18 @@ class Tuned(Attack):
     def needs_last_aggregate(self) -> bool:  # type: ignore[override]
         return self.attack.needs_last_aggregate
 
+    @property
+    def has_trigger(self) -> bool:  # type: ignore[override]
+        return self.attack.has_trigger
+
+    def inputs(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.attack.inputs(x, y)
+
     def labels(self, y: Tensor, classes: int) -> Tensor:
         return self.attack.labels(y, classes)
+
+    def triggered(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return self.attack.triggered(x, y)
 
     def vectors(self, scene: Scene) -> Tensor:
         if scene.rule is None:

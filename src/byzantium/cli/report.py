@@ -44,7 +44,7 @@ def report(results: Path, markdown: Path | None, csv: Path | None, **options: An
     store, shape = Snapshot(results), read_shape(**options)
     check_libraries(store, table=csv is not None)
     files = write_report(store, shape, markdown)
-    print_tables(files.own)
+    print_tables(files.own, shape.metric)
     write_tables([*files.artifacts, *files.own], shape.files)
     print_paths(files)
     if csv:

@@ -47,6 +47,8 @@ def run(config: Path | None, results: Path, until: int | None, **options: Any) -
         text += f", accuracy {result.accuracy:.2f} % (mean of the last five evaluations)"
     elif result.measured is not None:
         text += f", test loss {result.measured:.4g} (mean of the last five evaluations)"
+    if (success := result.mean_of_last("success_rate")) is not None:
+        text += f", success rate of the backdoor {success:.2f} %"
     if gap := job.gap():
         text += f"; no guarantee: {gap}"
     out.print(text, soft_wrap=True)

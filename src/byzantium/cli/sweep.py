@@ -57,7 +57,7 @@ def sweep(file: Path, results: Path, engine: Engine, until: int | None, **option
         runs, store, engine, until, before, lambda some: print_tables(shape.tables(some))
     )
     tables = shape.tables(after)
-    print_tables(tables)
+    print_tables(tables, shape.metric)
     write_tables(tables, shape.files)
     print_paths(write_report(Snapshot(results, after), shape))
     print_gaps(runs)

@@ -29,18 +29,20 @@ class Shape:
     - `columns`: the setting that is the columns; chosen from what varies if empty.
     - `worst_case`: whether cells show the worst attack.
     - `files`: the files.
+    - `metric`: the name of the metric that is shown; the usual one if empty.
     """
 
     rows: tuple[str, ...]
     columns: str
     worst_case: bool
     files: tuple[Path, ...]
+    metric: str = ""
 
     def tables(self, results: Iterable[Result]) -> list[ResultTable]:
         """The tables of results."""
         from byzantium.tables import pivots
 
-        return pivots(results, self.rows, self.columns, self.worst_case)
+        return pivots(results, self.rows, self.columns, self.worst_case, self.metric)
 
 
 PLAIN = Shape((), "", False, ())
@@ -74,6 +76,11 @@ def table_options(command: Command) -> Command:
                 help="Show in each cell the result under the attack that hurts it most.",
             ),
             click.option(
+                "--metric",
+                help="Which metric the tables show, such as success_rate, by its name in "
+                "`byzantium list metrics`.  [default: accuracy; for regression, loss]",
+            ),
+            click.option(
                 "--table",
                 "files",
                 type=FilePath(dir_okay=False),
@@ -89,12 +96,16 @@ def table_options(command: Command) -> Command:
 
 
 def read_shape(
-    rows: str | None, columns: str | None, worst_case: bool, files: tuple[Path, ...]
+    rows: str | None,
+    columns: str | None,
+    worst_case: bool,
+    files: tuple[Path, ...],
+    metric: str | None,
 ) -> Shape:
     """The shape that the options of a command ask for; raises an error if it cannot be."""
     names = tuple(name.strip() for name in (rows or "").split(",") if name.strip())
-    shape = Shape(names, (columns or "").strip(), worst_case, files)
-    check_axes(shape.rows, shape.columns, shape.worst_case)
+    shape = Shape(names, (columns or "").strip(), worst_case, files, (metric or "").strip())
+    check_axes(shape.rows, shape.columns, shape.worst_case, shape.metric)
     return shape
 
 
@@ -107,10 +118,12 @@ def print_header(artifact: Artifact) -> None:
     out.print("\n".join(lines), highlight=False, soft_wrap=True)
 
 
-def print_tables(tables: Sequence[ResultTable]) -> None:
-    """Print tables, at most the first few."""
+def print_tables(tables: Sequence[ResultTable], metric: str = "") -> None:
+    """Print tables, at most the first few; without any, that no run has recorded the metric."""
     from byzantium.reports import terminal
 
+    if metric and not tables:
+        out.print(f"no table: none of these runs has recorded {metric}")
     for table in tables[:PRINTED]:
         out.print(terminal(table))
     if len(tables) > PRINTED:

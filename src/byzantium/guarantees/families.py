@@ -13,7 +13,15 @@ import numpy as np
 import torch
 
 from byzantium import attacks as package
-from byzantium.attacks import Adaptive, Attack, ByzMean, Fang, RelocatedPerturbation, Tuned
+from byzantium.attacks import (
+    Adaptive,
+    Attack,
+    Backdoor,
+    ByzMean,
+    Fang,
+    RelocatedPerturbation,
+    Tuned,
+)
 from byzantium.guarantees.search import Array
 
 # The dimension of honest vectors.
@@ -26,8 +34,9 @@ AWAY = 1e4
 # The strengths of attacks that have one.
 STRENGTHS = (0.3, 1.0, 3.0, 10.0, 100.0)
 # Attacks that take no part: the first two search, as does the search that these families are for;
-# the others are newer than the stored certificates, which the same search must find again.
-OMITTED = (Tuned, Adaptive, ByzMean, Fang, RelocatedPerturbation)
+# a backdoor differs from no attack in the data alone; the others are newer than the stored
+# certificates, which the same search must find again.
+OMITTED = (Tuned, Adaptive, Backdoor, ByzMean, Fang, RelocatedPerturbation)
 # What whole inputs are multiplied by, for rules with a radius.
 SCALES = tuple(10.0**k for k in (-12, -8, -6, -4, -3, -2, -1, 1, 2, 3, 4, 6, 8, 12))
 

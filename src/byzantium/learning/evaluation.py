@@ -41,6 +41,21 @@ def evaluate(model: nn.Module, data: Dataset, loss: Loss = cross_entropy) -> dic
     return {"loss": total / count, **accuracy}
 
 
+@torch.no_grad()
+def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
+    """How many samples x a model calls y, in percent; NaN without samples."""
+    if not len(y):
+        return math.nan
+    mode = model.training
+    model.eval()
+    correct = 0
+    for start in range(0, len(y), CHUNK):
+        outputs = model(x[start : start + CHUNK])
+        correct += int((outputs.argmax(dim=1) == y[start : start + CHUNK]).sum())
+    model.train(mode)
+    return 100 * correct / len(y)
+
+
 def heterogeneity(
     gradients: WorkerGradients, data: Dataset, parts: Sequence[Tensor]
 ) -> dict[str, float]:

@@ -63,9 +63,10 @@ class Metric:
       them such a metric is measured only in rounds with an evaluation. One that needs "own" looks
       at the losses of attackers, who then compute them in each round. One that needs "root" looks
       at the root gradient, which is then computed in each round. One that needs "classes" is left
-      out for regression.
+      out for regression. One that needs "trigger" is measured if the attack has a trigger.
     - `early`: whether it is measured in the first rounds only: one pass of the honest worker with
       the fewest samples over its data, and at least 25 rounds.
+    - `better`: whether rules are judged by it, and how: "more" or "less" of it is better.
     """
 
     name: str
@@ -76,8 +77,9 @@ class Metric:
     record: str | None = ""
     key: str = ""
     kind: Literal["number", "rounds", "shares", "workers"] = "number"
-    needs: Literal["", "report", "weights", "own", "root", "classes"] = ""
+    needs: Literal["", "report", "weights", "own", "root", "classes", "trigger"] = ""
     early: bool = False
+    better: Literal["", "more", "less"] = ""
 
     def __post_init__(self) -> None:
         if self.record == "":
@@ -122,7 +124,14 @@ def times(values: list[list[int]]) -> dict[str, int]:
 # -- the table ----------------------------------------------------------------------------------
 
 SHIPPED = (
-    Metric("loss", "test loss", lambda at: at.test["loss"], scale="log", record=None),
+    Metric(
+        "loss",
+        "test loss",
+        lambda at: at.test["loss"],
+        scale="log",
+        record=None,
+        better="less",
+    ),
     Metric(
         "accuracy",
         "test accuracy (%)",
@@ -130,6 +139,16 @@ SHIPPED = (
         scale="percent",
         record=None,
         needs="classes",
+        better="more",
+    ),
+    Metric(
+        "success_rate",
+        "success rate of the backdoor (%)",
+        lambda at: at.training.success_rate(),
+        scale="percent",
+        record=None,
+        needs="trigger",
+        better="less",
     ),
     Metric(
         "train_loss",
@@ -286,12 +305,18 @@ def root_is_doubtful(rule: Aggregator, lines: Sequence[Mapping[str, Any]]) -> bo
     )
 
 
-def evaluation_metrics(record: Collection[str], classes: int) -> list[Metric]:
-    """The metrics of an evaluation, on data with so many classes."""
+def evaluation_metrics(record: Collection[str], classes: int, trigger: bool) -> list[Metric]:
+    """The metrics of an evaluation, for the words of `Settings.record`.
+
+    - `record`: these words.
+    - `classes`: how many classes the data have; 0 for regression.
+    - `trigger`: whether the attack has a trigger.
+    """
+    there = {"classes": bool(classes), "trigger": bool(classes) and trigger}
     return [
         metric
         for metric in _asked_for(record)
-        if metric.reduce is None and (metric.needs != "classes" or classes)
+        if metric.reduce is None and there.get(metric.needs, True)
     ]
 
 
@@ -355,6 +380,11 @@ def early_heterogeneity(lines: Sequence[Mapping[str, Any]]) -> float | None:
 def scale(name: str) -> str:
     """How a metric is drawn; linear where the table does not know it."""
     return TABLE[name].scale if name in TABLE else "linear"
+
+
+def better(name: str) -> str:
+    """Whether "more" or "less" of a metric is better; empty where rules are not judged by it."""
+    return TABLE[name].better if name in TABLE else ""
 
 
 def numbers() -> list[Metric]:

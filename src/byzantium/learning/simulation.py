@@ -265,10 +265,10 @@ class Simulation:
         source = self.own_batches if attacking else self.batches
         places = [worker - honest for worker in workers] if attacking else workers
         indices = torch.stack([source.draw(places) for _ in range(settings.local_steps)], dim=1)
-        y = self.data.train_y[indices]
+        x, y = self.data.train_x[indices], self.data.train_y[indices]
         if attacking:
-            y = self.attack.labels(y, self.data.classes)
-        return self.data.train_x[indices], y
+            x, y = self.attack.inputs(x, y), self.attack.labels(y, self.data.classes)
+        return x, y
 
     def _seeds(self, workers: list[int], t: int) -> list[int]:
         """The seeds of these workers' dropout in round t."""
@@ -340,7 +340,9 @@ class Simulation:
     def _evaluation(self, t: int) -> dict[str, Any]:
         self._check_root_distance(t)
         scene = formulas.Evaluation(self)
-        measured = metrics.evaluation_metrics(self.settings.record, self.data.classes)
+        measured = metrics.evaluation_metrics(
+            self.settings.record, self.data.classes, self.attack.has_trigger
+        )
         return {"round": t + 1, **{metric.key: metric.measure(scene) for metric in measured}}
 
     def _check_root_distance(self, t: int) -> None:
@@ -355,6 +357,11 @@ class Simulation:
     def evaluate(self) -> dict[str, float]:
         """The "loss" on the test set and, where there are classes, the "accuracy" (percent)."""
         return evaluation.evaluate(self.model, self.data, self.loss)
+
+    def success_rate(self) -> float:
+        """How many test samples with the attack's trigger are called its target, in percent."""
+        x, wanted = self.attack.triggered(self.data.test_x, self.data.test_y)
+        return evaluation.accuracy(self.model, x, wanted)
 
     def heterogeneity(self) -> dict[str, float]:
         r"""How much the honest workers' full gradients differ at the current model.

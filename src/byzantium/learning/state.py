@@ -140,12 +140,10 @@ def _check_history(training: Simulation, state: State) -> History:
                 _check_workers(record.get(metric.key, []), settings.n)
         if record.get("round") != k + 1:
             raise CheckpointError(f"its history has another number for round {k + 1}")
-    template = {
-        "round": int,
-        **{
-            m.key: float for m in metrics.evaluation_metrics(settings.record, training.data.classes)
-        },
-    }
+    measured = metrics.evaluation_metrics(
+        settings.record, training.data.classes, training.attack.has_trigger
+    )
+    template = {"round": int, **{m.key: float for m in measured}}
     for evaluation in history.evaluations:
         check_form(evaluation, template, "history")
     expected = [k + 1 for k in range(t - diverged) if training.is_evaluated(k)]

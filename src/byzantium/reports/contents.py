@@ -174,6 +174,7 @@ def _run(result: Result, setting: int, others: Sequence[Result]) -> dict[str, An
         "ending": result.ending,
         "reason": result.reason,
         "accuracy": result.accuracy,
+        "success_rate": result.mean_of_last("success_rate"),
         "seconds": result.summary.get("seconds"),
         "command": command(job) if isinstance(job, Run) else "",
         "changed": {name: getattr(job, name) for name in changed(job)},
@@ -259,6 +260,7 @@ def _table(table: ResultTable) -> dict[str, Any]:
         "columns": across,
         "judged": text_tables.has_worst_case(table),
         "measure": table.artifact.picture.y,
+        "less": metrics.better(table.artifact.picture.y) == "less",
         "seeds": text_tables.usual_seeds(table),
         "cells": [_place_in_table(cell, names, across, name_of) for cell in table.cells],
     }

@@ -18,11 +18,12 @@ COINCIDE = 15.0
 def curves(table: ResultTable, cell: MeasuredCell) -> list[dict[int, float]]:
     """The curve of each seed that the figure shows: finite values by round.
 
-    A norm is shown as its ratio to that without momentum, of the same seed.
+    A norm is shown as its ratio to that without momentum, of the same seed, unless a user asked
+    for a table of norms.
     """
     y = table.artifact.picture.y
     own = [_recorded(result, y) for result in cell.results]
-    if y != "norm":
+    if y != "norm" or cell.metric:
         return own
     labels = {**cell.labels, "momentum": 0.0}
     plain = next((cell for cell in table.cells if cell.labels == labels), None)
@@ -85,7 +86,7 @@ def zoom_range(lines: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, f
 
 def numbers(table: ResultTable, cell: MeasuredCell) -> list[float]:
     """The number of a cell for each completed seed; for curves, the mean of the last five."""
-    if table.artifact.picture.y in ("accuracy", "error"):
+    if cell.metric or table.artifact.picture.y in ("accuracy", "error"):
         return cell.values
     pairs = zip(cell.results, curves(table, cell), strict=True)
     return [

@@ -14,8 +14,6 @@ from byzantium.reports.escaping import as_code, in_markdown
 from byzantium.runs import Result
 from byzantium.tables import MeasuredCell, ResultTable, terms, worst
 
-# The metrics by which rules are judged.
-JUDGED = ("accuracy", "loss")
 NONE = "—"
 TEST = "(Welch's t test, 95 %)"
 # Labels whose values are shown without parameters where these do not differ.
@@ -117,7 +115,8 @@ def has_worst_case(table: ResultTable) -> bool:
     """Whether a table has a worst case: several attacks, and a metric by which rules are judged."""
     _, across = axes(table)
     attacks = {cell.labels[across] for cell in table.cells}
-    return across == "attack" and table.artifact.picture.y in JUDGED and len(attacks) > 1
+    judged = metrics.better(table.artifact.picture.y)
+    return across == "attack" and bool(judged) and len(attacks) > 1
 
 
 def namer(table: ResultTable) -> Callable[[str, Any], str]:
@@ -149,7 +148,7 @@ def best(column: Sequence[MeasuredCell]) -> list[MeasuredCell]:
 def _column(table: ResultTable, column: Sequence[MeasuredCell | None]) -> list[Entry]:
     """The entries of a column; the best are marked, if nothing was published for them."""
     there = [cell for cell in column if cell is not None and cell.values]
-    judges = table.artifact.picture.y in JUDGED
+    judges = bool(metrics.better(table.artifact.picture.y))
     several = usual_seeds(table) > 1 and not table.is_published
     marked = best(there) if judges and several else []
     entries = [Entry("") if one is None else _brief(table, one) for one in column]
@@ -225,7 +224,7 @@ def state(cell: MeasuredCell) -> str:
     if cell.failed:
         return "failed"
     begun = any(status in ("unfinished", "running") for status in statuses)
-    return "unfinished" if begun else "missing"
+    return "unfinished" if begun else "missing" if cell.missing else ""
 
 
 def verdict(table: ResultTable, cell: MeasuredCell) -> Entry:

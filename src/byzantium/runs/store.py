@@ -19,7 +19,8 @@ from byzantium.runs.job import CONFIGURATION, FAILURE, NUMERICS, Job, finished, 
 from byzantium.runs.mimicry import Mimicry
 from byzantium.runs.packs import Packs
 from byzantium.runs.records import Folder, Metrics
-from byzantium.runs.run import Run
+from byzantium.runs.run import LAST, Run
+from byzantium.runs.values import number
 
 if TYPE_CHECKING:
     import pandas
@@ -86,6 +87,16 @@ class Result:
         """
         found = self.summary.get(self.job.measure)
         return self.summary.get("loss") if found is None else found
+
+    def mean_of_last(self, metric: str) -> float | None:
+        """The mean of a metric over its last five evaluations that are finite.
+
+        None unless the job is completed and recorded it.
+
+        - `metric`: the name of the metric, such as "success_rate".
+        """
+        values = [line[metric] for line in self.metrics if number(line.get(metric))][-LAST:]
+        return sum(values) / len(values) if values and self.status == "completed" else None
 
 
 class Store:

@@ -12,6 +12,7 @@ from typing import Any
 
 from byzantium.core import ByzantiumError, notation
 from byzantium.core.options import options_of
+from byzantium.learning import metrics
 from byzantium.runs import Result, Run, without_f
 from byzantium.tables.artifact import Artifact, Cell, Picture
 from byzantium.tables.heterogeneity import heterogeneity
@@ -34,6 +35,7 @@ def pivots(
     rows: Sequence[str] = (),
     columns: str = "",
     worst_case: bool = False,
+    metric: str = "",
 ) -> list[ResultTable]:
     """Put runs into tables, whose cells are means over seeds.
 
@@ -46,6 +48,8 @@ def pivots(
     - `columns`: the field of a run that makes the columns; by default "attack", or what else
       varies.
     - `worst_case`: show in each cell the worst of all attacks.
+    - `metric`: the name of the metric that is shown; by default the accuracy, or the loss for
+      regression. Completed runs that did not record it are left out.
 
     Returns the tables, in a form that the terminal, files, figures and the page can show.
 
@@ -58,8 +62,12 @@ def pivots(
     >>> table.artifact.title, len(table.cells)
     ('Rule by attack', 4)
     """
-    check_axes(rows, columns, worst_case)
-    trained = [(result, result.job) for result in results if isinstance(result.job, Run)]
+    check_axes(rows, columns, worst_case, metric)
+    trained = [
+        (result, result.job)
+        for result in results
+        if isinstance(result.job, Run) and _shows(result, metric)
+    ]
     several = _versions([run for _, run in trained])
     pairs = [(result, fields_of(run, several)) for result, run in trained]
     varies = varying([values for _, values in pairs])
@@ -74,17 +82,26 @@ def pivots(
     keys = sorted(groups, key=lambda key: (-len(groups[key]), [sort_key(v) for v in key]))
     named = [name for name in varies if name not in hidden]
     return [
-        _table(groups[key], rows, columns, named, k if len(keys) > 1 else 0, worst_case)
+        _table(groups[key], rows, columns, named, k if len(keys) > 1 else 0, worst_case, metric)
         for k, key in enumerate(keys, 1)
     ]
 
 
-def check_axes(rows: Sequence[str] = (), columns: str = "", worst_case: bool = False) -> None:
+def _shows(result: Result, metric: str) -> bool:
+    """Whether a table of a metric shows a run: it has recorded it, or may still do so."""
+    recorded = any(metric in line for line in result.metrics)
+    return not metric or recorded or result.status != "completed"
+
+
+def check_axes(
+    rows: Sequence[str] = (), columns: str = "", worst_case: bool = False, metric: str = ""
+) -> None:
     """Raise an error unless `pivots` can make such tables; it needs no results.
 
     - `rows`: the fields of a run that make the rows.
     - `columns`: the field of a run that makes the columns.
     - `worst_case`: whether each cell shows the worst of all attacks.
+    - `metric`: the name of the metric that is shown; empty for the usual one.
 
     >>> check_axes(["rule"], "rule")
     Traceback (most recent call last):
@@ -92,6 +109,18 @@ def check_axes(rows: Sequence[str] = (), columns: str = "", worst_case: bool = F
     """
     if worst_case and "attack" in (*rows, columns):
         raise ByzantiumError("a table of the worst case cannot have attacks as its rows or columns")
+    names = [one.name for one in metrics.numbers()]
+    if metric and metric not in names:
+        raise ByzantiumError(
+            f"a table shows a metric that is a number, such as accuracy, and {metric!r} is none"
+            + notation.hint(metric, names)
+        )
+    if worst_case and metric and not metrics.better(metric):
+        judged = ", ".join(one for one in names if metrics.better(one))
+        raise ByzantiumError(
+            f"a table of the worst case needs a metric by which rules are judged ({judged}), "
+            f"got {metric}"
+        )
     for name in (*rows, *([columns] if columns else [])):
         if name not in NAMES:
             hint = notation.hint(name, NAMES)
@@ -161,22 +190,24 @@ def _table(
     named: Sequence[str],
     number: int,
     worst_case: bool,
+    metric: str,
 ) -> ResultTable:
     names, values = [*rows, columns], pairs[0][1]
     attacks = {result_values["attack"] for _, result_values in pairs}
     keys = [*names, "attack"] if worst_case else names
-    cells = _cells(pairs, keys)
+    cells = _cells(pairs, keys, metric)
     notes = ""
     if worst_case:
         cells, notes = _worst(cells, names, len(attacks))
     notes = " ".join(filter(None, [notes, heterogeneity([result for result, _ in pairs])]))
-    y = "loss" if any("loss" in result.summary for result, _ in pairs) else "accuracy"
-    what = ", ".join(short_name(name, values[name]) for name in named)
-    title = f"{' and '.join(map(_title, rows))} by {_title(columns)}" + (
-        f": {what}" if named else ""
-    )
+    losses = any("loss" in result.summary for result, _ in pairs)
+    y = metric or ("loss" if losses else "accuracy")
+    what = [short_name(name, values[name]) for name in named]
+    what += [metrics.TABLE[metric].title] if metric else []
+    title = f"{' and '.join(map(_title, rows))} by {_title(columns)}"
+    title += f": {', '.join(what)}" if what else ""
     made = Artifact(
-        f"{'-'.join(rows)}-by-{columns}" + (f"-{number}" if number else ""),
+        "-".join([*rows, "by", columns, *filter(None, [metric, str(number or "")])]),
         title[0].upper() + title[1:],
         setting({name: v for name, v in values.items() if name not in keys}, named),
         ", ".join(map(_title, names)),
@@ -189,7 +220,9 @@ def _table(
     return ResultTable(made, tuple(cells))
 
 
-def _cells(pairs: Sequence[tuple[Result, Values]], names: Sequence[str]) -> list[MeasuredCell]:
+def _cells(
+    pairs: Sequence[tuple[Result, Values]], names: Sequence[str], metric: str
+) -> list[MeasuredCell]:
     """A cell for all runs with the same values of these names."""
     cells: dict[tuple[Any, ...], dict[int, Result]] = {}
     for result, values in pairs:
@@ -203,6 +236,7 @@ def _cells(pairs: Sequence[tuple[Result, Values]], names: Sequence[str]) -> list
             Cell(dict(zip(names, key, strict=True)), tuple(result.job for result in results)),
             None,
             results,
+            metric,
         )
         for key, seeds in sorted(cells.items(), key=lambda item: [sort_key(v) for v in item[0]])
         for results in [tuple(seeds[seed] for seed in sorted(seeds))]

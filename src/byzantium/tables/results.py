@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev, variance
 from typing import Any
 
+from byzantium.learning import metrics
 from byzantium.runs import Job, Result
 from byzantium.tables.artifact import Artifact, Cell
 
@@ -55,6 +56,7 @@ class MeasuredCell:
     - `cell`: the cell.
     - `published`: the published number; None if there is none.
     - `results`: the results of its jobs, one for each seed.
+    - `metric`: the name of the metric that it shows; by default what its jobs are judged by.
 
     >>> from pathlib import Path
     >>> from byzantium.runs import Run
@@ -68,6 +70,7 @@ class MeasuredCell:
     cell: Cell
     published: Published | None
     results: tuple[Result, ...]
+    metric: str = ""
 
     @property
     def labels(self) -> dict[str, Any]:
@@ -81,8 +84,14 @@ class MeasuredCell:
 
     @property
     def values(self) -> list[float]:
-        """The number of each completed job: its accuracy in percent, or its loss for regression."""
-        values = (result.measured for result in self.results)
+        """The number of each completed job: its accuracy in percent, or its loss for regression.
+
+        With a metric, the mean of its last five evaluations.
+        """
+        values = (
+            result.mean_of_last(self.metric) if self.metric else result.measured
+            for result in self.results
+        )
         return [value for value in values if value is not None]
 
     @property
@@ -90,9 +99,11 @@ class MeasuredCell:
         """A number that is larger for better results; minus infinity for one that diverged."""
         if self.diverged or self.value is None:
             return -math.inf
-        return (
-            -self.value if any("loss" in result.summary for result in self.results) else self.value
-        )
+        if self.metric:
+            less = metrics.better(self.metric) == "less"
+        else:
+            less = any("loss" in result.summary for result in self.results)
+        return -self.value if less else self.value
 
     @property
     def value(self) -> float | None:

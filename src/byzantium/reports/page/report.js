@@ -232,9 +232,9 @@ function worstCase() {
   $("chance").textContent = one ? "One seed cannot show whether two numbers differ by more than chance." : "";
 }
 
-/** The worst mean over seeds, of accuracies or of losses; that one diverged is worse than anything. */
-function worstOf(cells, measure) {
-  const goodness = (cell) => (cell.diverged ? -Infinity : measure === "loss" ? -cell.value : cell.value);
+/** The worst mean over seeds, where more or less is better; that one diverged is worse than anything. */
+function worstOf(cells, less) {
+  const goodness = (cell) => (cell.diverged ? -Infinity : less ? -cell.value : cell.value);
   return cells.reduce((worst, cell) => (goodness(cell) < goodness(worst) ? cell : worst));
 }
 
@@ -261,14 +261,15 @@ function matrix(table, cells, open) {
       rows.map(([row, same], k) => make("tr", null, byRule && !k ? beside() : null,
         make("th", { scope: "row", class: "mixing", title: same[0].text },
           byRule ? label(row) || "alone" : row),
-        judged ? [numberCell(table, worstOf(same, table.measure), same.length, columns.length),
+        judged ? [numberCell(table, worstOf(same, table.less), same.length, columns.length),
           make("td", { class: "gap" })] : null,
         columns.map((column) => numberCell(table, same.find((cell) => cell.column === column) ?? null)))));
   });
   const named = make("table", { class: "matrix", "aria-label": table.fixed },
     make("thead", null, head), bodies);
   const seeds = distinct(cells, (cell) => cell.seeds);
-  const what = table.measure === "loss" ? "test loss, less is better; " : "";
+  const { title } = report.metrics[table.measure];
+  const what = table.measure === "accuracy" ? "" : `${title}${table.less ? ", less is better" : ""}; `;
   const said = `${what}${table.fixed}; ${seeds.length === 1 ? count(seeds[0], "seed") :
     `${Math.min(...seeds)} to ${Math.max(...seeds)} seeds`}`;
   const box = make("div", { class: "box" }, named);
@@ -301,12 +302,12 @@ function numberCell({ measure }, found, of, all) {
     const seeds = several ? make("small", null, `${found.diverged} of ${found.seeds}`) : null;
     return make("td", { class: `${kind} diverged` }, "diverged", part, seeds);
   }
-  const loss = measure === "loss";
-  const written = (value, digits) => (loss ? String(Number(value.toPrecision(digits))) : value.toFixed(1));
+  const written = (value, digits) =>
+    (percent(measure) ? value.toFixed(1) : String(Number(value.toPrecision(digits))));
   const spread = found.deviation === null ? null : make("small", null, `± ${written(found.deviation, 2)}`);
   const title = kind ? `${found.column}, ${count(found.seeds, "seed")}` : count(found.seeds, "seed");
   const cell = make("td", { class: kind, title }, written(found.value, 3), spread, part);
-  if (loss) return cell; // it has no scale
+  if (!percent(measure)) return cell; // it has no scale
   const background = viridis(found.value / 100);
   cell.style.background = css(background);
   cell.style.color = readable(background);
@@ -679,7 +680,8 @@ function explored() {
   };
   attacks.forEach((attack, k) => {
     const title = k % columns ? {} : { title: { text: plain(report.metrics[y].title) } };
-    const span = percent(y) && type === "linear" ? range(report.zoom[setting]) : {};
+    const closer = y === "accuracy" ? report.zoom[setting] : null; // the range of accuracies
+    const span = percent(y) && type === "linear" ? range(closer) : {};
     layout[`xaxis${axis(attack)}`] = { rangemode: "tozero", matches: k ? "x" : undefined,
       title: { text: "round", standoff: 4 } };
     layout[`yaxis${axis(attack)}`] = { type, ...title, ...span, matches: k ? "y" : undefined };
@@ -819,6 +821,7 @@ function configuration(run) {
     ["status", run.ending],
     ...(run.reason ? [["reason", run.reason]] : []),
     ["accuracy", run.accuracy === null ? null : `${run.accuracy.toFixed(2)} %`],
+    ...(run.success_rate === null ? [] : [["success rate", `${run.success_rate.toFixed(2)} %`]]),
     ["took", run.seconds === null ? null : duration(run.seconds)],
     ...Object.entries(run.promises),
   ];
@@ -857,7 +860,7 @@ function head() {
   $("contents").append(...links.map(([id, text]) => make("a", { href: `#${id}` }, text)));
   const scale = document.querySelector(".scale i");
   scale.style.background = `linear-gradient(to right, ${VIRIDIS.join(",")})`;
-  scale.parentElement.hidden = report.tables.length && report.tables.every(({ measure }) => measure === "loss");
+  scale.parentElement.hidden = report.tables.length && report.tables.every(({ measure }) => !percent(measure));
 }
 
 const isDark = matchMedia("(prefers-color-scheme: dark)");
