@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -80,6 +81,26 @@ class Server:
                 tensor.grad = shaped(vector[columns].to(tensor), tensor)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+
+    def model_vector(self) -> Tensor:
+        """The trainable parameters of the model, (d,), in the order of the vectors."""
+        first = next(iter(self.columns))
+        vector = torch.empty(self.d, dtype=first.dtype, device=first.device)
+        for tensor, columns in self.columns.items():
+            shaped(vector[columns], tensor).copy_(tensor.detach())
+        return vector
+
+    @contextlib.contextmanager
+    def tried(self, aggregate: Tensor) -> Iterator[None]:
+        """A step of plain SGD with an aggregate, which is undone when the context ends."""
+        rate = self.optimizer.param_groups[0]["lr"]
+        before = {tensor: tensor.detach().clone() for tensor in self.columns}
+        with torch.no_grad():
+            for tensor, columns in self.columns.items():
+                tensor -= rate * shaped(aggregate.to(tensor)[columns], tensor)
+            yield
+            for tensor, values in before.items():
+                tensor.copy_(values)
 
     def _check_names(self, aggregate: Mapping[str, Any]) -> None:
         if missing := self.parameters.keys() - aggregate.keys():

@@ -20,7 +20,6 @@ from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition, iid
 from byzantium.guarantees import announce
 from byzantium.learning import checkpoint, evaluation, formulas, losses, metrics
-from byzantium.learning.gradients import shaped
 from byzantium.learning.history import History
 from byzantium.learning.losses import Loss
 from byzantium.learning.models import check_device, check_fit
@@ -198,7 +197,7 @@ class Simulation:
                     epoch=self.batches.epoch,
                     generator=self.generators["attack"],
                     root=None if root is None else root.vector,
-                    model=self._model_vector() if self.attack.needs_model else None,
+                    model=self.server.model_vector() if self.attack.needs_model else None,
                     step_loss=self._step_loss,
                     last_aggregate=self.last_aggregate,
                 )
@@ -308,27 +307,13 @@ class Simulation:
         record |= {metric.key: metric.measure(scene) for metric in measured}
         return aggregate
 
-    def _model_vector(self) -> Tensor:
-        """The parameters of the model, (d,), in the order of the vectors."""
-        vector = torch.empty_like(self.sent[0])
-        for tensor, columns in self.server.columns.items():
-            shaped(vector[columns], tensor).copy_(tensor.detach())
-        return vector
-
     def _step_loss(self, aggregate: Tensor) -> float:
         """The mean loss of a few honest workers on their batches, after a step of plain SGD."""
         x, y = self._last_batches
         spread = torch.linspace(0, len(x) - 1, min(len(x), SAMPLED)).long()  # over all workers
         x, y = x[spread], y[spread]
-        rate = self.optimizer.param_groups[0]["lr"]
-        before = {tensor: tensor.detach().clone() for tensor in self.server.columns}
-        with torch.no_grad():
-            for tensor, columns in self.server.columns.items():
-                tensor -= rate * shaped(aggregate.to(tensor)[columns], tensor)
-            loss = self.gradients.losses(x, y, [0] * len(x)).mean()
-            for tensor, values in before.items():
-                tensor.copy_(values)
-        return float(loss)
+        with self.server.tried(aggregate), torch.no_grad():
+            return float(self.gradients.losses(x, y, [0] * len(x)).mean())
 
     def _diverged(self, record: dict[str, Any]) -> dict[str, Any]:
         """The last round of the history is the one in which it diverged."""
