@@ -6,7 +6,7 @@ import copy
 import math
 import re
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import inputs
 import members
@@ -227,6 +227,40 @@ def test_a_tuned_attack_is_at_least_as_bad_as_any_of_its_strengths() -> None:
             tuned >= distance(bz.InnerProduct(epsilon=e)) - 1e-9
             for e in (0.1, 0.125, 0.5, 1, 8, 32)
         )
+
+
+@pytest.mark.parametrize("aim", ["alignment", "distance", "loss", "collapse"])
+def test_tuned_maximizes_its_aim(aim: Any) -> None:
+    honest = torch.randn(12, 6, generator=seeded()) + 1
+    mean, model, rule = honest.mean(0), torch.arange(6.0), bz.TrimmedMean(f=3)
+    wished: dict[str, Callable[[Tensor], float]] = {
+        "alignment": lambda out: -float(out @ mean),
+        "distance": lambda out: float((out - mean).norm()),
+        "loss": lambda out: float(out[0] ** 2),
+        "collapse": lambda out: float(out @ model),
+    }
+
+    def harms(attack: bz.Attack) -> dict[str, float]:
+        sent = attack(
+            honest,
+            q=3,
+            rule=rule,
+            generator=seeded(),
+            model=model,
+            step_loss=wished["loss"],
+        )
+        out = rule(torch.cat([honest, sent]))
+        return {name: function(out) for name, function in wished.items()}
+
+    most = harms(bz.Tuned(bz.InnerProduct(), aim=aim))[aim]
+    assert most >= max(harms(bz.InnerProduct(epsilon=e))[aim] for e in (0.5, 1, 4, 32))
+
+
+def test_tuned_says_what_its_aim_needs() -> None:
+    needs: dict[Any, str] = {"loss": "step_loss=", "collapse": "model="}
+    for aim, needed in needs.items():
+        with pytest.raises(bz.ByzantiumError, match=needed):
+            bz.Tuned(bz.InnerProduct(), aim=aim)(torch.ones(3, 2), q=1, rule=bz.Mean())
 
 
 def test_a_tuned_attack_pushes_either_way() -> None:

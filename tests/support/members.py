@@ -164,6 +164,8 @@ ATTACKS: list[bz.Attack] = [
     bz.Adaptive("collapse"),
     bz.Tuned(bz.InnerProduct()),
     bz.Tuned(bz.GaussianNoise()),
+    bz.Tuned(bz.InnerProduct(), aim="alignment"),
+    bz.Tuned(bz.ALittleIsEnough(), aim="collapse"),
     bz.Tuned(bz.RelocatedPerturbation()),
     bz.Tuned(bz.ALittleIsEnough(), both=False),
 ]

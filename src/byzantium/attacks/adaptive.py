@@ -13,13 +13,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from byzantium.attacks.aims import Aim, check_aim, harm
 from byzantium.attacks.attack import Attack, Scene
 from byzantium.attacks.space import Array, Space
 from byzantium.core import ByzantiumError, Positive
@@ -83,7 +84,7 @@ class Adaptive(Attack):
     True
     """
 
-    aim: Literal["alignment", "distance", "loss", "collapse"] = "alignment"
+    aim: Aim = "alignment"
     budget: Positive = 80
     needs_model: ClassVar[bool] = True
 
@@ -94,6 +95,7 @@ class Adaptive(Attack):
     def vectors(self, scene: Scene) -> Tensor:
         if scene.rule is None:
             raise ByzantiumError(f"{self!r} needs the server's rule to search against, rule=...")
+        check_aim(self, self.aim, scene)
         search = _Search(self, Space(scene), self._memory)
         best = search.best()
         object.__setattr__(self, "_remembered", search.memory(best))
@@ -223,23 +225,13 @@ class _Search:
 
     def _try(self, coefficients: Array) -> float:
         """The harm of a candidate."""
-        mean = self.space.mean
+        mean, model = self.space.mean, self.space.point("model")
         results = self.space.results(coefficients)
-        if self.attack.aim == "distance":
-            harm = sum(float((out - mean).norm()) for out in results)
-        elif self.attack.aim == "collapse":
-            model = self.space.point("model")
-            if model is None:
-                raise ByzantiumError(
-                    f"{self.attack!r} needs the parameters of the model, model=..., which a "
-                    "simulation passes"
-                )
-            harm = sum(float(out @ model) for out in results)
-        else:
-            harm = -sum(float(out @ mean) for out in results)
-        harm = harm / len(results) if np.isfinite(harm) else -np.inf
-        self.trials.append((harm, coefficients))
-        return harm
+        harms = [harm(self.attack.aim, result, mean, model) for result in results]
+        value = sum(harms) / len(harms)
+        value = value if np.isfinite(value) else -np.inf
+        self.trials.append((value, coefficients))
+        return value
 
     def _most_harmful(self, count: int) -> list[Array]:
         ordered = sorted(self.trials, key=lambda trial: trial[0], reverse=True)
@@ -291,11 +283,7 @@ class _Search:
         """The loss of honest workers after the server's step."""
         scene = self.space.scene
         assert scene.rule is not None
-        if scene.step_loss is None:
-            raise ByzantiumError(
-                f"{self.attack!r} needs the loss after a step, step_loss=..., which a simulation "
-                "passes"
-            )
+        assert scene.step_loss is not None
         rows = torch.cat([scene.honest, self.space.full(coefficients).expand(scene.q, -1)])
         generator = torch.Generator().manual_seed(self.space.seed)
         return scene.step_loss(copy.deepcopy(scene.rule)(rows, generator, root=scene.root))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from byzantium.attacks.aims import Aim, check_aim, harm
 from byzantium.attacks.attack import Attack, Scene
 from byzantium.core import ByzantiumError
 
@@ -19,19 +20,21 @@ GRID = tuple(2.0**k for k in range(-4, 6))
 
 @dataclass(frozen=True, repr=False)
 class Tuned(Attack):
-    r"""Another attack, at the strength that moves the rule's result farthest from the honest mean.
+    r"""Another attack, at the strength that hurts the server's rule most.
 
     .. math:: \operatorname*{argmax}_\lambda
         \|\mathrm{rule}(x_1, \dots, \mathrm{attack}_\lambda) - \bar x\|
 
-    In each round it tries at most 26 strengths :math:`\lambda`, on copies of the rule and with
-    random numbers of the attackers' own: a trial never changes the server's state, and never
-    reveals its next random permutation.
+    By default that is the strength that moves the result farthest from the honest mean. In each
+    round it tries at most 26 strengths :math:`\lambda`, on copies of the rule and with random
+    numbers of the attackers' own: a trial never changes the server's state, and never reveals its
+    next random permutation.
 
     - `attack`: the attack to tune; its class must name a `strength`, as `InnerProduct`,
       `ALittleIsEnough` and `GaussianNoise` do.
     - `both`: whether to try negative strengths, too: a rule that resists a push in one direction
       may yield in the other. `repr` always shows it, because earlier runs tried one sign only.
+    - `aim`: what counts as harm, as for `Adaptive`: "distance", "alignment", "loss" or "collapse".
 
     >>> from byzantium import Mean
     >>> from byzantium.attacks import InnerProduct
@@ -41,6 +44,7 @@ class Tuned(Attack):
 
     attack: Attack
     both: bool = field(default=True, metadata={"written": True})
+    aim: Aim = "distance"
 
     def check_parameters(self) -> None:
         if self.attack.strength is None:
@@ -56,6 +60,10 @@ class Tuned(Attack):
     @property
     def needs_root(self) -> bool:  # type: ignore[override]
         return self.attack.needs_root
+
+    @property
+    def needs_model(self) -> bool:  # type: ignore[override]
+        return self.attack.needs_model or self.aim == "collapse"
 
     @property
     def needs_last_aggregate(self) -> bool:  # type: ignore[override]
@@ -77,6 +85,7 @@ class Tuned(Attack):
     def vectors(self, scene: Scene) -> Tensor:
         if scene.rule is None:
             raise ByzantiumError(f"{self!r} needs the server's rule to tune itself to, rule=...")
+        check_aim(self, self.aim, scene)
         device = scene.generator.device
         seed = int(torch.randint(2**62, (), generator=scene.generator, device=device))
         own = dataclasses.replace(scene, generator=torch.Generator())
@@ -90,23 +99,26 @@ class Tuned(Attack):
             own.generator.manual_seed(seed)
             return attack.vectors(own)
 
-        def distance(strength: float) -> float:
+        def harm_of(strength: float) -> float:
             vectors[h:] = attack_vectors(strength)
             rule = copy.deepcopy(scene.rule)
             assert rule is not None
             generator = torch.Generator().manual_seed(seed)
-            shift = rule(vectors, generator, root=scene.root) - own.mean
-            return float(shift.norm())
+            result = rule(vectors, generator, root=scene.root)
+            if self.aim == "loss":
+                assert scene.step_loss is not None
+                return scene.step_loss(result)
+            return harm(self.aim, result, own.mean, scene.model)
 
         strengths = (*GRID, *(-strength for strength in GRID)) if self.both else GRID
-        distances = {strength: distance(strength) for strength in strengths}
-        farthest = max(distances, key=distances.__getitem__)
-        for step in (abs(farthest) / 4, abs(farthest) / 8, abs(farthest) / 16):
-            best = max(distances, key=distances.__getitem__)
+        harms = {strength: harm_of(strength) for strength in strengths}
+        most = max(harms, key=harms.__getitem__)
+        for step in (abs(most) / 4, abs(most) / 8, abs(most) / 16):
+            best = max(harms, key=harms.__getitem__)
             for strength in (max(best - step, -GRID[-1]), min(best + step, GRID[-1])):
-                if strength not in distances:
-                    distances[strength] = distance(strength)
-        return attack_vectors(max(distances, key=distances.__getitem__))
+                if strength not in harms:
+                    harms[strength] = harm_of(strength)
+        return attack_vectors(max(harms, key=harms.__getitem__))
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.attack.state_dict()

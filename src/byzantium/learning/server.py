@@ -98,9 +98,11 @@ class Server:
         with torch.no_grad():
             for tensor, columns in self.columns.items():
                 tensor -= rate * shaped(aggregate.to(tensor)[columns], tensor)
-            yield
-            for tensor, values in before.items():
-                tensor.copy_(values)
+            try:
+                yield
+            finally:
+                for tensor, values in before.items():
+                    tensor.copy_(values)
 
     def _check_names(self, aggregate: Mapping[str, Any]) -> None:
         if missing := self.parameters.keys() - aggregate.keys():

@@ -20,6 +20,8 @@ Scores = Mapping[tuple[str, int], Mapping[str, tuple[float, ...]]]
 NOBODY = "none"
 #: The accuracy that a run counts with whose model diverged, in percent.
 DIVERGED = 0.0
+#: The most bytes that the file of a ranking may have.
+LARGEST = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ class Ranking:
     def read(cls, path: Path) -> Self:
         """Read a ranking that `write` wrote."""
         try:
-            values = json.loads(path.read_text())
+            values = json.loads(files.read(path, LARGEST).decode())
             rows = tuple(_from_json(row) for row in values["rows"])
             return cls(values["suite"], tuple(values["attacks"]), rows, values["machine"])
         except Exception as error:
@@ -169,7 +171,7 @@ def ranking_rows(table: ResultTable, commit: str = "") -> list[Row]:
 
     >>> from byzantium.papers import benchmark, compare
     >>> from byzantium.runs import Store
-    >>> ranking_rows(compare(benchmark(), Store("nowhere")))
+    >>> ranking_rows(compare(benchmark(rules=["Mean()"]), Store("nowhere")))
     []
     """
     rows: dict[str, dict[tuple[str, int], dict[str, tuple[float, ...]]]] = {}
