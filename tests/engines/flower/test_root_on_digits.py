@@ -44,7 +44,7 @@ def network() -> nn.Module:
 
 def training_on(indices: Tensor, seed: int = 0) -> RootUpdate:
     data = load("digits")
-    batches = [(data.train_x[k].flatten(1), data.train_y[k]) for k in indices.split(32)]
+    batches = [(data.train_x[k].flatten(1), data.train_y[k]) for k in torch.split(indices, 32)]
     return RootUpdate(network(), batches, seed=seed, **LIKE_CLIENTS)
 
 
