@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # The engine cannot even be imported without its library; its tests say so when they are skipped.
 if not importlib.util.find_spec("flwr"):
-    collect_ignore = ["src/byzantium/engines/flower"]
+    collect_ignore = ["src/byzantium/engines/flower", "docs/do/flower.md"]
 
 # No deadline: no test fails on a clock. CI draws the same examples every time.
 hypothesis.settings.register_profile("default", deadline=None, max_examples=10)

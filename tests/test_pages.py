@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 
 import pages
 import pytest
+from jail import jailed, needs_jail
 from pages import DO
 
 import byzantium as bz
@@ -77,3 +80,18 @@ def test_the_pipeline_that_the_page_recommends_goes_on_with_those_that_are_left(
         (at,) = federation.strategy.rounds
         assert len(at.used) == n
     assert federation.strategy.rule == bz.Bucketing(s="auto", f=2) >> bz.GeometricMedian()
+
+
+@needs_jail
+@pytest.mark.parametrize("rule", ["RootMatching(f=ranks - 1)", "GeometricMedian()"])
+def test_ranks_of_which_most_attack_learn_with_root_data(tmp_path: Path, rule: str) -> None:
+    with pages.folder_of(DO / "distributed.md", tmp_path):
+        (program,) = tmp_path.glob("*.py")
+        text = program.read_text()
+        assert "RootMatching(f=ranks - 1)" in text
+        program.write_text(text.replace("RootMatching(f=ranks - 1)", rule))
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1"]
+        done = jailed([*torchrun, "--nproc-per-node=4", program], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (accuracy,) = re.findall(r"^accuracy (.*)", done.stdout, re.MULTILINE)
+    assert float(accuracy) > 0.85 if "Root" in rule else float(accuracy) < 0.5

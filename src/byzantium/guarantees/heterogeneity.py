@@ -67,12 +67,15 @@ def most_attackers(n: int, b2: float) -> int:
     return f
 
 
-def describe_limit(n: int, f: int, measured: Mapping[str, Sequence[float]]) -> str:
+def describe_limit(
+    n: int, f: int, measured: Mapping[str, Sequence[float]], subject: str = "yours is"
+) -> str:
     r"""The limit on :math:`B^2` in words, beside what was measured.
 
     - `n`, `f`: how many vectors there are, and how many of them may be Byzantine.
     - `measured`: measured :math:`B^2`, by the name of what they were measured on, or by "". Of
       several the smallest and the largest are named.
+    - `subject`: the words before what was measured.
 
     >>> describe_limit(25, 5, {"": [28.04]})
     '5 of 25 need B² < 3; yours is 28'
@@ -84,4 +87,4 @@ def describe_limit(n: int, f: int, measured: Mapping[str, Sequence[float]]) -> s
         ends = dict.fromkeys(f"{value:.3g}" for value in (min(values), max(values)))
         yours.append(" to ".join(ends) + (f" ({name})" if name else ""))
     limit = largest_heterogeneity(None, n, f)
-    return f"{f} of {n} need B² < {limit:.3g}; yours is {', '.join(yours)}"
+    return f"{f} of {n} need B² < {limit:.3g}; {subject} {', '.join(yours)}"

@@ -58,11 +58,12 @@ class Federation(Job):
 
     @property
     def metric_checks(self) -> Checks:
-        """The checks of its metrics: who took part, what was evaluated, and the root update."""
+        """The checks of its metrics: who took part, what was evaluated, spread and root update."""
         return {
             **dict.fromkeys(("sampled", "used", "absent", "kept", "f"), values.whole),
             **dict.fromkeys(("accuracy", "loss"), values.measured),
             **dict.fromkeys(("root_norm", "root_distance"), values.size),
+            **dict.fromkeys(("spread_to_mean", "spread_to_mean_limit"), values.size),
             "weights": values.shares,
             "rejected": values.times,
         }

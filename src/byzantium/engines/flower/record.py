@@ -91,11 +91,10 @@ class Record:
                 "f": at.f,
                 "weights": weights,
                 "rejected": {str(index[node]): 1 for node in at.rejected},
-                **({} if at.root_norm is None else {"root_norm": at.root_norm}),
-                **({} if at.root_distance is None else {"root_distance": at.root_distance}),
+                **at.measurements(),
             }
         )
-        self.details.append(dataclasses.asdict(at))
+        self.details.append({**dataclasses.asdict(at), **at.measurements()})
 
     def add_evaluation(self, metrics: Mapping[str, Any] | None) -> None:
         """Add metrics of the model after the last round; accuracies become percent."""

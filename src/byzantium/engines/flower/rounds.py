@@ -15,6 +15,8 @@ from flwr.serverapp import Grid
 
 from byzantium.core import ByzantiumError
 from byzantium.engines.flower.replies import UNREADABLE, printable
+from byzantium.guarantees import describe_limit, largest_heterogeneity
+from byzantium.learning.metrics import EARLY_ROUNDS
 
 # Flower's own logger, so that these lines appear among Flower's.
 logger = logging.getLogger("flwr")
@@ -55,6 +57,9 @@ class Round:
     - `root_norm`: the norm of the root update, if the rule needs one.
     - `root_distance`: how far the aggregate was from the root update. Where it is much larger than
       the root's own error explains, more than f nodes are Byzantine, or the root data are biased.
+    - `spread_to_mean`: the mean squared distance of the used replies to their mean, over the
+      squared norm of the mean change of the model; None if nobody changed it. Byzantine replies
+      count, so attackers can change this number.
 
     >>> at = Round(number=1, sampled=(7, 8, 9), connected=5, f=1, absent={9: "no reply"})
     >>> at.replied, at.usable
@@ -76,6 +81,7 @@ class Round:
     notes: tuple[str, ...] = ()
     root_norm: float | None = None
     root_distance: float | None = None
+    spread_to_mean: float | None = None
 
     def sort(self, replies: Iterable[Message]) -> dict[int, Message]:
         """Sort replies: one for each node; a node without a usable one is rejected or absent."""
@@ -157,11 +163,43 @@ class Round:
         numbers |= {f"absent-{node}": 1 for node in self.absent}
         numbers |= {f"weight-{node}": weight for node, weight in self.weights.items()}
         numbers |= {f"distance-{node}": far for node, far in self.distances.items()}
-        if self.root_norm is not None:
-            numbers["root-norm"] = self.root_norm
-        if self.root_distance is not None:
-            numbers["root-distance"] = self.root_distance
+        numbers |= {name.replace("_", "-"): x for name, x in self.measurements().items()}
         return MetricRecord(dict(numbers))
+
+    def measurements(self) -> dict[str, float]:
+        """What was measured in the round about all replies together, by name."""
+        numbers = {
+            "root_norm": self.root_norm,
+            "root_distance": self.root_distance,
+            "spread_to_mean": self.spread_to_mean,
+            "spread_to_mean_limit": self.spread_to_mean_limit,
+        }
+        return {name: number for name, number in numbers.items() if number is not None}
+
+    @property
+    def spread_to_mean_limit(self) -> float | None:
+        """What `spread_to_mean` must stay below for any rule to promise descent: (n - 2f) / f.
+
+        n is how many replies were used, and f how many of them may be Byzantine. None if f is 0, or
+        the rule has a root update: then there is no such limit.
+        """
+        left = self.f - len(self.rejected)
+        if not self.used or left <= 0 or self.root_norm is not None:
+            return None
+        return largest_heterogeneity(None, len(self.used), left)
+
+    @property
+    def above_limit(self) -> str:
+        """A sentence if the spread-to-mean ratio is not below its limit, otherwise empty.
+
+        Only for the first rounds: later, the mean of honest changes vanishes on any data, and the
+        ratio says nothing.
+        """
+        ratio, limit = self.spread_to_mean, self.spread_to_mean_limit
+        if self.number > EARLY_ROUNDS or ratio is None or limit is None or ratio < limit:
+            return ""
+        left = self.f - len(self.rejected)
+        return describe_limit(len(self.used), left, {"": [ratio]}, "these replies have")
 
     def log(self, title: str) -> None:
         """Write the round to the log."""

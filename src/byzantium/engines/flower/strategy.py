@@ -56,7 +56,7 @@ from byzantium.engines.flower.rounds import (
     sample_nodes,
 )
 from byzantium.engines.flower.step import MakeOptimizer, Step
-from byzantium.engines.flower.vectors import distance, layout, rejection_reasons
+from byzantium.engines.flower.vectors import layout, measure, rejection_reasons
 from byzantium.guarantees import announce
 from byzantium.rules import Aggregator, Report, Trust, parse_rule
 from byzantium.runs import Federation
@@ -289,6 +289,8 @@ class RobustStrategy(FedAvg):
             metrics = self.train_metrics_aggr_fn(used, self.weighted_by_key)
             arrays = record_of(self.step(self._model, report.aggregate))
         at.log("aggregate_train")
+        if at.above_limit and not any(one.above_limit for one in self.rounds[:-1]):
+            logger.warning("\t> %s", at.above_limit)
         metrics.update(at.metrics())
         self.trust.update(at.weights, at.rejected, at.absent)
         if self.record is not None:
@@ -343,12 +345,15 @@ class RobustStrategy(FedAvg):
         self.rule.load_state_dict(before)
         return None
 
-    @staticmethod
-    def _measure(at: Round, nodes: list[int], rows: dict[int, Arrays], report: Report) -> None:
+    def _measure(
+        self, at: Round, nodes: list[int], rows: dict[int, Arrays], report: Report
+    ) -> None:
         at.used = tuple(node for node in nodes if node not in at.rejected)
         weights = dict(zip(nodes, report.weights.tolist(), strict=True))
         at.weights = {node: weights[node] for node in at.used}
-        at.distances = {node: distance(rows[node], report.aggregate) for node in at.used}
+        used = [rows[node] for node in at.used]
+        distances, at.spread_to_mean = measure(self._model, used, report.aggregate)
+        at.distances = dict(zip(at.used, distances, strict=True))
         at.notes = report.notes
 
     def _count(self, at: Round) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,10 @@ from byzantium.core import TooManyRejected
 from byzantium.engines.flower.replies import Arrays
 from byzantium.rules import Mean
 from byzantium.rules.admission import admit
+from byzantium.runs.values import LARGEST
 from byzantium.vectors import Source
 
-# How many numbers at a time a distance is computed from.
+# How many numbers of a reply are measured at a time.
 CHUNK = 1 << 18
 
 
@@ -50,17 +51,47 @@ def apply_change(model: Arrays, row: Arrays, vector: NDArray[Any]) -> Arrays:
     return result
 
 
-def distance(row: Arrays, other: Arrays) -> float:
-    """The distance between the floating-point numbers of two models, computed in chunks."""
-    total = 0.0
-    for key, array in row.items():
-        if array.dtype.kind == "f":
-            first, second = array.reshape(-1), other[key].reshape(-1)
-            for start in range(0, len(first), CHUNK):
-                chunk = slice(start, start + CHUNK)
-                difference = np.subtract(first[chunk], second[chunk], dtype=np.float64)
-                total += float(difference @ difference)
-    return math.sqrt(total)
+def measure(
+    model: Arrays, rows: Sequence[Arrays], aggregate: Arrays
+) -> tuple[list[float], float | None]:
+    """The distance of each row to the aggregate, and the spread-to-mean ratio of all rows.
+
+    The ratio is the mean squared distance of the rows to their mean, over the squared distance of
+    that mean to the model, at most 1e100; None if all rows are the model. With a the aggregate and
+    y_i = x_i - a,
+
+        mean_i |x_i - mean(x)|^2 = mean_i |y_i|^2 - |mean(y)|^2,    mean(x) = a + mean(y),
+
+    so one reading of the rows, in chunks, gives the ratio and the distances. Few digits are
+    lost in the difference: for any mixture a of n rows, |mean(y)|^2 is at most n times the spread.
+    """
+    squares, mean_squared, to_aggregate = np.zeros(len(rows)), 0.0, 0.0
+    for key, start in model.items():
+        if start.dtype.kind != "f":
+            continue
+        parts = [_flat(row[key]) for row in rows]
+        origin, target = _flat(start), _flat(aggregate[key])
+        for first in range(0, len(origin), CHUNK):
+            chunk = slice(first, first + CHUNK)
+            total = np.zeros(len(origin[chunk]))
+            for k, part in enumerate(parts):
+                difference = np.subtract(part[chunk], target[chunk], dtype=np.float64)
+                squares[k] += difference @ difference
+                total += difference
+            total /= len(rows)
+            to_aggregate += float(total @ total)
+            total += np.subtract(target[chunk], origin[chunk], dtype=np.float64)
+            mean_squared += float(total @ total)
+    spread = max(0.0, float(squares.mean()) - to_aggregate)
+    distances = np.sqrt(squares).tolist()
+    if not spread and not mean_squared:
+        return distances, None
+    return distances, min(spread / mean_squared if mean_squared else math.inf, LARGEST)
+
+
+def _flat(array: NDArray[Any]) -> Any:
+    """An array as a vector of which slices can be taken, without a copy of the whole."""
+    return array.reshape(-1) if array.flags.c_contiguous else array.flat
 
 
 def rejection_reasons(source: Source) -> Mapping[int, str]:
