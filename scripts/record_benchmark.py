@@ -3,12 +3,14 @@
     byzantium benchmark --jobs 2 --out benchmark
     python scripts/record_benchmark.py benchmark
 
-Pipelines that are complete replace their recorded rows, which name the commit of this checkout.
+A pipeline's results replace its recorded row, in the splits in which all its runs are there. The
+row names the commit of this checkout, or the one after the folder, which made the runs.
 """
 
 import platform
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from byzantium.papers import benchmark, compare
@@ -29,32 +31,32 @@ def processor() -> str:
     return platform.processor()
 
 
-def main(folder: str) -> None:
-    """Record the runs of a folder."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
+def checkout() -> str:
+    """The commit of this checkout."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.strip()
-    attacks = tuple(SUITES[SUITE])
-    known = Ranking.read(RECORDED).rows if RECORDED.exists() else ()
+
+
+def main(folder: str, commit: str) -> None:
+    """Record the runs of a folder, which a commit made."""
     table = compare(benchmark(), Store(folder))
-    whole = {
-        cell.labels["aggregator"]: not any(
-            other.missing
-            for other in table.cells
-            if other.labels["aggregator"] == cell.labels["aggregator"]
-        )
-        for cell in table.cells
+    unfinished = {
+        (cell.labels["aggregator"], cell.labels["split"]) for cell in table.cells if cell.missing
     }
-    rows = [row for row in ranking_rows(table, commit) if whole[row.name]]
-    ranking = Ranking(SUITE, attacks, known, processor()).with_rows(rows)
+    finished = [
+        cell
+        for cell in table.cells
+        if (cell.labels["aggregator"], cell.labels["split"]) not in unfinished
+    ]
+    rows = ranking_rows(replace(table, cells=tuple(finished)), commit)
+    known = Ranking.read(RECORDED).rows if RECORDED.exists() else ()
+    ranking = Ranking(SUITE, tuple(SUITES[SUITE]), known, processor()).with_rows(rows)
     ranking.write(RECORDED)
     if ranking.rows:
-        write_page(ROOT / "docs/benchmark.md", ranking)
+        write_page(ROOT / "docs/benchmark.md", Ranking.read(RECORDED))
     print(f"{len(rows)} pipelines recorded, {len(ranking.rows)} in all")
 
 
-main(sys.argv[1])
+main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else checkout())

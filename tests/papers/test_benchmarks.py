@@ -175,7 +175,10 @@ def test_a_rule_of_the_user_runs_its_own_cells_and_is_ranked(
 # -- what the recorded runs show ----------------------------------------------------------------
 
 #: Pipelines and attacks outside the suite that beat it, each with the reason.
-EXCEPTIONS: dict[tuple[str, int, str], str] = {}
+EXCEPTIONS = {
+    ("nnm-trimmed-mean", 3, "tuned-ipm"): "11.5 instead of 18.6 %, both broken: against rules by "
+    "coordinate Adaptive tries a small set of vectors",
+}
 
 
 def test_no_other_attack_is_stronger_than_the_suite() -> None:

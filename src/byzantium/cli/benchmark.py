@@ -82,7 +82,7 @@ def benchmark_(
 
     Every pipeline (a rule, alone or behind mixings) meets the same suite of attacks on handwritten
     digits, for four ways to divide the data and with 1, 3 or 5 of 25 workers attacking. One
-    pipeline takes about six minutes on two cores. The ranking shows it beside those of the library,
+    pipeline takes some minutes on two cores. The ranking shows it beside those of the library,
     whose numbers are recorded.
 
     \b

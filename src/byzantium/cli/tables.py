@@ -130,12 +130,10 @@ def print_tables(tables: Sequence[ResultTable], metric: str = "") -> None:
         out.print(f"{len(tables) - PRINTED} more tables, for other settings, are not printed")
 
 
-def write_tables(
-    tables: Sequence[ResultTable], files: Sequence[Path], whole: ResultTable | None = None
-) -> None:
-    """Write tables into files; `whole` is the artifact of which they are parts, if there is one."""
+def write_tables(tables: Sequence[ResultTable], files: Sequence[Path]) -> None:
+    """Write tables into files."""
     from byzantium.reports import formats
 
     for path in files:
-        formats.write(path, tables, whole)
+        formats.write(path, tables)
         out.print(f"the table: {path}", soft_wrap=True)

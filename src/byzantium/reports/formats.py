@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -17,13 +17,11 @@ from byzantium.runs import Result, Run, Store
 from byzantium.tables import MeasuredCell, ResultTable, worst
 
 
-def write(path: Path, tables: Sequence[ResultTable], whole: ResultTable | None = None) -> None:
+def write(path: Path, tables: Sequence[ResultTable]) -> None:
     """Write tables to a file, in the format of its ending: .md, .tex or .csv.
 
     - `path`: the file.
     - `tables`: the tables, as `pivots` makes them.
-    - `whole`: the artifact of which they are parts, such as the benchmark; a Markdown file then
-      begins with it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -31,10 +29,7 @@ def write(path: Path, tables: Sequence[ResultTable], whole: ResultTable | None =
     ...     print(Path(folder, "mine.csv").read_text().strip())
     mean,deviation,seeds,diverged,missing,worst
     """
-    text = form(path)(tables)
-    if whole is not None and path.suffix == ".md":
-        text = "\n".join([*_introduction(whole, tables), text])
-    files.write(path, text)
+    files.write(path, form(path)(tables))
 
 
 def form(path: Path) -> Callable[[Sequence[ResultTable]], str]:
@@ -52,21 +47,6 @@ def markdown(tables: Sequence[ResultTable]) -> str:
     """Tables of runs as Markdown, each under its title."""
     parts = [part for table in tables for part in section(table)]
     return "\n".join(parts)
-
-
-def _introduction(whole: ResultTable, tables: Sequence[ResultTable]) -> Iterator[str]:
-    """The title, the command, the machines, and a sentence about each table."""
-    made = whole.artifact
-    yield f"# {made.title}\n"
-    yield f"Fixed: {made.fixed}. Varies: {made.varies}. {made.notes}".rstrip() + "\n"
-    if made.cheaper:
-        yield f"Cheaper version: {', '.join(made.cheaper)}.\n"
-    yield "\n".join(["```", whole.command(), "```\n"])
-    yield surroundings(text_tables.results([whole]))
-    yield "The best of each column, and all that these seeds do not show to be worse:\n"
-    for each in tables:
-        yield f"- {in_markdown(each.artifact.title)}. {text_tables.advice(each)}"
-    yield ""
 
 
 def section(table: ResultTable) -> list[str]:

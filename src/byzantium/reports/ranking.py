@@ -136,9 +136,9 @@ def _commits(ranking: Ranking) -> str:
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    cells = ([in_markdown(cell) for cell in line] for line in lines)
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells) + "\n"
+    first, *others = ([in_markdown(cell) for cell in line] for line in (head, *rows))
+    lines = [first, ["---", *["---:"] * (len(head) - 1)], *others]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 def _about_root(ranking: Ranking) -> str:
@@ -174,8 +174,8 @@ def _sentence(ranking: Ranking, row: Row, split: str) -> str:
     milder = [s for s in splits_of(ranking)[1:] if row in ranking.sorted(s)]
     scores = {s: row.worst(s, counts[-1], ranking.attacks) for s in milder}
     held = [SPLITS.get(s, s) for s, w in scores.items() if w and w.mean >= BROKEN]
-    others = f"; with {counts[-1]} it holds on {', '.join(held)}" if held else ""
-    return f"`{rule_text(row)}` {text}{others}; its worst attack there is {worst.attack}."
+    others = f", and on {' and '.join(held)} with {counts[-1]}" if held else ""
+    return f"`{rule_text(row)}` {text} (worst attack with {counts[-1]}: {worst.attack}){others}."
 
 
 # -- figures ------------------------------------------------------------------------------------

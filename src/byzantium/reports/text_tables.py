@@ -10,7 +10,6 @@ from typing import Any
 
 from byzantium.learning import metrics
 from byzantium.reports import measurements
-from byzantium.reports.escaping import as_code, in_markdown
 from byzantium.runs import Result
 from byzantium.tables import MeasuredCell, ResultTable, terms, worst
 
@@ -341,30 +340,6 @@ def meaning(table: ResultTable) -> str:
         f"{text} Bold: the best of each column, and all that these seeds do not show to be worse "
         f"{TEST}."
     )
-
-
-def advice(table: ResultTable) -> str:
-    """The best rules of each column of a grid, as Markdown; one seed gives no advice."""
-    if usual_seeds(table) < 2:
-        return "One seed cannot show which is best."
-    (name, *_), across = axes(table)
-    name_of, columns = namer(table), dict[Any, list[MeasuredCell]]()
-    for cell in table.cells:
-        columns.setdefault(cell.labels[across], []).append(cell)
-    parts = []
-    for head, column in columns.items():
-        if not (found := best(column)):
-            continue
-        first, *same = found
-        text = f"{in_markdown(name_of(across, head))}: {_named(name_of, name, first)}"
-        text += f" ({first.value:.1f})"
-        others = ", ".join(_named(name_of, name, one) for one in same)
-        parts.append(text + (f" or {others}" if others else ""))
-    return "; ".join(parts) + "."
-
-
-def _named(name_of: Callable[[str, Any], str], name: str, cell: MeasuredCell) -> str:
-    return as_code(name_of(name, cell.labels[name]))
 
 
 def results(tables: Sequence[ResultTable]) -> list[Result]:
