@@ -121,7 +121,8 @@ def recommend(
     chosen, accuracy = candidates[text], ACCURACIES[text][attackers]
     why = (
         f"On data sorted by label, with {attackers} of 25 workers Byzantine, its accuracy under "
-        f"the worst of 14 attacks was {accuracy:.1f} % (digits: docs/benchmark.md)."
+        f"the worst of 14 attacks was {accuracy:.1f} % (digits: docs/benchmark.md; "
+        "MNIST: docs/understand/which-rule.md)."
     )
     if chosen.covered:
         why += " Of the pipelines that did as well it has the smallest bound."
