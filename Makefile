@@ -11,7 +11,7 @@ TORCH ?= cpu
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
 
-demo: $(READY)  ## five rules under four attacks, with and without bucketing: a table and a report
+demo: $(READY)  ## seven rules under four attacks: a table and a report
 	@$(BIN)/byzantium demo
 
 # A process for each core, with one thread each: idle threads of torch wait in a loop and slow the others down.

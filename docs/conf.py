@@ -15,7 +15,13 @@ project = "Byzantium"
 author = project_copyright = "The Byzantium developers"
 version = release = byzantium.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_click", "sphinx_copybutton"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx_click",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
 exclude_patterns = ["_build"]
 default_role = "py:obj"  # `Krum` in a docstring is code, and a link if there is such a name
 

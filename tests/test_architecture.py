@@ -173,7 +173,7 @@ def test_a_new_member_touches_what_contributing_says_and_no_more(kind: str) -> N
         for path in sources
         if word.search(path.read_text(encoding="utf-8"))
     }
-    compared = {"papers/benchmarks.py", "guarantees/recommendation.py"}
+    compared = {"papers/benchmarks.py", "guarantees/recommendation.py", "reports/demo.py"}
     assert named - compared == places
     told = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     assert all(f"`{place}`" in told for place in places)
@@ -251,7 +251,7 @@ except SystemExit as done:
     assert done.code == 0
 """
 COMMANDS = ["", "run", "sweep", "demo", "list", "plan", "reproduce", "report", "data", "data fetch"]
-COMMANDS += ["aggregate", "check", "certify"]
+COMMANDS += ["aggregate", "check", "certify", "recommend"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

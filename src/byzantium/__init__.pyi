@@ -15,6 +15,7 @@ from .data import Dataset as Dataset
 from .data import Partition as Partition
 from .data.dataset import dataset as dataset
 from .data.partition import partition as partition
+from .guarantees import recommend as recommend
 from .learning import Metric as Metric
 from .learning.losses import loss as loss
 from .learning.models import model as model

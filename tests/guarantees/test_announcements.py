@@ -169,7 +169,7 @@ def test_engines_that_know_only_the_rule_warn_where_half_of_the_vectors_may_be_b
 def test_flower_warns_where_half_of_the_sampled_nodes_may_be_bad(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    pytest.importorskip("flwr", reason="flwr is not installed: pip install 'byzantium[flower]'")
+    pytest.importorskip("flwr", reason="flwr is not installed: pip install '.[flower]'")
     import federation
     from flwr.app import ConfigRecord
 

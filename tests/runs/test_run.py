@@ -416,7 +416,7 @@ def test_former_names_of_options_are_read_and_leave_identities_as_they_are() -> 
     with pytest.warns(DeprecationWarning, match="optimiser= is now optimizer="):
         assert Run(optimiser="adam").identity == run.identity  # type: ignore[call-arg]
     with pytest.warns(DeprecationWarning, match="Run.q is now attacker_count"):
-        assert run.q == 0
+        assert run.q == 5
     with pytest.raises(ValueError, match="optimizer and optimiser are the same option"):
         Run.of({"optimizer": "sgd", "optimiser": "adam"})
     with pytest.warns(DeprecationWarning, match="q= is now attackers="):
@@ -427,5 +427,7 @@ def test_settings_and_runs_declare_their_options_once() -> None:
     shared = {field.name: field for field in dataclasses.fields(Settings)}
     assert set(shared) < {field.name for field in dataclasses.fields(Run)}
     for field in dataclasses.fields(Run):
-        if field.name in shared.keys() - {"attackers"}:
+        if field.name in shared.keys() - {"attackers", "momentum"}:
             assert field is shared[field.name]
+        if field.name == "momentum":  # which has another default
+            assert field.metadata == shared[field.name].metadata

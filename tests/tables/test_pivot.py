@@ -27,7 +27,7 @@ from byzantium.tables.heterogeneity import MEANING
 
 RULES = ("Mean()", "Krum(f=2)", "Bucketing(s=2) >> Krum(f=2)")
 ATTACKS = ("Mimic(warmup=1)", "ALittleIsEnough()", "BitFlip()")
-BASE = Run(n=15, f=2, rounds=60)
+BASE = Run(n=15, f=2, rounds=60, momentum=0.0)
 
 
 def accuracy(rule: str, attack: str, seed: int) -> float:

@@ -10,6 +10,7 @@ from byzantium.cli import (
     list,  # noqa: A004
     pack,
     plan,
+    recommend,
     report,
     reproduce,
     run,
@@ -28,6 +29,7 @@ __all__ = [
     "main",
     "pack",
     "plan",
+    "recommend",
     "report",
     "reproduce",
     "run",

@@ -67,18 +67,29 @@ def check(rule: str, n: int, f: int, data: str | None, **options: Any) -> None:
     byzantium check "TrimmedMean()" --n 25 --f 5 --data digits --partition "by_label()"
     """  # noqa: D301
     written = {name: value for name, value in options.items() if value is not None}
-    if written and data is None:
-        name = next(iter(written)).replace("_", "-")
-        raise click.UsageError(f"--{name} is for --data, which names what to train on")
+    check_data(data, written)
     promise = guarantees.guarantee(bz.parse_rule(rule, f=f), n, f)
     lines = [str(promise), _limits(promise)]
     if data is not None:
-        run = Run(rule="Mean()", n=n, f=0, data=data, **written)
-        check_ready([run])
-        lines.append(_measured(promise, run, _heterogeneity(run)))
+        run = honest_run(n, data, written)
+        lines.append(_measured(promise, run, measure_heterogeneity(run)))
     out.print("\n".join(lines), soft_wrap=True, highlight=False)
     if not promise.covered:
         raise SystemExit(FAILED)
+
+
+def check_data(data: str | None, training: dict[str, Any]) -> None:
+    """Refuse options of a training without data to train on."""
+    if training and data is None:
+        name = next(iter(training)).replace("_", "-")
+        raise click.UsageError(f"--{name} is for --data, which names what to train on")
+
+
+def honest_run(n: int, data: str, training: dict[str, Any]) -> Run:
+    """A training of n honest workers, ready to be measured."""
+    run = Run(rule="Mean()", attack="NoAttack()", n=n, f=0, data=data, **training)
+    check_ready([run])
+    return run
 
 
 def _limits(promise: guarantees.Guarantee) -> str:
@@ -95,7 +106,8 @@ def _limit(n: int, f: int) -> float:
     return guarantees.largest_heterogeneity(None, n, f)
 
 
-def _heterogeneity(run: Run) -> float:
+def measure_heterogeneity(run: Run) -> float:
+    """The B² of the first rounds of an honest training, behind a progress bar."""
     with Progress(console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task("training honestly")
         return run.heterogeneity(lambda done, total: bar.update(task, completed=done, total=total))

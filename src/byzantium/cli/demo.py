@@ -1,4 +1,4 @@
-"""`demo`: why robust rules alone are not enough, and what helps."""
+"""`demo`: why the mean and robust rules are not enough, and what helps."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from byzantium.runs import Processes, Snapshot, Store
 
 @main.command()
 @folder_option("demo")
-@count_option("--rounds", "How many rounds each of the 40 runs has.", 300)
+@count_option("--rounds", "How many rounds each of the 35 runs has.", 300)
 @count_option(
     "--jobs", "How many runs are trained at a time; they share the cores.", 2, most=MAX_JOBS
 )
 def demo(results: Path, rounds: int, jobs: int) -> None:
-    """See why robust rules alone are not enough, and what helps.
+    """See why the mean and robust rules are not enough, and what helps.
 
     25 workers train on handwritten digits, and 5 of them attack. The honest ones hold different
-    digits. Five rules meet four attacks, alone and behind buckets of two, which average pairs of
-    workers first. It takes less than a minute, and ends in a table and a page to look at.
+    digits. Seven rules meet four attacks and none. It takes about a minute, and ends in a table and
+    a page to look at.
 
     \b
     byzantium demo

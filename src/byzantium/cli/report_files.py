@@ -77,7 +77,7 @@ def print_paths(files: ReportFiles) -> None:
     for figure in files.figures:
         out.print(f"a figure: {figure}", soft_wrap=True)
     if files.own and not files.figures:
-        out.print("no figures were drawn: they need matplotlib, pip install 'byzantium[report]'")
+        out.print("no figures were drawn: they need matplotlib, the extra '.[report]'")
 
 
 def check_libraries(store: Store, *, figures: bool = False, table: bool = False) -> None:

@@ -59,9 +59,10 @@ class MissingLibraryError(ByzantiumError, ImportError):
     """An optional library is not installed. Also an `ImportError`; the message says how to get it.
 
     >>> from byzantium.core import import_optional
-    >>> import_optional("no_such_library", "report", "a figure")
+    >>> import_optional("no_such_library", "report", "a figure")  # doctest: +NORMALIZE_WHITESPACE
     Traceback (most recent call last):
-    byzantium.MissingLibraryError: a figure needs no_such_library: pip install 'byzantium[report]'
+    byzantium.MissingLibraryError: a figure needs no_such_library: install Byzantium again with its
+    extra, pip install '.[report]' in its folder
     """
 
 
@@ -89,7 +90,7 @@ def import_optional(library: str, extra: str, purpose: str) -> ModuleType:
     """Import an optional library; where it is missing, raise an error that says how to get it.
 
     - `library`: the module to import.
-    - `extra`: the extra of Byzantium that installs it, as in `pip install 'byzantium[extra]'`.
+    - `extra`: the extra of Byzantium that installs it, as in `pip install '.[extra]'`.
     - `purpose`: what needs it; the message begins with it.
 
     >>> import_optional("json", "report", "a figure").dumps([1])
@@ -100,7 +101,8 @@ def import_optional(library: str, extra: str, purpose: str) -> ModuleType:
     except ImportError as error:
         name = library.partition(".")[0]
         raise MissingLibraryError(
-            f"{purpose} needs {name}: pip install 'byzantium[{extra}]'"
+            f"{purpose} needs {name}: install Byzantium again with its extra, "
+            f"pip install '.[{extra}]' in its folder"
         ) from error
 
 

@@ -48,6 +48,17 @@ def option(default: Any, text: str, *, later: bool = False) -> Any:
     return dataclasses.field(default=default, metadata={"help": text, "later": later})
 
 
+def with_default(cls: type[DataclassInstance], name: str, default: Any) -> Any:
+    """An inherited option of a dataclass, with another default.
+
+    - `cls`: the dataclass that declares it.
+    - `name`: its name.
+    - `default`: its default here.
+    """
+    (field,) = (field for field in dataclasses.fields(cls) if field.name == name)
+    return dataclasses.field(default=default, metadata=field.metadata)
+
+
 def with_options(cls: Class) -> Class:
     """Decorate a dataclass of options: its docstring lists them, and former names are accepted.
 

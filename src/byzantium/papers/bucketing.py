@@ -47,6 +47,7 @@ PUBLISHED_SETTINGS: dict[str, Any] = {
     "learning_rate": 0.01,
     "rounds": 600,
     "batch": 32,
+    "momentum": 0.0,
     "reshuffle_every": 30,
     "evaluate_every": 30,
 }

@@ -107,7 +107,8 @@ def _page(ranking: Ranking, heat: str, price: str) -> Iterator[str]:
     yield "## The price of robustness\n"
     yield (
         f"![Accuracy under the worst attack against accuracy without attackers]({price})\n\n"
-        "To the right: accurate where nobody attacks. Above: accurate under the worst attack.\n"
+        "To the right: accurate where nobody attacks. Above: accurate under the worst attack. "
+        "Named are the pipelines than which no other is better in both.\n"
     )
     yield "## One sentence for each pipeline\n"
     for row in ranking.sorted(first):
@@ -210,24 +211,37 @@ def _heat_map(ranking: Ranking) -> Figure:
 
 
 def _scatter(ranking: Ranking) -> Figure:
-    """Accuracy under the worst attack against accuracy without attackers."""
+    """Accuracy under the worst attack against accuracy without attackers, and the best of both."""
     from matplotlib.figure import Figure
 
     split = splits_of(ranking)[0]
     counts = ranking.attackers(split)
-    figure = Figure(figsize=(3.1 * len(counts), 3.4), layout="tight")
+    figure = Figure(figsize=(3.1 * len(counts), 4.4), layout="tight")
     figure.patch.set_alpha(0)
     axes = figure.subplots(1, len(counts), sharex=True, sharey=True, squeeze=False)[0]
     for axis, f in zip(axes, counts, strict=True):
         axis.patch.set_alpha(0)
-        for row in ranking.sorted(split):
-            worst, free = row.worst(split, f, ranking.attacks), row.undisturbed(split, f)
-            if worst is not None and free is not None:
-                axis.plot(free, worst.mean, "o", ms=4)
-                axis.annotate(row.name, (free, worst.mean), fontsize=5.5, color=GREY, rotation=20)
+        points = {
+            rule_text(row): (free, worst.mean)
+            for row in ranking.sorted(split)
+            if (worst := row.worst(split, f, ranking.attacks)) is not None
+            and (free := row.undisturbed(split, f)) is not None
+        }
+        for name, (x, y) in points.items():
+            if any(a > x and b > y for a, b in points.values()):
+                axis.plot(x, y, "o", ms=3, color=GREY)
+            else:
+                axis.plot(x, y, "o", ms=5, label=name)
         axis.set_title(f"{f} of 25 attack", fontsize=USUAL, color=GREY)
         axis.set_xlabel("accuracy, nobody attacks (%)", fontsize=SMALL, color=GREY)
         axis.tick_params(labelsize=SMALL, colors=GREY)
+        axis.legend(
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.2),
+            fontsize=SMALL - 1,
+            labelcolor=GREY,
+            frameon=False,
+        )
         for spine in axis.spines.values():
             spine.set_color(GREY)
     axes[0].set_ylabel("accuracy, worst attack (%)", fontsize=SMALL, color=GREY)

@@ -27,7 +27,7 @@ def described(job: Job) -> str:
     """A job in one line, for progress bars and errors.
 
     >>> described(Run(rule="Krum()", attack="Mimic()"))
-    'Krum(f=5) against Mimic(), by_label(), seed 0'
+    'Krum(f=5) against Mimic(), momentum 0.9, by_label(), seed 0'
     """
     if isinstance(job, Run):
         momentum = f", momentum {job.momentum:g}" if job.momentum else ""
@@ -53,7 +53,7 @@ class Board:
     >>> import sys
     >>> with Board(total=2, done=0, console=Console(file=sys.stdout)) as board:
     ...     board.show(Event(Run(rule="Mean()"), "done", note="diverged in round 7"))
-    1/2 done: Mean() against NoAttack(), by_label(), seed 0 (diverged in round 7)
+    1/2 done: Mean() against InnerProduct(), momentum 0.9, by_label(), seed 0 (diverged in round 7)
     """
 
     def __init__(self, total: int, done: int, console: Console) -> None:

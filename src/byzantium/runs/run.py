@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from byzantium import attacks, guarantees, learning
 from byzantium.core import (
+    Beta,
     ByzantiumError,
     Count,
     Imbalance,
@@ -23,7 +24,7 @@ from byzantium.core import (
     type_name,
     with_options,
 )
-from byzantium.core.options import former_attribute
+from byzantium.core.options import former_attribute, with_default
 from byzantium.learning import metrics
 from byzantium.learning.settings import TrainingOptions
 from byzantium.runs import plugins, values
@@ -104,8 +105,10 @@ class Run(Job, TrainingOptions):
         "that is written without f takes the f of the run.",
     )
     attack: str = option(
-        "NoAttack()", "What the attackers send: an attack from `byzantium list attacks`."
+        "InnerProduct(epsilon=0.1)",
+        "What the attackers send: an attack from `byzantium list attacks`; NoAttack() for none.",
     )
+    momentum: Beta = with_default(TrainingOptions, "momentum", 0.9)
     optimizer: str = option(
         "sgd",
         "The optimizer of the server: sgd, sgd(momentum=0.9), sgd(weight_decay=1e-4) or adam.",

@@ -17,10 +17,10 @@ import pytest
 from paths import SUPPORT
 
 pytest.importorskip(
-    "flwr", reason="flwr is not installed: pip install 'byzantium[flower]' runs Flower's tests"
+    "flwr", reason="flwr is not installed: pip install '.[flower]' runs Flower's tests"
 )
 pytest.importorskip(
-    "ray", reason="ray is not installed: pip install 'byzantium[flower-simulation]' brings it"
+    "ray", reason="ray is not installed: pip install '.[flower-simulation]' brings it"
 )
 if os.geteuid() or not shutil.which("unshare") or not shutil.which("ip"):
     pytest.skip(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 pytest.importorskip(
-    "flwr", reason="flwr is not installed: pip install 'byzantium[flower]' runs Flower's tests"
+    "flwr", reason="flwr is not installed: pip install '.[flower]' runs Flower's tests"
 )
 
 import federation

@@ -13,7 +13,7 @@ import pytest
 from members import EVERYTHING, F, N
 
 pytest.importorskip(
-    "flwr", reason="flwr is not installed: pip install 'byzantium[flower]' runs Flower's tests"
+    "flwr", reason="flwr is not installed: pip install '.[flower]' runs Flower's tests"
 )
 
 import federation

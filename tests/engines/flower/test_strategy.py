@@ -18,7 +18,7 @@ from paths import SUPPORT
 import byzantium as bz
 
 pytest.importorskip(
-    "flwr", reason="flwr is not installed: pip install 'byzantium[flower]' runs Flower's tests"
+    "flwr", reason="flwr is not installed: pip install '.[flower]' runs Flower's tests"
 )
 
 import federation

@@ -35,7 +35,7 @@ PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
 PICKLE_REASON = (
     "is a pickle by its name, and reading a pickle may execute code of its author; let its "
     "owner convert it, safetensors.torch.save_file(torch.load(path, weights_only=True), new_path), "
-    "with pip install 'byzantium[files]'"
+    "with pip install safetensors"
 )
 # The first bytes of archives of torch and of pickles.
 PICKLE_PREFIXES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
