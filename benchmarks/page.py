@@ -79,13 +79,14 @@ def milliseconds(seconds: float) -> str:
 
 
 def goals(content: dict[str, Any], sections: list[Section]) -> list[str]:
-    """The table of goals, and how many are missed."""
+    """How many goals are missed, and the table of all."""
     goals = {key: Goal(**values) for key, values in content["goals"].items()}
     rows = goal_rows(sections, goals)
-    lines = [row("", "goal", "measured", ""), row("---", "---", "---", "---")]
-    lines += [row(*one[:3], "" if one.met else "**missed**") for one in rows]
     missed = sum(not one.met for one in rows)
-    return [*lines, "", f"{missed} of them missed." if missed else "All goals are met.", ""]
+    verdict = f"{missed} of {len(rows)} goals are missed." if missed else "All goals are met."
+    lines = [f"**{verdict}**", "", row("", "goal", "measured", ""), row("---", "---", "---", "---")]
+    lines += [row(*one[:3], "" if one.met else "**missed**") for one in rows]
+    return [*lines, ""]
 
 
 def section_tables(section: Section) -> list[str]:
@@ -123,13 +124,14 @@ def growth(section: Section) -> list[str]:
 
 def page(content: dict[str, Any]) -> str:
     sections = sections_of(content)
-    lines = [HEAD.read_text(encoding="utf-8").format_map(content["machine"])]
-    lines += goals(content, sections)
+    lines = ["# Measured", "", *goals(content, sections), "## How it was measured", ""]
+    lines += [HEAD.read_text(encoding="utf-8").format_map(content["machine"])]
+    lines += ["## Every figure", ""]
     for section in sections:
-        lines += [f"## {section.title}", ""]
+        lines += ["<details>", f"<summary>{section.title}</summary>", ""]
         if note := NOTES.get(section.key):
             lines += [note, ""]
-        lines += section_tables(section)
+        lines += [*section_tables(section), "</details>", ""]
     return "\n".join([*lines, INTEL.read_text(encoding="utf-8")])
 
 

@@ -57,7 +57,7 @@ def test_actions_of_others_are_pinned_to_a_commit() -> None:
             assert re.fullmatch(r"[\w/.-]+@[0-9a-f]{40} # v[\d.]+", action), action
 
 
-def test_the_distributions_hold_the_package_and_nothing_else(tmp_path: Path) -> None:
+def test_the_wheel_holds_the_package_and_the_sdist_its_tests_and_docs(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, ROOT], check=True
     )
@@ -77,6 +77,11 @@ def test_the_distributions_hold_the_package_and_nothing_else(tmp_path: Path) -> 
     assert metadata["License-Expression"] == PROJECT["license"]
     assert metadata["Requires-Python"] == PROJECT["requires-python"]
     with tarfile.open(tmp_path / f"{name}.tar.gz") as source:
-        kept = {Path(member).parts[1] for member in source.getnames()}
-    beside = "CHANGELOG.md", "CITATION.cff", "LICENSE", "README.md", "pyproject.toml"
-    assert kept == {"src", "PKG-INFO", ".gitignore", *beside}
+        kept = {member.partition("/")[2] for member in source.getnames()}
+    listed = subprocess.run(
+        ["git", "-C", ROOT, "ls-files"], capture_output=True, text=True, check=False
+    ).stdout.split()
+    left_out = ("results/", ".ci/", ".github/")
+    assert {name for name in listed if not name.startswith(left_out)} <= kept
+    assert not [name for name in kept if name.startswith(left_out)]
+    assert {"docs/index.md", "tests/test_release.py", "PKG-INFO", "src/byzantium/py.typed"} <= kept

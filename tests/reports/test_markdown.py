@@ -406,6 +406,7 @@ def test_artifacts_stand_in_the_order_of_the_paper_and_no_path_of_the_machine(
     titles = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert titles == [
         "In short",
+        "How it was made",
         *(made(name).title for name in reversed(names)),
         "Not run",
     ]

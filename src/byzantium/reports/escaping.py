@@ -107,3 +107,12 @@ def in_latex(text: str) -> str:
 
 def _sign(sign: str) -> str:
     return r"$\gg$" if sign == ">>" else SIGNS.get(sign, sign)
+
+
+def folded(summary: str, text: str) -> str:
+    """A part of a Markdown text that opens when its summary is clicked.
+
+    - `summary`: the line that is always shown; not escaped.
+    - `text`: the part, as Markdown.
+    """
+    return f"<details>\n<summary>{summary}</summary>\n\n{text.strip()}\n\n</details>\n"

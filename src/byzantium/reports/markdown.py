@@ -12,7 +12,7 @@ from urllib.parse import quote
 from byzantium.core import printable, printable_lines
 from byzantium.papers import MAKERS, artifact, published_cells
 from byzantium.reports import replays, text_tables
-from byzantium.reports.escaping import as_code, in_markdown
+from byzantium.reports.escaping import as_code, folded, in_markdown
 from byzantium.reports.formats import how_many, markdown_table, section, surroundings
 from byzantium.reports.text_tables import Entry, TextTable
 from byzantium.runs import Store
@@ -97,8 +97,9 @@ def markdown(
     shown = [table for table in artifacts if table.begun]
     shown.sort(key=lambda table: names.index(table.artifact.name))
     shown_names = {table.artifact.name for table in shown}
-    parts = [INTRODUCTION, *replays.opening(shown), _fenced([_command(store)]), RULE]
-    parts += [surroundings(text_tables.results(shown)), *_overview(shown, store)]
+    parts = [INTRODUCTION, *replays.opening(shown), *_overview(shown, store)]
+    parts += ["## How it was made", _fenced([_command(store)]), RULE]
+    parts += [folded("The machines", surroundings(text_tables.results(shown)))]
     for table in shown:
         parts += _section(table, (pictures or {}).get(table.artifact.stem))
     if own:

@@ -7,6 +7,7 @@ from statistics import median
 
 from byzantium.papers import CAUSES, Replay, artifact, compare, published, replays
 from byzantium.reports import text_tables
+from byzantium.reports.escaping import folded
 from byzantium.reports.formats import markdown_table
 from byzantium.reports.text_tables import NONE, Entry, TextTable
 from byzantium.runs import Store
@@ -111,8 +112,7 @@ def _exceptions(found: Sequence[Replay]) -> Iterator[str]:
             cause = CAUSES.get((name, replay.seed)) or _cause(replay)
             lines.append(f"- {name}, seed {replay.seed}: {'; '.join(what)}. Cause: {cause}.\n")
     if lines:
-        yield "The exceptions:\n"
-        yield "".join(lines)
+        yield folded(f"The exceptions ({len(lines)})", "".join(lines))
 
 
 def _cause(replay: Replay) -> str:
