@@ -42,6 +42,8 @@ html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = f"Byzantium {release}"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 
 
 def _inline(translator: Any, node: nodes.Element) -> None:

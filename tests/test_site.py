@@ -154,3 +154,18 @@ def test_code_that_is_copied_runs(site: Path, page: Page, tmp_path: Path) -> Non
         [sys.executable, str(program)], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["5"]
+
+
+def test_no_line_of_code_is_cut_on_a_wide_screen(site: Path, page: Page) -> None:
+    """At 1440 px every block of code shows its lines whole, without scrolling."""
+    page.set_viewport_size({"width": 1440, "height": 900})
+    cut = {}
+    for path in sorted(site.rglob("*.html")):
+        page.goto(path.as_uri())
+        lines = page.evaluate(
+            "[...document.querySelectorAll('pre')].filter(e => e.scrollWidth > e.clientWidth + 1)"
+            ".map(e => e.innerText.split('\\n').sort((a, b) => b.length - a.length)[0])"
+        )
+        if lines:
+            cut[path.relative_to(site).as_posix()] = lines
+    assert cut == {}
