@@ -18,6 +18,9 @@ from byzantium.reports.contents import contents
 from byzantium.runs import Store
 from byzantium.tables import ResultTable
 
+# The files of the page's script, in the order in which they are joined.
+SCRIPTS = ("base", "tables", "artifacts", "curves", "weights", "viewer", "runs", "page")
+
 
 def write(
     store: Store,
@@ -42,19 +45,28 @@ def write(
     ...     page.read_text(encoding="utf-8").startswith("<!doctype html>")
     True
     """
+    files.write(path, page(contents(store, artifacts, tables), title))
+    return path
+
+
+def page(values: dict[str, Any], title: str) -> str:
+    """The text of the page.
+
+    - `values`: its data, as `contents` makes it.
+    - `title`: the title of the page.
+    """
     # The partial bundle of plotly.js that draws what we draw, as npm has it: page/README.md.
-    scripts = {"plotly": _file("plotly-basic.min.js"), "script": _file("report.js")}
+    script = "".join(_file(f"{name}.js") for name in SCRIPTS)
+    scripts = {"plotly": _file("plotly-basic.min.js"), "script": script}
     parts = {
         **scripts,
         "title": html.escape(title),
         "style": _file("report.css"),
         "policy": html.escape(_policy(scripts.values())),
-        "data": _embedded(contents(store, artifacts, tables)),
+        "data": _embedded(values),
     }
     # In one pass: what is filled in is never searched for places to fill.
-    page = re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _file("report.html"))
-    files.write(path, page)
-    return path
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _file("report.html"))
 
 
 # -- the page -----------------------------------------------------------------------------------
