@@ -297,7 +297,8 @@ def test_the_explorer_draws_every_run_and_quantity(desktop: Opened, store: Store
     for setting in page.locator("#setting option").evaluate_all(values):
         page.select_option("#setting", setting)
         plot = "document.querySelector('#explorer')"
-        desktop.until(f"{plot}.layout?.uirevision.split(',')[0] === '{setting}'")
+        drawn = f"JSON.parse({plot}.layout?.uirevision ?? '[]')[0]"
+        desktop.until(f"{drawn} === {json.dumps(setting)}")
         seen += sum(
             int(s)
             for s in page.evaluate(

@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Literal
 
 import pytest
-from report_page import Opened, lay, opened
+from report_page import Opened, lay, opened, opened_at
 
 from byzantium.reports import report, text_tables
 from byzantium.runs import Run, Store
@@ -89,15 +89,6 @@ def test_a_cell_opens_its_curves_and_weights_by_keyboard_and_its_link_does_so_ag
     assert found.evaluate("document.activeElement.href").endswith(str(link.get_attribute("href")))
     assert page.said == []
     found.context.close()
-
-
-def opened_at(browser: Browser, url: str) -> Opened:
-    """The page at an address with a fragment, anew."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
-    fresh = Opened(context.new_page(), [], [])
-    fresh.page.goto(url)
-    fresh.until("'ready' in document.documentElement.dataset")
-    return fresh
 
 
 def test_the_chosen_seed_is_the_one_whose_settings_are_shown(browser: Browser, path: Path) -> None:

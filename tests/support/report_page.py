@@ -7,7 +7,7 @@ import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from byzantium.runs import Job, Run, Store
 from byzantium.runs.job import CONFIGURATION, METRICS, SUMMARY
@@ -77,12 +77,23 @@ class Opened:
 
 
 def opened(browser: Browser, path: Path, width: int = 1280, height: int = 900) -> Opened:
+    return opened_at(browser, path.as_uri(), width, height=height)
+
+
+def opened_at(
+    browser: Browser,
+    address: str,
+    width: int = 1440,
+    scheme: Literal["light", "dark"] = "light",
+    height: int = 900,
+) -> Opened:
+    """The page at an address, which may have a fragment, anew."""
     viewport: ViewportSize = {"width": width, "height": height}
-    context = browser.new_context(viewport=viewport, color_scheme="light")
+    context = browser.new_context(viewport=viewport, color_scheme=scheme)
     found = Opened(context.new_page(), [], [])
     found.page.on("console", lambda message: found.said.append(message.text))
     found.page.on("pageerror", lambda error: found.said.append(str(error)))
     found.page.on("request", lambda request: found.fetched.append(request.url))
-    found.page.goto(path.as_uri())
+    found.page.goto(address)
     found.until("'ready' in document.documentElement.dataset")
     return found

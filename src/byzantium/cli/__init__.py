@@ -14,6 +14,7 @@ from byzantium.cli import (
     reproduce,
     run,
     sweep,
+    watch,
 )
 from byzantium.cli.main import main
 
@@ -32,4 +33,5 @@ __all__ = [
     "reproduce",
     "run",
     "sweep",
+    "watch",
 ]

@@ -76,12 +76,12 @@ def _headline(table: ResultTable, cases: dict[str, MeasuredCell], place: int) ->
     attacks = len({cell.labels["attack"] for cell in table.cells})
     seeds = text_tables.usual_seeds(table)
     setting = f"{table.artifact.fixed}; {'one seed' if seeds == 1 else f'{seeds} seeds'}."
-    first, *ties = text_tables.best([one for one in cases.values() if not one.diverged]) or [None]
-    top = next((rule for rule, one in cases.items() if one is first), "")
-    if first is None:
-        return Headline(
-            f"Every rule diverged under the worst of {attacks} attacks.", setting, place
-        )
+    best = text_tables.best([one for one in cases.values() if not one.diverged])
+    if not best:
+        sentence = f"Every rule diverged under the worst of {attacks} attacks."
+        return Headline(sentence, setting, place)
+    first, *ties = best
+    top = next(rule for rule, one in cases.items() if one is first)
     last = min(cases, key=lambda rule: _accuracy(cases[rule]))
     high, low = _accuracy(first), _accuracy(cases[last])
     is_gap = high > low and _comparable(first, cases[last])

@@ -10,8 +10,9 @@ function explorer() {
     $(id).addEventListener("change", () => redraw([own]));
   }
   refreshers.push(() => {
-    const left = bySize(shown()).map(([setting]) => [setting, report.settings[setting]]);
-    offer($("setting"), left);
+    // By their texts: the numbers of settings change while runs come in.
+    const left = bySize(shown()).map(([setting]) => report.settings[setting]);
+    offer($("setting"), left.map((text) => [text, text]));
     offer($("quantity"), measured(report.runs).map((y) => [y, report.metrics[y].title]));
   });
 }
@@ -47,10 +48,11 @@ function overSeeds(runs, y) {
 
 /** The runs of one setting: a panel for each attack, all with the same axes. */
 function explored() {
-  const [setting, y] = [$("setting").value, $("quantity").value];
+  const y = $("quantity").value;
+  const setting = report.settings.indexOf($("setting").value);
   const type = $("logarithmic").checked ? "log" : "linear";
   const mixings = distinct(report.runs, (run) => run.mixing).sort(naturally);
-  const runs = shown().filter((run) => String(run.setting) === setting && run.series[y]);
+  const runs = shown().filter((run) => run.setting === setting && run.series[y]);
   const attacks = distinct(runs, (run) => run.attack);
   const axis = (attack) => (attack === attacks[0] ? "" : attacks.indexOf(attack) + 1);
   const named = new Set();
@@ -82,7 +84,7 @@ function explored() {
   const layout = {
     // On a phone dragging scrolls.
     dragmode: wide ? "zoom" : false,
-    showlegend: true, uirevision: [setting, y, type].join(),
+    showlegend: true, uirevision: JSON.stringify([$("setting").value, y, type]),
     margin: { l: 56, r: 10, t: 56, b: 40 },
     legend: { orientation: "h", y: -52 / height, yanchor: "top",
       font: { color: color("--ink"), size: 12 } },

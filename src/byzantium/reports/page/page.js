@@ -78,4 +78,5 @@ resizing();
 printing();
 refresh();
 openFragment();
+if (report.live) follow();
 root.dataset.ready = "";

@@ -2,7 +2,7 @@
 
 function trust() {
   const select = $("choice");
-  const chosenRun = () => report.runs[select.value];
+  const chosenRun = () => byIdentity(select.value);
   const own = [chart($("standing"), () => standing(chosenRun()))];
   $("caution").textContent = report.caution;
   const about = () => {
@@ -25,17 +25,16 @@ function trust() {
   select.addEventListener("change", about);
   refreshers.push(() => {
     const before = select.value;
-    const left = report.runs.map((run, number) => ({ run, number }))
-      .filter(({ run }) => run.weights && passes(run));
-    select.replaceChildren(...[...grouped(left, ({ run }) => run.setting)].map(([setting, some]) =>
-      make("optgroup", { label: report.settings[setting] }, some.map(({ run, number }) =>
-        make("option", { value: number },
+    const left = report.runs.filter((run) => run.weights && passes(run));
+    select.replaceChildren(...[...grouped(left, (run) => run.setting)].map(([setting, some]) =>
+      make("optgroup", { label: report.settings[setting] }, some.map((run) =>
+        make("option", { value: run.identity },
           `${pipeline(run)} · ${label(run.attack)} · seed ${run.seed}`)))));
     // The run in which attackers were listened to most tells most.
-    const most = left.reduce((best, one) =>
-      (best === null || (one.run.trust.share ?? -1) > (best.run.trust.share ?? -1) ? one : best), null);
-    const wanted = left.find(({ number }) => String(number) === before) ?? most;
-    if (wanted) select.value = wanted.number;
+    const most = left.reduce((best, run) =>
+      (best === null || (run.trust.share ?? -1) > (best.trust.share ?? -1) ? run : best), null);
+    const wanted = left.find((run) => run.identity === before) ?? most;
+    if (wanted) select.value = wanted.identity;
     about();
   });
 }
