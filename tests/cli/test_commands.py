@@ -63,6 +63,7 @@ def test_help_names_every_command_and_every_field_of_a_run() -> None:
         "aggregate",
         "check",
         "certify",
+        "watch",
     ):
         assert command in overview
         assert "Usage" in byzantium(command, "--help").output
