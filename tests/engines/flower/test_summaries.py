@@ -6,6 +6,7 @@ import json
 import logging
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def crowd(honest: int, *attackers: str) -> Nodes:
     return Nodes(honest_ones(honest) | bad)
 
 
-def start(strategy: RobustStrategy, grid: Nodes, rounds: int) -> dict[int, dict[str, float]]:
+def start(strategy: RobustStrategy, grid: Nodes, rounds: int) -> dict[int, dict[str, Any]]:
     result = strategy.start(grid, federation.record(federation.model()), num_rounds=rounds)
     return {number: dict(record) for number, record in result.train_metrics_clientapp.items()}
 
