@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, median
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from byzantium.learning import Simulation
 from byzantium.runs.job import Job, perform
 from byzantium.runs.run import Run
 from byzantium.runs.store import Store
+
+if TYPE_CHECKING:
+    from byzantium.learning import Simulation
 
 # The rounds that come before those that are measured, and compile kernels.
 WARM_UP = 2
