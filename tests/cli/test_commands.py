@@ -163,7 +163,7 @@ def test_a_run_that_fails_says_why_with_code_1_and_so_does_the_plan() -> None:
     assert "run.log" in reason
     planned = byzantium("plan", "sweep.toml", "--no-probe").stdout
     assert planned.endswith(f"\n    failed  {described(job)}: {reason}\n")
-    assert "1 jobs, 0 done, 1 to do" in planned
+    assert "1 job, 0 done, 1 to do" in planned
 
 
 # -- what is checked before anything is begun ------------------------------------------------------
