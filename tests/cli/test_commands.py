@@ -65,6 +65,7 @@ def test_help_names_every_command_and_every_field_of_a_run() -> None:
         "check",
         "certify",
         "recommend",
+        "watch",
     ):
         assert command in overview
         assert "Usage" in byzantium(command, "--help").output
@@ -163,8 +164,8 @@ def test_a_run_that_fails_says_why_with_code_1_and_so_does_the_plan() -> None:
     reason = Store("results").result(job).reason
     assert "run.log" in reason
     planned = byzantium("plan", "sweep.toml", "--no-probe").stdout
-    assert planned.startswith(f"    failed  {described(job)}: {reason}\n")
-    assert "1 jobs, 0 done, 1 to do" in planned
+    assert planned.endswith(f"\n    failed  {described(job)}: {reason}\n")
+    assert "1 job, 0 done, 1 to do" in planned
 
 
 # -- what is checked before anything is begun ------------------------------------------------------
@@ -293,8 +294,9 @@ def test_a_sweep_runs_all_and_plan_knows_what_is_done() -> None:
         'rule = ["Median()", "Bucketing(s=2) >> Median()"]\nseed = [0, 1]\n'
     )
     before = byzantium("plan", "sweep.toml").stdout
-    assert "4 jobs, 0 done, 4 to do" in before
-    assert "from a short probe" in before
+    answer, counts = before.splitlines()[:2]  # the answer comes first
+    assert re.fullmatch(r"about .* with --jobs 1, from a short probe", answer)
+    assert counts == "4 jobs, 0 done, 4 to do"
     swept = byzantium("sweep", "sweep.toml")
     said = " ".join(swept.stdout.split())
     assert re.search(r"│ CM │ \d+\.\d ± \d+\.\d │", said)
@@ -323,7 +325,11 @@ def test_everything_there_is_can_be_listed() -> None:
     ):
         assert name in listed
     assert ":math:" not in listed
-    assert "table1" not in byzantium("list", "rules").output
+    rules = byzantium("list", "rules").output
+    assert "table1" not in rules
+    # Rules and mixings have headings, and their parameters are shown.
+    heads = [rules.index(text) for text in ("rules", "Krum(f, m=1", "mixings", "Bucketing(s, ")]
+    assert heads == sorted(heads)
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,17 @@ Nothing is trained: the folders of runs are written by hand.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 import re
-import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import pytest
+from report_page import HOSTILE, Opened, lay, metrics, opened
 
 from byzantium.learning import metrics as metrics_table
 from byzantium.papers import compare, published
@@ -25,14 +24,13 @@ from byzantium.papers.bucketing import artifact
 from byzantium.reports import palette, report
 from byzantium.reports.commands import command
 from byzantium.reports.contents import contents as page_contents
-from byzantium.runs import Job, Run, Store
-from byzantium.runs.job import CONFIGURATION, FAILURE, METRICS, SUMMARY
+from byzantium.runs import Run, Store
+from byzantium.runs.job import FAILURE, METRICS
 from byzantium.tables import CRITERION, Version, pivots, terms
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, ViewportSize
+    from playwright.sync_api import Browser
 
-HOSTILE = "</script><script>window.pwned=1</script><!--<img src=x onerror='window.pwned=1'>"
 REASON = f"OSError: no space {HOSTILE}"
 DIVERGED = {"status": "diverged in round 61", "accuracy": None}
 BASE = Run(rounds=90, n=15, f=2)
@@ -50,27 +48,6 @@ ACCURACIES = {
 
 
 # -- a store without training -------------------------------------------------------------------
-
-
-def lay(store: Store, job: Job, summary: dict[str, Any] | None, evaluations: int = 3) -> None:
-    """The folder of a job: done with this summary, or unfinished."""
-    folder = store.folder(job)
-    folder.mkdir(parents=True)
-    (folder / CONFIGURATION).write_text(job.toml())
-    lines = [metrics(job, k + 1) for k in range(evaluations)]
-    (folder / METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    if summary is not None:
-        surroundings = {"byzantium": "0.1", "torch": "2.9", "python": "3.11", "machine": HOSTILE}
-        text = json.dumps({"status": "completed", "seconds": 2.5, **surroundings, **summary})
-        (folder / SUMMARY).write_text(text)
-
-
-def metrics(job: Job, k: int) -> dict[str, Any]:
-    if not isinstance(job, Run):
-        return {"round": 20 * k, "error": 1.0, "deviation": 0.1}
-    weights = [round(1 / job.n + 0.01 * ((worker + k) % 3), 6) for worker in range(job.n)]
-    measures = {"loss": 2 / k, "train_loss": 2.1 / k, "distance": 0.5, "spread": float("nan")}
-    return {"round": 30 * k, "accuracy": 20.0 * k, **measures, "weights": weights}
 
 
 CHEAP = Version(seeds=1, rounds=90, model="mlp", data="digits", only="krum s=1 momentum=0.0")
@@ -117,55 +94,6 @@ def path(store: Store) -> Path:
 # -- the browser --------------------------------------------------------------------------------
 
 
-@dataclass
-class Opened:
-    """A page, and what it said and fetched."""
-
-    page: Page
-    said: list[str]
-    fetched: list[str]
-
-    def until(self, expression: str) -> None:
-        """Wait for it. Playwright's own waiting is code that the page's policy refuses to run."""
-        deadline = time.monotonic() + 20
-        while not self.page.evaluate(f"!!({expression})"):
-            assert time.monotonic() < deadline, expression
-            self.page.wait_for_timeout(20)
-
-    def scroll_to(self, selector: str) -> None:
-        self.page.locator(selector).first.scroll_into_view_if_needed()
-
-    def plotted(self, selector: str) -> list[dict[str, Any]]:
-        """The data of a chart, drawn when it came into view."""
-        self.scroll_to(selector)
-        self.until(f"document.querySelector('{selector}').data")
-        pick = "({ x, y, name, line, marker }) => ({ x, y, name, line, marker })"
-        found = self.page.evaluate(f"document.querySelector('{selector}').data.map({pick})")
-        return list(found)
-
-    def colours(self) -> int:
-        """How many different ones there are to be seen."""
-        from PIL import Image
-
-        image = Image.open(io.BytesIO(self.page.screenshot())).convert("RGB")
-        return len(image.getcolors(image.width * image.height) or [])
-
-    def background(self) -> str:
-        return str(self.page.evaluate("getComputedStyle(document.body).backgroundColor"))
-
-
-def opened(browser: Browser, path: Path, width: int = 1280, height: int = 900) -> Opened:
-    viewport: ViewportSize = {"width": width, "height": height}
-    context = browser.new_context(viewport=viewport, color_scheme="light")
-    found = Opened(context.new_page(), [], [])
-    found.page.on("console", lambda message: found.said.append(message.text))
-    found.page.on("pageerror", lambda error: found.said.append(str(error)))
-    found.page.on("request", lambda request: found.fetched.append(request.url))
-    found.page.goto(path.as_uri())
-    found.until("'ready' in document.documentElement.dataset")
-    return found
-
-
 @pytest.fixture(scope="module")
 def desktop(browser: Browser, path: Path) -> Opened:
     return opened(browser, path)
@@ -206,7 +134,7 @@ def expected_worst(rule: str, attacks: tuple[str, ...] = ATTACKS) -> str:
 
 def test_it_opens_without_a_word_and_without_the_network(desktop: Opened, path: Path) -> None:
     page = desktop.page
-    for section in ("#worst", "#artifacts", "#curves", "#trust"):
+    for section in ("#worst", "#artifacts", "#curves", "#trust", "#runs"):
         desktop.scroll_to(section)
         page.wait_for_timeout(150)
     desktop.until("document.querySelector('#standing').data")
@@ -369,7 +297,8 @@ def test_the_explorer_draws_every_run_and_quantity(desktop: Opened, store: Store
     for setting in page.locator("#setting option").evaluate_all(values):
         page.select_option("#setting", setting)
         plot = "document.querySelector('#explorer')"
-        desktop.until(f"{plot}.layout?.uirevision.split(',')[0] === '{setting}'")
+        drawn = f"JSON.parse({plot}.layout?.uirevision ?? '[]')[0]"
+        desktop.until(f"{drawn} === {json.dumps(setting)}")
         seen += sum(
             int(s)
             for s in page.evaluate(
@@ -470,7 +399,7 @@ def test_everything_is_drawn_for_paper(desktop: Opened) -> None:
     page = desktop.page
     page.emulate_media(color_scheme="dark")
     page.evaluate("""addEventListener("beforeprint", () => {
-      const charts = [...document.querySelectorAll(".plot")];
+      const charts = [...document.querySelectorAll("main .plot")];
       window.drawn = charts.map((element) => element._fullLayout?.width ?? null);
       window.paper = getComputedStyle(document.body).backgroundColor;
     })""")
@@ -568,8 +497,10 @@ def test_the_first_screen_makes_the_point(
     browser: Browser, demo: Path, width: int, height: int
 ) -> None:
     page = opened(browser, demo, width, height)
-    sentence = "Under the worst of 2 attacks, RFA (geometric median) has a test accuracy of 11 %"
-    assert page.page.inner_text("#sentence").startswith(sentence)
+    assert page.page.inner_text("#sentence") == (
+        "Under the worst of 2 attacks, Bucketing(s=2) >> RFA is best, with a test accuracy of "
+        "90 %; RFA (geometric median) has 11 %."
+    )
     assert page.page.inner_text(".numbers").split() == ["11", "%", "→", "90", "%"]
     seen = """(text) => [...document.querySelectorAll("#sentence, .numbers, .matrix :is(th, td)")]
       .filter((one) => [one.textContent.trim(), one.childNodes[1]?.textContent].includes(text))

@@ -15,6 +15,7 @@ from byzantium.cli import (
     reproduce,
     run,
     sweep,
+    watch,
 )
 from byzantium.cli.main import main
 
@@ -34,4 +35,5 @@ __all__ = [
     "reproduce",
     "run",
     "sweep",
+    "watch",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 
 import click
 from rich.table import Table
@@ -16,6 +17,10 @@ from byzantium.learning import Metric
 from byzantium.papers import MAKERS
 from byzantium.runs import plugins
 
+# The registries whose members are written with parentheses, and the arguments of functions in them
+# that the user does not write.
+CALLED = ("rule", "attack", "partition", "model", "loss")
+FILLED_IN = ("data", "outputs", "targets")
 LISTED = ["artifacts", "rules", "attacks", "data", "partitions", "models", "losses", "metrics"]
 
 
@@ -31,35 +36,52 @@ def list_(what: str | None) -> None:
     \b
     byzantium list rules
     """  # noqa: D301
-    both = members("rule", bz.Mixing) + members("rule", bz.Aggregator)
+    mixings = "mixings, which come before a rule: Bucketing(s=2) >> Krum(f=5)"
     tables = {
-        "artifacts": [(name, MAKERS[name]().title) for name in MAKERS],
-        "rules": _rows("rule", both),
-        "attacks": _rows("attack"),
-        "data": _rows("data"),
-        "partitions": _rows("partition"),
-        "models": _rows("model"),
-        "losses": _rows("loss"),
-        "metrics": _rows("record"),
+        "artifacts": {"artifacts": [(name, MAKERS[name]().title) for name in MAKERS]},
+        "rules": {
+            "rules": _rows("rule", members("rule", bz.Aggregator)),
+            mixings: _rows("rule", members("rule", bz.Mixing)),
+        },
+        "attacks": {"attacks": _rows("attack")},
+        "data": {"data": _rows("data")},
+        "partitions": {"partitions": _rows("partition")},
+        "models": {"models": _rows("model")},
+        "losses": {"losses": _rows("loss")},
+        "metrics": {"metrics": _rows("record")},
     }
-    for title, rows in tables.items():
-        if what in (None, title):
-            table = Table("name", "", title=title, title_justify="left", show_header=False)
-            for row in rows:
-                table.add_row(*row)
-            out.print(table)
+    for name, parts in tables.items():
+        if what in (None, name):
+            for title, rows in parts.items():
+                table = Table("name", "", title=title, title_justify="left", show_header=False)
+                for row in rows:
+                    table.add_row(*row)
+                out.print(table)
 
 
 def _rows(part: str, names: list[str] | None = None) -> list[tuple[str, str]]:
-    """The names of members of a registry, with aliases, a description, and the plugin."""
+    """The members of a registry: name, parameters and aliases; a description and the plugin."""
     table = plugins.tables()[part]
     rows = []
     for name in names or table:
         aliases = [alias for alias, full in table.aliases.items() if full == name]
         text = _metric_text(table[name]) if part == "record" else _first_sentence(table[name])
         plugin = f" ({table.plugins[name].name})" if name in table.plugins else ""
-        rows.append((", ".join([name, *aliases]), text + plugin))
+        shown = name + (_parameters(table[name]) if part in CALLED else "")
+        rows.append((", ".join([shown, *aliases]), text + plugin))
     return rows
+
+
+def _parameters(member: Callable[..., object]) -> str:
+    """The parameters that a user may write, in parentheses, with their defaults."""
+    shown = []
+    for name, parameter in inspect.signature(member).parameters.items():
+        default = parameter.default
+        if name in FILLED_IN:
+            continue
+        text = f'"{default}"' if isinstance(default, str) else repr(default)
+        shown.append(name if default is inspect.Parameter.empty else f"{name}={text}")
+    return f"({', '.join(shown)})"
 
 
 def _metric_text(metric: Metric) -> str:

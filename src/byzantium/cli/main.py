@@ -102,6 +102,7 @@ def main() -> None:
     byzantium run --rule "Krum()"   train one model
     byzantium reproduce table2      make a table of the paper, beside its numbers
     byzantium report                look at all results
+    byzantium watch                 look at them while they are made
 
     Any command can be interrupted and started again: what is finished is kept, and the rest goes on
     where it stopped. Exit codes: 0 done, 1 something failed, 2 wrong usage, 130 interrupted.

@@ -24,7 +24,7 @@ from byzantium.cli.terminal import err, out
 from byzantium.core import printable_lines
 from byzantium.papers import MAKERS, artifact, benchmark
 from byzantium.reports import duration
-from byzantium.runs import Job, Snapshot, Store, described, estimate, load
+from byzantium.runs import Job, Result, Snapshot, Store, described, estimate, load
 from byzantium.tables import Version
 
 
@@ -57,29 +57,38 @@ def plan(target: str, results: Path, jobs: int, probe: bool, **options: Any) -> 
     byzantium plan figure-main --model mlp --seeds 1
     byzantium plan mine.toml --jobs 2
     """  # noqa: D301
-    store = Snapshot(results)
+    store, planned = Snapshot(results), None
     if target in MAKERS or target == "benchmark":
         version = Version(**options)
         planned = artifact(target, version) if target in MAKERS else benchmark(version)
-        print_header(planned)
         todo: Sequence[Job] = planned.jobs
     else:
         if not Path(target).exists():
             artifact(target)  # raises an error that suggests a name
         todo = load(Path(target))
     found = store.results(todo)
+    _print_answer(found, store, jobs, probe=probe)
+    if planned:
+        print_header(planned)
     if len(found) <= 60:
         for result in found:
             text = f"{result.ending:>10}  {described(result.job)}"
             text += f": {result.reason}" if result.reason else ""
             out.print(text, highlight=False, soft_wrap=True)
-    done = sum(result.done for result in found)
-    out.print(f"{len(found)} jobs, {done} done, {len(found) - done} to do")
-    if probe and done < len(found):
-        check_unfinished(found)
-        with err.status("trying a few rounds of each kind"):
-            seconds = _estimate(todo, store) / min(jobs, len(found) - done)
-        out.print(f"about {duration(seconds)} with --jobs {jobs}, from a short probe")
+
+
+def _print_answer(found: Sequence[Result], store: Store, jobs: int, *, probe: bool) -> None:
+    """Print how long the unfinished jobs take, and how many there are."""
+    left = sum(not result.done for result in found)
+    counts = f"{len(found)} job{'s' * (len(found) != 1)}, {len(found) - left} done, {left} to do"
+    if not probe or not left:
+        out.print(counts)
+        return
+    check_unfinished(found)
+    with err.status("trying a few rounds of each kind"):
+        seconds = _estimate([result.job for result in found], store) / min(jobs, left)
+    out.print(f"about {duration(seconds)} with --jobs {jobs}, from a short probe", style="bold")
+    out.print(counts)
 
 
 def _estimate(jobs: Sequence[Job], store: Store) -> float:

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from byzantium.cli.tables import PLAIN, Shape
 from byzantium.cli.terminal import err, out
@@ -34,6 +35,30 @@ class ReportFiles:
     figures: list[Path]
 
 
+class Tables(NamedTuple):
+    """The tables of a folder of results.
+
+    - `artifacts`: the artifacts that `byzantium reproduce` made there, beside the published
+      numbers.
+    - `own`: tables of all other runs.
+    - `all`: tables of all runs.
+    """
+
+    artifacts: list[ResultTable]
+    own: list[ResultTable]
+    all: list[ResultTable]
+
+
+def read_tables(store: Store, shape: Shape = PLAIN) -> Tables:
+    """Read the tables of a folder of results; `shape` is that of the tables of runs."""
+    names, results = list(MAKERS), list(store)
+    artifacts = [compare(artifact(name, version), store) for name, version in Requests(store)]
+    artifacts.sort(key=lambda table: names.index(table.artifact.name))
+    others = own_runs(results, artifacts)
+    own = shape.tables(others)
+    return Tables(artifacts, own, own if len(others) == len(results) else shape.tables(results))
+
+
 def write_report(
     store: Snapshot, shape: Shape = PLAIN, markdown: Path | None = None, *, drawn: bool = True
 ) -> ReportFiles:
@@ -48,14 +73,8 @@ def write_report(
     from byzantium.reports import markdown as reproduction
     from byzantium.reports import report as page
 
-    names = list(MAKERS)
     with err.status("reading"):
-        results = list(store)
-        artifacts = [compare(artifact(name, version), store) for name, version in Requests(store)]
-    artifacts.sort(key=lambda table: names.index(table.artifact.name))
-    others = own_runs(results, artifacts)
-    own = shape.tables(others)
-    tables = own if len(others) == len(results) else shape.tables(results)
+        artifacts, own, tables = read_tables(store, shape)
     drawn = drawn and find_spec("matplotlib") is not None
     with err.status("drawing"):
         paths = {

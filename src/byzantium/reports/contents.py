@@ -75,7 +75,7 @@ def contents(
         "caution": CAUTION,
         "criterion": CRITERION,
         "runs": [_run(result, places[_setting(result.job)], trained) for result in trained],
-        "tables": [_table(table) for table in tables],
+        "tables": [_table(table, numbers) for table in tables],
         "artifacts": [_artifact(table, numbers) for table in artifacts],
     }
 
@@ -169,11 +169,13 @@ def _run(result: Result, setting: int, others: Sequence[Result]) -> dict[str, An
     entries: dict[str, Any] = {
         **facets,
         "n": facets["n"] or (len(weights["rows"][0]) if weights else 0),
+        "identity": job.identity,
         "setting": setting,
         "status": result.status,
         "ending": result.ending,
         "reason": result.reason,
         "accuracy": result.accuracy,
+        "loss": result.summary.get("loss"),
         "success_rate": result.mean_of_last("success_rate"),
         "seconds": result.summary.get("seconds"),
         "command": command(job) if isinstance(job, Run) else "",
@@ -248,7 +250,7 @@ def _means(rows: Sequence[Sequence[float]]) -> list[float]:
 # -- tables -------------------------------------------------------------------------------------
 
 
-def _table(table: ResultTable) -> dict[str, Any]:
+def _table(table: ResultTable, numbers: dict[Job, int]) -> dict[str, Any]:
     """A table of runs with cells over seeds, which the page filters."""
     names, across = text_tables.axes(table)
     name_of = text_tables.namer(table)
@@ -262,8 +264,19 @@ def _table(table: ResultTable) -> dict[str, Any]:
         "measure": table.artifact.picture.y,
         "less": metrics.better(table.artifact.picture.y) == "less",
         "seeds": text_tables.usual_seeds(table),
-        "cells": [_place_in_table(cell, names, across, name_of) for cell in table.cells],
+        "cells": [
+            {
+                **_place_in_table(cell, names, across, name_of),
+                "runs": _numbers_of(cell, numbers),
+            }
+            for cell in table.cells
+        ],
     }
+
+
+def _numbers_of(cell: MeasuredCell, numbers: dict[Job, int]) -> list[int]:
+    """The numbers of the runs of a cell, in the list of all runs."""
+    return [numbers[result.job] for result in cell.results if result.job in numbers]
 
 
 def _place_in_table(
@@ -346,7 +359,7 @@ def _cell(table: ResultTable, cell: MeasuredCell, numbers: dict[Job, int]) -> di
         "kind": facets.get("kind", ""),
         "labels": cell.labels,
         "words": {k: terms.full_name(k, v) for k, v in cell.labels.items()},
-        "runs": [numbers[r.job] for r in cell.results if r.job in numbers],
+        "runs": _numbers_of(cell, numbers),
         "value": fmean(values) if values else None,
         "deviation": stdev(values) if len(values) > 1 else None,
         "state": text_tables.state(cell),

@@ -16,9 +16,9 @@ class Headline:
     - `sentence`: the sentence.
     - `setting`: on what data, with what model and so on, and over how many seeds.
     - `place`: the number of the table that it is about.
-    - `low`: the lower accuracy in it, in percent: of a rule alone, or of the worst rule; None where
-      there is nothing to compare.
-    - `high`: the higher one: of the rule behind a mixing, or of the best rule.
+    - `low`: the accuracy of the worst rule, in percent; None where no rule is shown to be worse
+      than the best one.
+    - `high`: the accuracy of the best rule; None where `low` is.
     """
 
     sentence: str
@@ -31,8 +31,8 @@ class Headline:
 def headline(tables: Sequence[ResultTable]) -> Headline | None:
     """The results in one sentence, about the worst attack; None where there is nothing to say.
 
-    It is about the table that shows the largest gap, between a rule alone and behind a mixing or
-    between the worst and the best rule.
+    It names the best rule and the worst one, and the largest gain that a mixing brings, if that is
+    another. Of several tables, it is about the one with the largest gap.
 
     - `tables`: tables of rules by attacks, as `pivots` makes them; others are left out.
 
@@ -45,8 +45,11 @@ def headline(tables: Sequence[ResultTable]) -> Headline | None:
     >>> attacks = ("Mimic()", "BitFlip()")
     >>> results = [done("Krum()", attack, 20.0) for attack in attacks]
     >>> results += [done("Bucketing(s=2) >> Krum()", attack, 90.0) for attack in attacks]
-    >>> print(headline(pivots(results)).sentence)
-    Under the worst of 2 attacks, Krum has a test accuracy of 20 %; behind Bucketing(s=2), 90 %.
+    >>> best, worst = headline(pivots(results)).sentence.split("; ")
+    >>> print(best)
+    Under the worst of 2 attacks, Bucketing(s=2) >> Krum is best, with a test accuracy of 90 %
+    >>> print(worst)
+    Krum has 20 %.
     """
     pictures = [(c, c.artifact.picture) for c in tables if text_tables.has_worst_case(c)]
     able = [c for c, picture in pictures if (picture.lines, picture.y) == (("rule",), "accuracy")]
@@ -73,35 +76,46 @@ def _headline(table: ResultTable, cases: dict[str, MeasuredCell], place: int) ->
     attacks = len({cell.labels["attack"] for cell in table.cells})
     seeds = text_tables.usual_seeds(table)
     setting = f"{table.artifact.fixed}; {'one seed' if seeds == 1 else f'{seeds} seeds'}."
+    best = text_tables.best([one for one in cases.values() if not one.diverged])
+    if not best:
+        sentence = f"Every rule diverged under the worst of {attacks} attacks."
+        return Headline(sentence, setting, place)
+    first, *ties = best
+    top = next(rule for rule, one in cases.items() if one is first)
+    last = min(cases, key=lambda rule: _accuracy(cases[rule]))
+    high, low = _accuracy(first), _accuracy(cases[last])
+    is_gap = high > low and _comparable(first, cases[last])
+    sentence = f"Under the worst of {attacks} attacks, {_words(name_of('rule', top))} "
+    sentence += f"is best, with a test accuracy of {high:.0f} %"
+    if is_gap:
+        state = "diverged" if cases[last].diverged else f"has {low:.0f} %"
+        sentence += f"; {_words(name_of('rule', last))} {state}."
+    else:
+        sentence = sentence.replace("is best, with", "has") + "."
+    if ties:
+        others = f"{len(ties)} other rule{'s' * (len(ties) > 1)}"
+        sentence += f" The seeds do not show {others} to be worse."
+    gain = _largest_gain(cases)
+    if gain and gain != (last, top):
+        alone, mixed = gain
+        before = mixed.rpartition(" >> ")[0]
+        sentence += (
+            f" The largest gain by a mixing: {_words(name_of('rule', alone))} has "
+            f"{_accuracy(cases[alone]):.0f} %, behind {name_of('rule', before)} "
+            f"{_accuracy(cases[mixed]):.0f} %."
+        )
+    return Headline(sentence, setting, place, *((low, high) if is_gap else ()))
+
+
+def _largest_gain(cases: dict[str, MeasuredCell]) -> tuple[str, str] | None:
+    """The rule that gains most behind a mixing, alone and behind it; None if none gains."""
     gains = []
     for rule, mixed in cases.items():
         before, _, alone = rule.rpartition(" >> ")
         if before and alone in cases and _comparable(cases[alone], mixed):
-            gains.append((_accuracy(mixed) - _accuracy(cases[alone]), alone, before, mixed))
-    if gains and (best := max(gains, key=lambda gain: gain[0]))[0] > 0:
-        _, alone, before, mixed = best
-        low, high = _accuracy(cases[alone]), _accuracy(mixed)
-        return Headline(
-            f"Under the worst of {attacks} attacks, {_words(name_of('rule', alone))} has a test "
-            f"accuracy of {low:.0f} %; behind {name_of('rule', before)}, {high:.0f} %.",
-            setting,
-            place,
-            low,
-            high,
-        )
-    top, last = (
-        max(cases, key=lambda r: _accuracy(cases[r])),
-        min(cases, key=lambda r: _accuracy(cases[r])),
-    )
-    high, low = _accuracy(cases[top]), _accuracy(cases[last])
-    sentence = (
-        f"Under the worst of {attacks} attacks, {_words(name_of('rule', top))} has a test accuracy "
-        f"of {high:.0f} %"
-    )
-    if high > low and _comparable(cases[top], cases[last]):
-        sentence += f", {_words(name_of('rule', last))} {low:.0f} %."
-        return Headline(sentence, setting, place, low, high)
-    return Headline(f"{sentence}.", setting, place)
+            gains.append((_accuracy(mixed) - _accuracy(cases[alone]), alone, rule))
+    gain, alone, rule = max(gains, default=(0.0, "", ""))
+    return (alone, rule) if gain > 0 else None
 
 
 def _comparable(a: MeasuredCell, b: MeasuredCell) -> bool:

@@ -18,12 +18,16 @@ from byzantium.reports.contents import contents
 from byzantium.runs import Store
 from byzantium.tables import ResultTable
 
+# The files of the page's script, in the order in which they are joined.
+SCRIPTS = ("base", "tables", "artifacts", "curves", "weights", "viewer", "runs", "live", "page")
+TITLE = "Byzantine-robust learning"
+
 
 def write(
     store: Store,
     artifacts: Sequence[ResultTable],
     path: Path,
-    title: str = "Byzantine-robust learning",
+    title: str = TITLE,
     tables: Sequence[ResultTable] | None = None,
 ) -> Path:
     """Write the report: one HTML page that holds all it shows, and loads nothing from elsewhere.
@@ -42,19 +46,29 @@ def write(
     ...     page.read_text(encoding="utf-8").startswith("<!doctype html>")
     True
     """
+    files.write(path, page(contents(store, artifacts, tables), title))
+    return path
+
+
+def page(values: dict[str, Any], title: str = TITLE) -> str:
+    """The text of the page.
+
+    - `values`: its data, as `contents` makes it; under "live", the progress of jobs, if the page
+      is served and asks for new data.
+    - `title`: the title of the page.
+    """
     # The partial bundle of plotly.js that draws what we draw, as npm has it: page/README.md.
-    scripts = {"plotly": _file("plotly-basic.min.js"), "script": _file("report.js")}
+    script = "".join(_file(f"{name}.js") for name in SCRIPTS)
+    scripts = {"plotly": _file("plotly-basic.min.js"), "script": script}
     parts = {
         **scripts,
         "title": html.escape(title),
         "style": _file("report.css"),
-        "policy": html.escape(_policy(scripts.values())),
-        "data": _embedded(contents(store, artifacts, tables)),
+        "policy": html.escape(_policy(scripts.values(), asks="live" in values)),
+        "data": _embedded(values),
     }
     # In one pass: what is filled in is never searched for places to fill.
-    page = re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _file("report.html"))
-    files.write(path, page)
-    return path
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _file("report.html"))
 
 
 # -- the page -----------------------------------------------------------------------------------
@@ -65,13 +79,15 @@ def _file(name: str) -> str:
     return folder.joinpath(name).read_text(encoding="utf-8")
 
 
-def _policy(scripts: Iterable[str]) -> str:
-    """The browser runs these scripts and no others, and fetches nothing."""
+def _policy(scripts: Iterable[str], *, asks: bool) -> str:
+    """The browser runs these scripts and no others, and fetches nothing.
+
+    - `asks`: whether the page may ask the server that it came from for data.
+    """
     digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
     hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
-    return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
-    )
+    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'"
+    return f"{policy}; img-src data: blob:" + ("; connect-src 'self'" if asks else "")
 
 
 def _embedded(values: Any) -> str:

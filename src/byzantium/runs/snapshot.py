@@ -27,6 +27,18 @@ class Snapshot(Store):
         self._results = {result.job: result for result in results if result.done}
         self._all: list[Result] | None = None
 
+    def renewed(self) -> Snapshot:
+        """The folder as it is now; finished jobs are not read again.
+
+        The log does not name again what is skipped.
+
+        >>> Snapshot("nowhere").renewed().root.name
+        'nowhere'
+        """
+        fresh = Snapshot(self.root, self._results.values())
+        fresh._named = self._named
+        return fresh
+
     def _result(self, job: Job, packs: Packs) -> Result:
         if job not in self._results:
             self._results[job] = super()._result(job, packs)

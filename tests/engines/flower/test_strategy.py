@@ -319,7 +319,7 @@ def test_hostile_evaluations_are_rejected_and_named(lie: dict[str, Any]) -> None
     grid = Nodes({FIRST + k: says(**GOOD) for k in range(4)} | {BAD: says(**lie)})
     strategy, metrics = evaluated(grid)
     assert list(strategy.evaluations[0].rejected) == [BAD]
-    assert (metrics["accuracy"], metrics["loss"], metrics[f"rejected-{BAD}"]) == (0.9, 1.0, 1)
+    assert (metrics["accuracy"], metrics["loss"], metrics["rejected"]) == (0.9, 1.0, 1)
 
 
 @pytest.mark.parametrize(
@@ -368,7 +368,7 @@ def test_a_function_of_the_user_aggregates_the_metrics_of_usable_replies() -> No
 
 
 def test_each_node_has_a_weight_and_a_distance() -> None:
-    strategy = RobustStrategy("GeometricMedian()", f=1)
+    strategy = RobustStrategy("GeometricMedian()", f=1, node_metrics=True)
     _, metrics = one_round(strategy, nodes(6, bad("far away")), federation.model())
     liar = FIRST + 6
     (at,) = strategy.rounds

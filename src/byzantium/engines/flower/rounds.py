@@ -6,23 +6,28 @@ import logging
 import math
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from statistics import median
 
 from flwr.app import Message, MetricRecord
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
 
 from byzantium.core import ByzantiumError
 from byzantium.engines.flower.replies import UNREADABLE, printable
 from byzantium.guarantees import describe_limit, largest_heterogeneity
 from byzantium.learning.metrics import EARLY_ROUNDS
+from byzantium.rules import Trust
 
 # Flower's own logger, so that these lines appear among Flower's.
 logger = logging.getLogger("flwr")
 
 # The most nodes that a line of the log names.
 MAX_LISTED = 20
+# A weight is near zero below this part of an equal share.
+NEAR_ZERO = 0.1
 
 
 class Standstill(ByzantiumError):  # noqa: N818
@@ -146,8 +151,11 @@ class Round:
         self.cause, self.kept = cause, sentence
         self.weights, self.distances, self.used = {}, {}, ()
 
-    def metrics(self) -> MetricRecord:
-        """All numbers of the round, as Flower's metrics."""
+    def metrics(self, *, nodes: bool = False) -> MetricRecord:
+        """The numbers of the round, as Flower's metrics: counts, and summaries over the nodes.
+
+        - `nodes`: whether to add the numbers of each node, such as weight-NODE.
+        """
         numbers: dict[str, int | float] = {
             "sampled": len(self.sampled),
             "used": len(self.used),
@@ -159,10 +167,18 @@ class Round:
         }
         if self.cause:
             numbers[f"kept-{self.cause}"] = 1
-        numbers |= {f"rejected-{node}": 1 for node in self.rejected}
-        numbers |= {f"absent-{node}": 1 for node in self.absent}
-        numbers |= {f"weight-{node}": weight for node, weight in self.weights.items()}
-        numbers |= {f"distance-{node}": far for node, far in self.distances.items()}
+        for name, values in (("weight", self.weights), ("distance", self.distances)):
+            known = [value for value in values.values() if math.isfinite(value)]
+            for summary in (min, median, max) if known else ():
+                numbers[f"{name}-{summary.__name__}"] = summary(known)
+        if self.weights:
+            share = 1 / len(self.weights)
+            numbers["near-zero"] = sum(w < NEAR_ZERO * share for w in self.weights.values())
+        if nodes:
+            numbers |= {f"rejected-{node}": 1 for node in self.rejected}
+            numbers |= {f"absent-{node}": 1 for node in self.absent}
+            numbers |= {f"weight-{node}": weight for node, weight in self.weights.items()}
+            numbers |= {f"distance-{node}": far for node, far in self.distances.items()}
         numbers |= {name.replace("_", "-"): x for name, x in self.measurements().items()}
         return MetricRecord(dict(numbers))
 
@@ -238,6 +254,45 @@ class Round:
             logger.info("\t> %s", note)
         if self.kept:
             logger.warning("\t> the model is left unchanged: %s", self.kept)
+
+
+def log_near_zero(trust: Trust, named: Collection[int]) -> list[int]:
+    """Name in the log the nodes whose weight stays near zero, round after round.
+
+    These are unheard, and have on average less than a tenth of an equal share of the weight.
+
+    - `trust`: the record of all nodes.
+    - `named`: the nodes that were named before; they are not named again.
+
+    Returns all nodes whose weight stays near zero.
+    """
+    found = {node: of for node, of in trust.unheard().items() if of.weight < NEAR_ZERO}
+    new = [node for node in found if node not in named]
+    for node in new[:MAX_LISTED]:
+        logger.warning(
+            "\t> the weight of node %d stays near zero: %.2f of an equal share on average over %d "
+            "rounds. It may attack, or hold data that nobody else has.",
+            *(node, found[node].weight, found[node].rounds),
+        )
+    if len(new) > MAX_LISTED:
+        logger.warning("\t> and the weights of %d more nodes", len(new) - MAX_LISTED)
+    return list(found)
+
+
+def renumber(result: Result, before: int) -> None:
+    """Count the rounds of a result from the first server on, not from one that was restarted.
+
+    - `result`: the result, which is changed.
+    - `before`: how many rounds there were before.
+    """
+    for metrics in (
+        result.train_metrics_clientapp,
+        result.evaluate_metrics_clientapp,
+        result.evaluate_metrics_serverapp,
+    ):
+        shifted = {number + before: value for number, value in metrics.items()}
+        metrics.clear()
+        metrics.update(shifted)
 
 
 def sample_nodes(

@@ -51,8 +51,10 @@ from byzantium.engines.flower.rounds import (
     Round,
     Standstill,
     byzantine_count,
+    log_near_zero,
     logger,
     probability_of_more,
+    renumber,
     sample_nodes,
 )
 from byzantium.engines.flower.step import MakeOptimizer, Step
@@ -97,6 +99,8 @@ class RobustStrategy(FedAvg):
       that was killed continues after the last one; `byzantium report FOLDER` shows it.
     - `name`: the name of the federation in that folder; another name is another federation.
     - `rehearse`: an attack to rehearse, by `nodes` (which, or how many) that see all others.
+    - `node_metrics`: whether Flower's metrics have the numbers of each node, beside summaries. In
+      any case `rounds` has them, and with a folder its file rounds.jsonl.
     - `fraction_train` and all that follow: as in Flower's FedAvg. Metrics are aggregated by their
       median, and `weighted_by_key`, a client's number of examples, is not used.
 
@@ -118,6 +122,7 @@ class RobustStrategy(FedAvg):
         name: str = "federation",
         rehearse: Attack | str | None = None,
         nodes: int | Collection[int] | None = None,
+        node_metrics: bool = False,
         fraction_train: float = 1.0,
         fraction_evaluate: float = 1.0,
         min_train_nodes: int = 2,
@@ -167,6 +172,7 @@ class RobustStrategy(FedAvg):
         self.rounds: list[Round] = []
         self.evaluations: list[Round] = []
         self.unchanged_in_a_row = 0
+        self.node_metrics, self._near_zero = node_metrics, list[int]()
         self._model: Arrays = {}
         self._rounds_before = 0  # rounds of a server that was killed
 
@@ -206,14 +212,7 @@ class RobustStrategy(FedAvg):
                 evaluate_config,
                 evaluate if evaluate_fn is not None else None,
             )
-            for metrics in (
-                result.train_metrics_clientapp,
-                result.evaluate_metrics_clientapp,
-                result.evaluate_metrics_serverapp,
-            ):
-                shifted = {number + self._rounds_before: value for number, value in metrics.items()}
-                metrics.clear()
-                metrics.update(shifted)
+            renumber(result, self._rounds_before)
             if not result.arrays:  # the model was unchanged in every round
                 result.arrays = arrays
         for sentence in self.trust.sentences():
@@ -291,8 +290,9 @@ class RobustStrategy(FedAvg):
         at.log("aggregate_train")
         if at.above_limit and not any(one.above_limit for one in self.rounds[:-1]):
             logger.warning("\t> %s", at.above_limit)
-        metrics.update(at.metrics())
+        metrics.update(at.metrics(nodes=self.node_metrics))
         self.trust.update(at.weights, at.rejected, at.absent)
+        self._near_zero = log_near_zero(self.trust, self._near_zero)
         if self.record is not None:
             self.record.add(at)
         self._count(at)
@@ -410,7 +410,7 @@ class RobustStrategy(FedAvg):
         at.log("aggregate_evaluate")
         if self.record is not None:
             self.record.add_evaluation(metrics)
-        metrics.update(at.metrics())
+        metrics.update(at.metrics(nodes=self.node_metrics))
         return metrics
 
     def _state(self) -> dict[str, Any]:
