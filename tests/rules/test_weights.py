@@ -428,7 +428,7 @@ def test_exactly_half_is_too_much() -> None:
 def test_buckets_are_checked_for_the_permutation_that_is_worst() -> None:
     """Otherwise chance would decide whether a call is possible."""
     X, weights = inputs.gaussian(10), [5, 4, 3, 1, 1, 1, 1, 1, 1, 1]
-    with pytest.raises(bz.ByzantiumError, match="the 2 largest of 5 sites hold .* left 5 of 10"):
+    with pytest.raises(bz.ByzantiumError, match=r"the 2 largest of 5 sites hold .* left 5 of 10"):
         (bz.Bucketing(s=2) >> bz.TrimmedMean(f=2))(X, weights=weights)
     assert (bz.Bucketing(s=2) >> bz.TrimmedMean(f=1))(X, weights=weights).isfinite().all()
 

@@ -16,6 +16,7 @@ from byzantium import engines
 from byzantium.cli.main import main
 from byzantium.cli.options import FilePath, complete, members, plugin_option
 from byzantium.cli.terminal import err, out
+from byzantium.engines.files import read_weights
 
 
 class Upload(click.Path):
@@ -64,6 +65,12 @@ class Upload(click.Path):
     "that need it: 'RootMatching(f=5)'. The base is subtracted from it, too.",
 )
 @click.option(
+    "--weights",
+    type=FilePath(exists=True, dir_okay=False),
+    help="A TOML or JSON file with a number for each contributor that you vouch for, such as the "
+    "verified size of its data set: 'site-1 = 190'.  [default: all count the same]",
+)
+@click.option(
     "--seed",
     type=click.IntRange(0, 2**63 - 1),
     help="The seed of random mixings, to repeat a result.  [default: a new one each time]",
@@ -82,6 +89,7 @@ def aggregate(
     output: Path,
     base: Path | None,
     root: Path | None,
+    weights: Path | None,
     seed: int | None,
     force: bool,
     as_json: bool,
@@ -103,6 +111,7 @@ def aggregate(
             output,
             base=base,
             root=root,
+            weights=None if weights is None else read_weights(weights),
             force=force,
             seed=seed,
             watch=bar.show,
@@ -110,9 +119,11 @@ def aggregate(
     if as_json:
         click.echo(json.dumps(report, indent=1))
         return
-    table = Table("contributor", "weight", "")
+    vouched = ["vouched"] if weights is not None else []
+    table = Table("contributor", *vouched, "weight", "")
     for one in report["contributors"]:
-        table.add_row(one["name"], _weight(one), _remarks(one))
+        numbers = [f"{one[name]:g}" for name in vouched]
+        table.add_row(one["name"], *numbers, _weight(one), _remarks(one))
     out.print(table)
     for note in report["notes"]:
         out.print(note, soft_wrap=True)

@@ -187,6 +187,13 @@ SHIPPED = (
         needs="weights",
     ),
     Metric(
+        "heard",
+        "share of the weight that was heard",
+        lambda scene: scene.explained.heard,
+        mean,
+        needs="weights",
+    ),
+    Metric(
         "rejected",
         "rejected workers",
         lambda scene: [scene.workers[k] for k in scene.explained.rejected],

@@ -306,6 +306,7 @@ class Aggregator(Stage, Stateful):
             torch.from_numpy(mixing),
             reasons,
             tuple(geometry.notes),
+            call.shares,
         )
 
     @property

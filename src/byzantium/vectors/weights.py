@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -135,8 +136,7 @@ class Vouched:
         )
         whole = None if listed else as_source(updates, strict=strict)
         self.n = len(updates) if whole is None else whole.n
-        scaled = checked_weights(weights, self.n)
-        self.rows = np.flatnonzero(scaled)
+        self.rows, self.weights = with_weight(weights, self.n)
         if len(self.rows) == self.n:
             self.source = as_source(updates, base=base, strict=strict)
         elif whole is None:  # one without weight does not even decide which form the others have
@@ -148,13 +148,34 @@ class Vouched:
             )
         else:
             self.source = as_source(Subset(whole, self.rows), base=base)
-        scaled = scaled[self.rows]
-        if (scaled != scaled[0]).any():
-            self.weights = Weights.of(scaled)
+
+    @property
+    def shares(self) -> Tensor | None:
+        """(n,), the share of each vector among all; None if all have the same."""
+        if self.weights is None and len(self.rows) == self.n:
+            return None
+        shares = torch.zeros(self.n, dtype=torch.float64)
+        own = 1 / len(self.rows) if self.weights is None else torch.from_numpy(self.weights.shares)
+        shares[torch.from_numpy(self.rows)] = own
+        return shares
 
     def among_all(self, reasons: Mapping[int, str]) -> dict[int, str]:
         """Reasons by the index of a vector among all, from those by its index in the source."""
         return {int(self.rows[row]): reason for row, reason in reasons.items()}
+
+
+def with_weight(weights: Any, n: int) -> tuple[Rows, Weights | None]:
+    """The indices of the vectors that have weight, and their weights; None if these are equal.
+
+    - `weights`: n numbers, not negative and not all zero.
+
+    >>> with_weight([5, 0, 5], 3)
+    (array([0, 2]), None)
+    """
+    scaled = checked_weights(weights, n)
+    rows = np.flatnonzero(scaled)
+    scaled = scaled[rows]
+    return rows, Weights.of(scaled) if (scaled != scaled[0]).any() else None
 
 
 def checked_weights(weights: Any, n: int) -> Array:
