@@ -14,6 +14,7 @@ import math
 import numpy as np
 
 from byzantium._kernels.backend import cpu_backend
+from byzantium._kernels.selection import EQUAL_SHARES
 from byzantium.vectors.geometry import FAR, Geometry
 from byzantium.vectors.points import Array, medians, squared_distances
 
@@ -86,6 +87,16 @@ class SumOfDistances:
         weights = self._newton()
         return self._search() if weights is None else weights
 
+    def _reach(self, distances: Array) -> Array:
+        """(n,): for each row the squared distance within which half of the others lie, by count."""
+        if self.geometry.vouched is None:
+            return medians(distances)
+        order = distances.argsort(axis=1)
+        ends = self.geometry.shares[order].cumsum(axis=1)
+        half = (ends <= 1 / 2 + EQUAL_SHARES).sum(axis=1).clip(max=self.n - 1)
+        places = np.arange(self.n)
+        return np.asarray(distances[places, order[places, half]])
+
     def _newton(self) -> Array | None:
         """By Newton's method alone; None where its result is not reliable.
 
@@ -108,7 +119,7 @@ class SumOfDistances:
         """By a search that handles corners and flat regions."""
         geometry, n = self.geometry, self.n
         gram, distances = geometry.gram[:n, :n], geometry.squared_distances
-        reach = medians(distances)
+        reach = self._reach(distances)
         # Rows that are almost equal are one row that counts several times. (Rounding may hide the
         # distances among rows far away from the others, but these do not matter.)
         near = distances[reach.argmin()] <= FAR * reach.min()

@@ -108,7 +108,7 @@ def test_a_round_whose_byzantine_nodes_can_hold_half_leaves_the_model_unchanged(
 
 
 def test_a_rejected_node_takes_its_weight_out_of_f() -> None:
-    """f nodes can hold 5 of 9; the rejected one held 4 of them."""
+    """One node can hold 5 of 9; the rejected one held 4 of them."""
     weights = {FIRST + k: weight for k, weight in enumerate([1.0, 1.0, 1.5, 1.5, 4.0])}
     nodes = Nodes({**honest_ones(4), FIRST + 4: sends(np.nan)})
     strategy = RobustStrategy("GeometricMedian()", f=1, weights=weights)
