@@ -196,8 +196,11 @@ def weighted_mean(
     if not straight and not everything:
         return plain.weighted_mean(matrix, rows, mixing, weights, kept, nearest, out, shares)
     if everything:
-        columns = kernels.weighted_mean(real)
-        context = np.append(n, np.rint(weights * WHOLE).view(np.int64))
+        context, many = np.rint(weights * WHOLE).view(np.int64), n > MOST_STRAIGHT
+        if many or n * d < SMALL or d < lanes:
+            columns, context = kernels.weighted_mean(real), np.append(n, context)
+        else:
+            columns = weighted.mean(n, real)
         if shares is not None:
             shares += d * weights
     else:

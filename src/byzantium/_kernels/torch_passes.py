@@ -156,8 +156,9 @@ def add_shares(
 ) -> None:
     """Add to `shares` how much of the result of `weighted_mean` comes from each row of P X."""
     for _, block in mixed_blocks(matrix, rows, mixing):
-        for part in block.split(max(1, PIECE // max(1, len(block))), dim=1):
-            values, order = part.sort(dim=0, stable=True)
+        width = max(1, PIECE // max(1, len(block)))
+        for start in range(0, block.shape[1], width):
+            values, order = block[:, start : start + width].sort(dim=0, stable=True)
             mass = central_masses(values, order, weights, kept, nearest=nearest)
             shares += shares_of_masses(values, order, weights, mass).numpy()
 

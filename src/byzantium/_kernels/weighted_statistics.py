@@ -82,6 +82,31 @@ class _Weighted(NamedTuple):
 
 
 @kernel
+def mean(n: int, real: str) -> list[Function]:
+    """The mean by weight, one vector of columns at a time, without a loop over the rows.
+
+    - `context`: the weights, whole numbers as the bits of DOUBLE.
+    """
+    function, lanes = Function("mean_by_weight"), machine.HOST.lanes(real)
+    given = Columns(function, real)
+    weights, whole = Array(given.context.address, DOUBLE), function.constant(0.0, DOUBLE)
+    for k in range(n):
+        whole = whole + weights.load(k)
+    peak = function.variable(given.peak.load(0, lanes))
+    with function.loop(given.first, given.last, lanes) as start:
+        c, total = minimum(start, given.last - lanes), Total(function, real, lanes)
+        for k in range(n):
+            row = Array(given.rows.load(k), real)
+            x = row.load(c, lanes)
+            prefetch(row, c, lanes)
+            peak.value = larger(peak.value, magnitude(x))
+            total.add_fused(weights.load(k).on(lanes), x)
+        given.out.store(c, total.over(whole.on(lanes)).to(real))
+    given.peak.store(0, peak.value)
+    return [function]
+
+
+@kernel
 def straight(n: int, nearest: bool, median: bool, real: str) -> list[Function]:
     """One vector of columns at a time, comparator by comparator, without a loop or a table.
 
@@ -177,10 +202,8 @@ def _mean_difference(
     away, none = [], kept - kept
     for value, weight in ordered:
         difference = value.to(DOUBLE) - median
-        distance = maximum(difference, -difference)
-        below = difference < distance
-        signed = select(below, none - weight, weight)
-        away.append(_Weighted(select(below, distance, distance * NEXT), signed))
+        signed = select(difference < 0.0, none - weight, weight)
+        away.append(_Weighted(maximum(difference * NEXT, -difference), signed))
     for i, j in _bitonic(len(away)):
         x, y = away[i], away[j]
         away[i], away[j] = _exchanged(x.value < y.value, x, y)

@@ -86,7 +86,7 @@ def stages_for_copies(stages: Sequence[Stage], copies: Copies) -> tuple[Stage, .
     vouched = copies.vouched
     assert vouched is not None
     return tuple(
-        replace(stage, f=_held_by(stage.bad, vouched, copies.number))  # type: ignore[type-var, call-arg]
+        replace(stage, f=_held_by(stage.bad, vouched, copies.number))  # type: ignore[type-var]
         if stage.bad
         else stage
         for stage in stages
