@@ -10,7 +10,6 @@ tried on the vectors themselves, and less often.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -281,12 +280,9 @@ class _Search:
 
     def _loss(self, coefficients: Array) -> float:
         """The loss of honest workers after the server's step."""
-        scene = self.space.scene
-        assert scene.rule is not None
-        assert scene.step_loss is not None
-        rows = torch.cat([scene.honest, self.space.full(coefficients).expand(scene.q, -1)])
-        generator = torch.Generator().manual_seed(self.space.seed)
-        return scene.step_loss(copy.deepcopy(scene.rule)(rows, generator, root=scene.root))
+        step_loss = self.space.scene.step_loss
+        assert step_loss is not None
+        return step_loss(self.space.full_result(coefficients))
 
     def memory(self, best: Array) -> dict[str, Tensor]:
         """What the next round is to know."""
