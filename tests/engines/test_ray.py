@@ -186,5 +186,5 @@ def test_the_engine_is_looked_at_before_anything_else(
     monkeypatch.setitem(sys.modules, "ray", None)
     told = CliRunner().invoke(main, [*command, "--engine", "ray"])
     assert told.exit_code == 1
-    assert "a sweep on Ray needs ray: install Byzantium again with its extra" in told.output
+    assert "a sweep on Ray needs ray: pip install '.[ray]'" in told.output
     assert not (tmp_path / "results").exists()
