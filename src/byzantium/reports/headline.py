@@ -76,11 +76,13 @@ def _headline(table: ResultTable, cases: dict[str, MeasuredCell], place: int) ->
     attacks = len({cell.labels["attack"] for cell in table.cells})
     seeds = text_tables.usual_seeds(table)
     setting = f"{table.artifact.fixed}; {'one seed' if seeds == 1 else f'{seeds} seeds'}."
-    best = text_tables.best([one for one in cases.values() if not one.diverged])
-    if not best:
+    there = [one for one in cases.values() if not one.diverged]
+    if not there:
         sentence = f"Every rule diverged under the worst of {attacks} attacks."
         return Headline(sentence, setting, place)
-    first, *ties = best
+    first = text_tables.best(there)[0]
+    ties = [one for one in there if one is not first and not first.differs(one)]
+    ties = ties if len(first.values) > 1 else []
     top = next(rule for rule, one in cases.items() if one is first)
     last = min(cases, key=lambda rule: _accuracy(cases[rule]))
     high, low = _accuracy(first), _accuracy(cases[last])

@@ -105,7 +105,7 @@ class Run(Job, TrainingOptions):
         "that is written without f takes the f of the run.",
     )
     attack: str = option(
-        "InnerProduct(epsilon=0.1)",
+        "InnerProduct()",
         "What the attackers send: an attack from `byzantium list attacks`; NoAttack() for none.",
     )
     momentum: Beta = with_default(TrainingOptions, "momentum", 0.9)
