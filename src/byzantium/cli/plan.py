@@ -51,7 +51,8 @@ def plan(target: str, results: Path, jobs: int, probe: bool, **options: Any) -> 
     """Say what would run, what is done, and how long the rest takes.
 
     What to plan is an artifact (a table or figure of the paper: `byzantium list artifacts`), the
-    file of a sweep, or the word benchmark. Nothing is trained but a few rounds to measure the time.
+    file of a sweep, or the word benchmark. Only a few rounds are trained,
+    to measure the time.
 
     \b
     byzantium plan figure-main --model mlp --seeds 1

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from byzantium.reports import text_tables
-from byzantium.tables import MeasuredCell, ResultTable, terms, worst
+from byzantium.tables import POINTS, MeasuredCell, ResultTable, terms, worst
 
 
 @dataclass(frozen=True)
@@ -110,14 +110,14 @@ def _headline(table: ResultTable, cases: dict[str, MeasuredCell], place: int) ->
 
 
 def _largest_gain(cases: dict[str, MeasuredCell]) -> tuple[str, str] | None:
-    """The rule that gains most behind a mixing, alone and behind it; None if none gains."""
+    """The rule that gains most behind a mixing, alone and behind it; None if none gains much."""
     gains = []
     for rule, mixed in cases.items():
         before, _, alone = rule.rpartition(" >> ")
         if before and alone in cases and _comparable(cases[alone], mixed):
             gains.append((_accuracy(mixed) - _accuracy(cases[alone]), alone, rule))
     gain, alone, rule = max(gains, default=(0.0, "", ""))
-    return (alone, rule) if gain > 0 else None
+    return (alone, rule) if gain > POINTS else None
 
 
 def _comparable(a: MeasuredCell, b: MeasuredCell) -> bool:
