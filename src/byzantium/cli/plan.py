@@ -86,7 +86,7 @@ def _print_answer(found: Sequence[Result], store: Store, jobs: int, *, probe: bo
         out.print(counts)
         return
     check_unfinished(found)
-    with err.status("trying a few rounds of each kind"):
+    with err.status("trying a few rounds of each type of run"):
         seconds = _estimate([result.job for result in found], store) / min(jobs, left)
     out.print(f"about {duration(seconds)} with --jobs {jobs}, from a short probe", style="bold")
     out.print(counts)
