@@ -39,7 +39,7 @@ ALTS = {
         "A map of how much each of 25 workers counted, over the rounds: the geometric median alone "
         "listens to the attackers, which are the last five rows."
     ),
-    "report.png": "The first screen of the report, and beside it whom a rule listened to.",
+    "report.png": "The first screen of the report, and beside it how much each worker counted.",
 }
 
 

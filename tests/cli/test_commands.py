@@ -416,7 +416,7 @@ def test_a_polite_kill_saves_and_says_how_to_go_on(tmp_path: Path, number: signa
     os.kill(process.pid, number)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert "Stopped with 0 of 1 done; the same command goes on." in said.replace("\n", " ")
+    assert "Stopped with 0 of 1 done; the same command continues." in said.replace("\n", " ")
     assert "Traceback" not in said
     (result,) = Store("results")
     assert result.status == "unfinished"
@@ -466,7 +466,7 @@ def test_a_terminal_that_is_closed_stops_a_sweep_which_saves_itself(tmp_path: Pa
     assert [result.status for result in found] == ["unfinished"] * 2
     for result in found:
         log = (result.folder / "run.log").read_text()
-        assert "stopped; the next start goes on from here" in log
+        assert "stopped; the next start continues from here" in log
 
 
 def test_what_is_started_with_nohup_survives_the_terminal(tmp_path: Path) -> None:

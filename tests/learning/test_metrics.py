@@ -186,7 +186,7 @@ def test_a_mean_of_zero_is_not_written() -> None:
 
 
 def test_what_is_measured_beforehand_is_what_an_honest_run_records(tmp_path: Path) -> None:
-    run = Run(n=10, f=3, rule="Mean()", rounds=25, attack="NoAttack()", partition="dirichlet(0.5)")
+    run = Run(n=10, f=3, rule="Mean()", attack="NoAttack()", rounds=25, partition="dirichlet(0.5)")
     store, calls = Store(tmp_path), list[tuple[int, int]]()
     assert perform(run, store.folder(run)) is not None
     (result,) = store.results([run])

@@ -95,8 +95,10 @@ class Adaptive(Attack):
         if scene.rule is None:
             raise ByzantiumError(f"{self!r} needs the server's rule to search against, rule=...")
         check_aim(self, self.aim, scene)
-        search = _Search(self, Space(scene), self._memory)
-        best = search.best()
+        # Against the mean harm has no bound, and candidates grow until they overflow.
+        with np.errstate(over="ignore", invalid="ignore"):
+            search = _Search(self, Space(scene), self._memory)
+            best = search.best()
         object.__setattr__(self, "_remembered", search.memory(best))
         return search.space.full(best)
 

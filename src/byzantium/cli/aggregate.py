@@ -94,7 +94,7 @@ def aggregate(
     So is a pickled file, which is never read. No input is ever overwritten.
 
     \b
-    byzantium aggregate --rule "Bucketing(s=2) >> GeometricMedian()" client_*.safetensors -o merged.safetensors
+    byzantium aggregate --rule "GeometricMedian()" client_*.safetensors -o merged.safetensors
     """  # noqa: D301, E501
     with _Bar() as bar:
         report = engines.merge(

@@ -112,15 +112,19 @@ def benchmark_(
 def _print(ranking: Ranking) -> None:
     """Print a table for each way to divide the data."""
     from rich.table import Table
+    from rich.text import Text
 
-    from byzantium.reports.ranking import OWN, splits_of, table
+    from byzantium.reports.markdown import TONES
+    from byzantium.reports.ranking import splits_of, table
+    from byzantium.reports.text_tables import BOLD
 
     for split in splits_of(ranking):
-        head, rows = table(ranking, split)
-        if rows:
-            shown = Table(title=f"{split}: test accuracy (%) under the worst of the suite")
-            for k, name in enumerate(head):
-                shown.add_column(name, justify="right" if k else "left")
-            for row in rows:
-                shown.add_row(*row, style="bold" if row[0].endswith(OWN) else "")
-            out.print(shown)
+        shown = table(ranking, split)
+        if shown.rows:
+            title = f"{split}: test accuracy (%) under the worst of the suite"
+            drawn = Table(title=title, caption=BOLD)
+            for k, name in enumerate(shown.head):
+                drawn.add_column(name, justify="right" if k else "left")
+            for row in shown.rows:
+                drawn.add_row(*(Text(entry.text, TONES[entry.tone]) for entry in row))
+            out.print(drawn)

@@ -79,7 +79,7 @@ def certify(
     results: Path,
     engine: Engine,
 ) -> None:
-    """Search for the inputs that lead a rule astray most.
+    """Search for the inputs that hurt a rule most.
 
     RULE is a rule, with mixings before it if wanted. Of n vectors f are Byzantine; delta = f/n is
     their share, and rho^2 the mean squared distance between two honest ones. The squared error of

@@ -100,7 +100,7 @@ def execute_jobs(
     with interruptible() as stopped, Board(len(jobs), done, err) as board:
         results = execute(jobs, store, engine, board.show, stopped.is_set, results)
     if stopped.is_set():
-        err.print(f"Stopped with {board.done} of {len(jobs)} done; the same command goes on.")
+        err.print(f"Stopped with {board.done} of {len(jobs)} done; the same command continues.")
         raise SystemExit(INTERRUPTED)
     paused = [result for result in results if until and result.status == "unfinished"]
     if paused:

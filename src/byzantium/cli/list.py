@@ -28,7 +28,7 @@ LISTED = ["artifacts", "rules", "attacks", "data", "partitions", "models", "loss
 @click.argument("what", type=click.Choice(LISTED), required=False)
 @plugin_option
 def list_(what: str | None) -> None:
-    """List rules, attacks, data sets and all else that has a name.
+    """List rules, attacks, data sets and everything else that has a name.
 
     Without an argument, all of it. An artifact is a table or figure of the paper, which `byzantium
     reproduce` makes; the others are values of options of `byzantium run`.

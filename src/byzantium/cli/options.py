@@ -125,7 +125,7 @@ def _engine(kind: str, address: str | None, jobs: int | None) -> Engine:
 
 until_option = count_option(
     "--until",
-    "Stop each run after this round for now; the same command without it goes on from there.",
+    "Stop each run after this round for now; the same command without it continues from there.",
 )
 
 

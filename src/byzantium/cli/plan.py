@@ -51,7 +51,8 @@ def plan(target: str, results: Path, jobs: int, probe: bool, **options: Any) -> 
     """Say what would run, what is done, and how long the rest takes.
 
     What to plan is an artifact (a table or figure of the paper: `byzantium list artifacts`), the
-    file of a sweep, or the word benchmark. Nothing is trained but a few rounds to measure the time.
+    file of a sweep, or the word benchmark. Only a few rounds are trained,
+    to measure the time.
 
     \b
     byzantium plan figure-main --model mlp --seeds 1
@@ -85,7 +86,7 @@ def _print_answer(found: Sequence[Result], store: Store, jobs: int, *, probe: bo
         out.print(counts)
         return
     check_unfinished(found)
-    with err.status("trying a few rounds of each kind"):
+    with err.status("trying a few rounds of each type of run"):
         seconds = _estimate([result.job for result in found], store) / min(jobs, left)
     out.print(f"about {duration(seconds)} with --jobs {jobs}, from a short probe", style="bold")
     out.print(counts)

@@ -29,12 +29,12 @@ from byzantium.runs import Processes, Run, Store, read
 def run(config: Path | None, results: Path, until: int | None, **options: Any) -> None:
     """Train one model, once.
 
-    The same command again goes on where it was stopped or, if it is done, shows the result.
+    The same command again continues where it was stopped or, if it is done, shows the result.
 
     \b
     byzantium run --rule "Krum()" --attack "Mimic()"
-    byzantium run --rule "Bucketing(s=2) >> Krum()" --attack "Mimic()" --momentum 0.9
-    byzantium run --rule "RootMatching()" --root 10 --attack "Mimic()" --momentum 0.9
+    byzantium run --rule "AgnosticClipping(b=0.6)" --f 3 --attack "Mimic()"
+    byzantium run --rule "RootMatching()" --root 10 --attack "Mimic()"
     """  # noqa: D301
     values = present_names(Run, read(config)) if config else {}
     values.pop("kind", None)

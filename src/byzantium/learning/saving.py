@@ -106,4 +106,4 @@ def _with_folder_named(folder: Path) -> Iterator[None]:
     try:
         yield
     except checkpoint.OtherSimulationError as error:
-        raise checkpoint.OtherSimulationError(f"cannot go on from {folder}: {error}") from error
+        raise checkpoint.OtherSimulationError(f"cannot continue from {folder}: {error}") from error

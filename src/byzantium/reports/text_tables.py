@@ -11,10 +11,14 @@ from typing import Any
 from byzantium.learning import metrics
 from byzantium.reports import measurements
 from byzantium.runs import Result
-from byzantium.tables import MeasuredCell, ResultTable, terms, worst
+from byzantium.tables import ALIKE, MeasuredCell, ResultTable, terms, tied, worst
 
 NONE = "—"
 TEST = "(Welch's t test, 95 %)"
+BOLD = (
+    f"Bold: the best of each column, and all within {100 * ALIKE:.0f} % of its value that these "
+    f"seeds do not show to be worse {TEST}."
+)
 # Labels whose values are shown without parameters where these do not differ.
 SHORTENED = ("rule", "attack")
 
@@ -77,7 +81,7 @@ def grid(table: ResultTable) -> TextTable:
     """A table with a column for each attack or other setting; its cells are "ours (published)".
 
     If there are several attacks, the first column is the worst of them. If nothing was published,
-    the best cell of each column is marked, and all cells that the seeds do not show to be worse.
+    the best cell of each column is marked, with all that are tied with it.
     """
     names, across = axes(table)
     name_of = namer(table)
@@ -137,11 +141,11 @@ def label(name_of: Callable[[str, Any], str], name: str, value: Any) -> str:
 
 
 def best(column: Sequence[MeasuredCell]) -> list[MeasuredCell]:
-    """The best cell of a column, then those that the seeds do not show to be worse."""
+    """The best cell of a column, then those that are tied with it."""
     there = sorted((c for c in column if c.values), key=lambda c: -c.goodness)
     if not there or len(there[0].values) < 2:
         return there[:1]
-    return [c for c in there if not there[0].differs(c)]
+    return [c for c in there if tied(there[0].values, c.values)]
 
 
 def _column(table: ResultTable, column: Sequence[MeasuredCell | None]) -> list[Entry]:
@@ -336,10 +340,7 @@ def meaning(table: ResultTable) -> str:
         return text
     if not marked:
         return f"{text} They show no difference between the cells of a column {TEST}."
-    return (
-        f"{text} Bold: the best of each column, and all that these seeds do not show to be worse "
-        f"{TEST}."
-    )
+    return f"{text} {BOLD}"
 
 
 def results(tables: Sequence[ResultTable]) -> list[Result]:

@@ -204,7 +204,7 @@ def perform(
     watch: Watch = lambda done, total, note: None,
     stop: Stop = lambda: False,
 ) -> dict[str, Any] | None:
-    """Carry a job out in a folder, or go on where it stopped; a finished one is only read.
+    """Carry a job out in a folder, or continue where it stopped; a finished one is only read.
 
     A lock of the operating system keeps two processes from working on one job; it is released when
     its holder dies. An error is raised, and also written into the folder, where it stays until the
@@ -247,7 +247,7 @@ def _attempt(job: Job, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any]
     if result is None:
         with suppress(OSError):  # only a time is lost
             files.write(folder / SECONDS, f"{seconds:.1f}")
-        logger.info("stopped; the next start goes on from here")
+        logger.info("stopped; the next start continues from here")
         return None
     result |= {"seconds": round(seconds, 1), **environment()}
     files.write(folder / SUMMARY, json.dumps(result, indent=1) + "\n")

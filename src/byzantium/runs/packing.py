@@ -115,7 +115,7 @@ def _packable(store: Store, folder: Path) -> Job:
     except FileNotFoundError:
         raise ByzantiumError(f"it has no {CONFIGURATION}") from None
     if not store.result(job).done and any(folder.glob("*.pt")):
-        raise ByzantiumError("it is not finished, and goes on from its checkpoint")
+        raise ByzantiumError("it is not finished, and continues from its checkpoint")
     return job
 
 
