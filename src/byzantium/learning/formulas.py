@@ -91,6 +91,10 @@ def weights(scene: Round) -> list[float]:
     return weights
 
 
+def rejected(scene: Round) -> list[int]:
+    return [scene.workers[k] for k in scene.explained.rejected]
+
+
 def mean_of_all(scene: Round) -> float:
     """The mean loss of all workers, attackers included."""
     assert scene.losses is not None, "a metric that reads these losses says so: needs='own'"

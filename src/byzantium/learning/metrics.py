@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 #: Early metrics are measured in at least so many rounds.
 EARLY_ROUNDS = 25
-
-
 #: What it means if the result stays farther from the root gradient than that.
 ROOT_DOUBTED = (
     "the result was always farther from the root gradient than its standard error and the ridge "
@@ -123,61 +122,33 @@ def times(values: list[list[int]]) -> dict[str, int]:
 
 # -- the table ----------------------------------------------------------------------------------
 
+# Metrics that are always measured, and those that a word asks for together.
+_always = partial(Metric, record=None)
+_root = partial(Metric, reduce=mean, record="root", needs="root")
+_full = partial(Metric, record="heterogeneity")
+
 SHIPPED = (
-    Metric(
-        "loss",
-        "test loss",
-        lambda at: at.test["loss"],
-        scale="log",
-        record=None,
-        better="less",
-    ),
-    Metric(
+    _always("loss", "test loss", lambda at: at.test["loss"], scale="log", better="less"),
+    _always(
         "accuracy",
         "test accuracy (%)",
         lambda at: at.test["accuracy"],
         scale="percent",
-        record=None,
         needs="classes",
         better="more",
     ),
-    Metric(
+    _always(
         "success_rate",
         "success rate of the backdoor (%)",
         lambda at: at.training.success_rate(),
         scale="percent",
-        record=None,
         needs="trigger",
         better="less",
     ),
-    Metric(
-        "train_loss",
-        "training loss",
-        lambda scene: scene.loss,
-        mean,
-        "log",
-        record=None,
-        key="loss",
-    ),
-    Metric(
-        "distance",
-        "distance to the honest mean",
-        formulas.distance,
-        mean,
-    ),
-    Metric(
-        "spread",
-        "spread of honest vectors (heterogeneity)",
-        formulas.spread,
-        mean,
-    ),
-    Metric(
-        "norm",
-        "mean norm of honest vectors",
-        formulas.norm,
-        mean,
-        "log",
-    ),
+    _always("train_loss", "training loss", lambda scene: scene.loss, mean, "log", key="loss"),
+    Metric("distance", "distance to the honest mean", formulas.distance, mean),
+    Metric("spread", "spread of honest vectors (heterogeneity)", formulas.spread, mean),
+    Metric("norm", "mean norm of honest vectors", formulas.norm, mean, "log"),
     Metric(
         "weights",
         "weight of each worker",
@@ -187,12 +158,7 @@ SHIPPED = (
         needs="weights",
     ),
     Metric(
-        "rejected",
-        "rejected workers",
-        lambda scene: [scene.workers[k] for k in scene.explained.rejected],
-        times,
-        kind="workers",
-        needs="report",
+        "rejected", "rejected workers", formulas.rejected, times, kind="workers", needs="report"
     ),
     Metric(
         "losses",
@@ -203,50 +169,17 @@ SHIPPED = (
         kind="rounds",
         needs="own",
     ),
-    Metric(
-        "root_distance",
-        "distance to the root gradient",
-        formulas.root_distance,
-        mean,
-        record="root",
-        needs="root",
-    ),
-    Metric(
-        "root_error",
-        "standard error of the root gradient",
-        formulas.root_error,
-        mean,
-        record="root",
-        needs="root",
-    ),
-    Metric(
-        "root_limit",
-        "explained distance to the root gradient",
-        formulas.root_limit,
-        mean,
-        record="root",
-        needs="root",
-    ),
-    Metric(
-        "zeta2",
-        "ζ², spread of full gradients",
-        lambda at: at.heterogeneity["zeta2"],
-        record="heterogeneity",
-    ),
-    Metric(
-        "b2",
-        "B² = ζ² / ‖∇f‖²",
-        lambda at: at.heterogeneity["b2"],
-        scale="log",
-        record="heterogeneity",
-    ),
-    Metric(
+    _root("root_distance", "distance to the root gradient", formulas.root_distance),
+    _root("root_error", "standard error of the root gradient", formulas.root_error),
+    _root("root_limit", "explained distance to the root gradient", formulas.root_limit),
+    _full("zeta2", "ζ², spread of full gradients", lambda at: at.heterogeneity["zeta2"]),
+    _full("b2", "B² = ζ² / ‖∇f‖²", lambda at: at.heterogeneity["b2"], scale="log"),
+    _always(
         "early_heterogeneity",
         "B² of the vectors that honest workers sent, in each of the first rounds",
         formulas.relative_spread,
         each_finite,
         "log",
-        record=None,
         kind="rounds",
         early=True,
     ),
