@@ -24,14 +24,7 @@ PRINTED = 6
 
 @dataclass(frozen=True)
 class Shape:
-    """The rows and columns of tables that a command makes, and the files it writes them to.
-
-    - `rows`: the settings that are the rows; chosen from what varies if empty.
-    - `columns`: the setting that is the columns; chosen from what varies if empty.
-    - `worst_case`: whether cells show the worst attack.
-    - `files`: the files.
-    - `metric`: the name of the metric that is shown; the usual one if empty.
-    """
+    """The rows and columns of tables that a command makes, and the files it writes them to."""
 
     rows: tuple[str, ...] = ()
     columns: str = ""

@@ -124,9 +124,6 @@ def _published(name: str, folder: str | os.PathLike[str] | None = None) -> Datas
 def verify(name: str, folder: str | os.PathLike[str] | None = None) -> list[tuple[str, bool]]:
     """The files that `load` reads, each with whether it is the one that its authors published.
 
-    - `name`: the data set.
-    - `folder`: where to look first, as in `load`.
-
     Returns a path and a truth value for each file; empty for `digits`, which has no files.
 
     >>> verify("digits")

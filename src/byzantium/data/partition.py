@@ -377,10 +377,6 @@ def tail(labels: Tensor, gamma: Imbalance) -> Tensor:
 def counts(parts: Sequence[Tensor], labels: Tensor, classes: int) -> Tensor:
     """How many samples of each class each worker holds, as a table (workers, classes).
 
-    - `parts`: the indices of each worker's samples, as a `Partition` gives them.
-    - `labels`: the class of each sample, (N,).
-    - `classes`: how many classes there are.
-
     >>> counts([torch.tensor([0, 1]), torch.tensor([2])], torch.tensor([0, 0, 1]), classes=2)
     tensor([[2, 0],
             [0, 1]])
@@ -392,10 +388,6 @@ def picture(parts: Sequence[Tensor], labels: Tensor, path: str | os.PathLike[str
     """Draw how many samples of each class each worker holds, as a heat map.
 
     It needs matplotlib. The ending of the path, such as .png or .pdf, says in which format.
-
-    - `parts`: the indices of each worker's samples, as a `Partition` gives them.
-    - `labels`: the class of each sample, (N,).
-    - `path`: the file to write.
     """
     from matplotlib.figure import Figure
 

@@ -106,8 +106,6 @@ def relative_spread(rows: Tensor) -> float:
     It is computed in one pass. Infinite where the mean is zero and the rows differ; NaN where all
     rows are zero.
 
-    - `rows`: (n, d), a vector in each row.
-
     >>> round(relative_spread(torch.tensor([[3.0, 0.0], [1.0, 0.0], [2.0, 2.0]])), 4)
     0.35
     """

@@ -62,8 +62,6 @@ class Evaluation:
     """What a metric of evaluations sees: the model after a round, in `training.model`.
 
     What several metrics share is computed once.
-
-    - `training`: the simulation.
     """
 
     def __init__(self, training: Simulation) -> None:

@@ -197,7 +197,6 @@ def round_metrics(
 ) -> list[Metric]:
     """The metrics of a round, for the words of `Settings.record`.
 
-    - `record`: these words.
     - `rule`: the rule, which may not know the weights of workers, or only when it is asked.
     - `evaluated`: whether the model is evaluated after the round.
     - `early`: whether it is one of the first rounds.
@@ -239,12 +238,7 @@ def root_is_doubtful(rule: Aggregator, lines: Sequence[Mapping[str, Any]]) -> bo
 
 
 def evaluation_metrics(record: Collection[str], classes: int, trigger: bool) -> list[Metric]:
-    """The metrics of an evaluation, for the words of `Settings.record`.
-
-    - `record`: these words.
-    - `classes`: how many classes the data have; 0 for regression.
-    - `trigger`: whether the attack has a trigger.
-    """
+    """The metrics of an evaluation, for the words of `Settings.record`."""
     there = {"classes": bool(classes), "trigger": bool(classes) and trigger}
     return [
         metric
@@ -281,8 +275,6 @@ def heterogeneity(lines: Sequence[Mapping[str, Any]]) -> Heterogeneity | None:
     The last is :math:`\zeta^2 / B^2`. The mean :math:`B^2` is the mean :math:`\zeta^2` divided by
     the mean :math:`\|\nabla f\|^2`, so that one line where the gradient vanishes does not decide
     alone. None where nothing was recorded, or where it is not finite.
-
-    - `lines`: lines of metrics.jsonl.
     """
     recorded = [line for line in lines if line.get("b2") and "zeta2" in line]
     if not recorded:
@@ -300,8 +292,6 @@ def early_heterogeneity(lines: Sequence[Mapping[str, Any]]) -> float | None:
     divided by the squared norm of the mean. Unlike "b2", which looks at full gradients at
     evaluations, it is what a rule has to cope with; and late in a training, where the mean
     vanishes, it would say nothing. None where nothing was recorded.
-
-    - `lines`: lines of metrics.jsonl.
 
     >>> early_heterogeneity([{"early_heterogeneity": [4.0, 2.0]}, {"early_heterogeneity": [3.0]}])
     3.0

@@ -44,9 +44,7 @@ def draw_root(data: Dataset, root: int, generator: torch.Generator) -> Tensor:
     Without classes a row is one sample. Raises an error where there are too few samples, and logs a
     warning where a class has no training sample at all.
 
-    - `data`: the data set.
     - `root`: how many samples to draw of each class; without classes, how many in all.
-    - `generator`: the source of random numbers.
 
     >>> y = torch.tensor([0, 1, 0, 1, 0, 1])
     >>> data = Dataset("mine", torch.rand(6, 2), y, torch.rand(2, 2), y[:2], classes=2)
@@ -147,12 +145,7 @@ class Root:
             self.groups = Workers(model, k, loss)
 
     def compute(self, momentum: Momentum, *, rate: float, seed: int) -> RootGradient:
-        """The root gradient at the current model.
-
-        - `momentum`: that of the workers.
-        - `rate`: the learning rate of local steps.
-        - `seed`: that of dropout.
-        """
+        """The root gradient at the current model."""
         self.server.compute(
             self.server.sent, [0], self.x, self.y, momentum, rate=rate, seeds=[seed]
         )

@@ -39,8 +39,6 @@ def contents(
 ) -> dict[str, Any]:
     """The data of the page, as plain values for JSON.
 
-    - `store`: the folder of results.
-    - `artifacts`: the artifacts to show.
     - `tables`: the tables of runs; by default rules by attacks.
     """
     now = datetime.now().astimezone()

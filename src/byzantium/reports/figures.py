@@ -46,10 +46,6 @@ NEUTRAL = "#F5F5F5"  # of cells without a number, or with one that has no scale
 def draw(table: ResultTable, folder: Path, dpi: int = 150) -> list[Path]:
     """Draw an artifact, or a table of runs, as a figure; it needs matplotlib.
 
-    - `table`: what to draw.
-    - `folder`: where to write it.
-    - `dpi`: the resolution of the PNG.
-
     Returns the paths of a PNG and a PDF file, which are named after the artifact.
     """
     import_optional("matplotlib", "report", "a figure")

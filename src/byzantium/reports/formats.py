@@ -20,9 +20,6 @@ from byzantium.tables import MeasuredCell, ResultTable, worst
 def write(path: Path, tables: Sequence[ResultTable]) -> None:
     """Write tables to a file, in the format of its ending: .md, .tex or .csv.
 
-    - `path`: the file.
-    - `tables`: the tables, as `pivots` makes them.
-
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write(Path(folder, "mine.csv"), [])

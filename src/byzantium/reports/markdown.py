@@ -84,7 +84,6 @@ def markdown(
     """The text of REPRODUCTION.md: the paper's numbers, ours and the difference.
 
     - `artifacts`: the artifacts to show, in any order; one that was not begun counts as not run.
-    - `store`: where the results are.
     - `pictures`: the path of the figure of an artifact, relative to the text, by the artifact's
       `stem`.
     - `own`: tables of runs that belong to no artifact, as `pivots` makes them. Where there are no

@@ -68,9 +68,6 @@ def splits_of(ranking: Ranking) -> list[str]:
 def write_page(path: Path, ranking: Ranking) -> list[Path]:
     """Write the ranking as a page of Markdown, with two figures beside it.
 
-    - `path`: the file.
-    - `ranking`: the ranking.
-
     Returns the files that were written.
     """
     import_optional("matplotlib", "report", "a figure")

@@ -127,19 +127,13 @@ def _signed(replay: Replay) -> str:
 
 
 def section(table: ResultTable) -> Iterator[str]:
-    """The repeated runs of an artifact in Markdown.
-
-    - `table`: the artifact, in its released version.
-    """
+    """The repeated runs of an artifact in Markdown."""
     yield LEGEND
     yield markdown_table(text_table(table))
 
 
 def text_table(table: ResultTable) -> TextTable:
-    """The repeated runs of an artifact, a row for each that evaluated at least once.
-
-    - `table`: the artifact, in its released version.
-    """
+    """The repeated runs of an artifact, a row for each that evaluated at least once."""
     names = text_tables.varying(table)
     name_of = text_tables.namer(table)
     rows = []
@@ -173,10 +167,7 @@ def _ends(replay: Replay) -> tuple[Entry, Entry, Entry, Entry]:
 
 
 def masks(store: Store) -> Iterator[str]:
-    """What dropout does to the main figure: the cells that end differently with fresh masks.
-
-    - `store`: where the results are.
-    """
+    """What dropout does to the main figure: the cells that end differently with fresh masks."""
     fresh = compare(artifact("figure-main", Version(seeds=1)), store)
     shared = compare(artifact("figure-main", Version(seeds=1, released=True)), store)
     pairs = [

@@ -141,9 +141,6 @@ MIXINGS = ("", "Bucketing(s=2) >> ", "NearestNeighborMixing() >> ")
 def pipelines(n: int, f: int) -> list[str]:
     """All rules, alone and behind mixings, that are defined for n vectors of which f are Byzantine.
 
-    - `n`: how many vectors there are, Byzantine ones included.
-    - `f`: how many of them are Byzantine.
-
     Returns their texts, without f.
 
     >>> pipelines(n=25, f=12)[:3]

@@ -12,8 +12,6 @@ F = re.compile(r"(?<=\()f=\d+(, )?|, f=\d+")
 def rule_facets(rule: str) -> dict[str, Any]:
     """The facets of a rule: its text, the mixings before it, itself without f, and its class.
 
-    - `rule`: the rule in our notation.
-
     >>> facets = rule_facets("Bucketing(s=2) >> Krum(f=5, m=2)")
     >>> facets["mixing"], facets["rule"], facets["kind"]
     ('Bucketing(s=2)', 'Krum(m=2)', 'Krum')
@@ -24,8 +22,6 @@ def rule_facets(rule: str) -> dict[str, Any]:
 
 def without_f(rule: str) -> str:
     """A rule in our notation, without its f.
-
-    - `rule`: the rule.
 
     >>> without_f("Bucketing(s=2) >> Krum(f=5, m=2)"), without_f("TrimmedMean(f=3)")
     ('Bucketing(s=2) >> Krum(m=2)', 'TrimmedMean()')

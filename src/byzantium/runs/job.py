@@ -181,9 +181,6 @@ class Job(ABC):
 def check_names(kind: type[DataclassInstance], values: Mapping[str, Any]) -> None:
     """Raise an error where a name is not one of a dataclass's fields.
 
-    - `kind`: the dataclass.
-    - `values`: values by name.
-
     >>> from byzantium.runs import Run
     >>> check_names(Run, {"round": 10})
     Traceback (most recent call last):

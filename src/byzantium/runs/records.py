@@ -119,7 +119,6 @@ def configuration(path: File) -> dict[str, Any]:
 def summary(path: File, measure: str, declared: Checks) -> dict[str, Any] | None:
     """The summary of a finished job, checked; None if there is no such file.
 
-    - `path`: the file.
     - `measure`: what a completed job must have, such as "accuracy"; for regression, a loss is
       accepted instead.
     - `declared`: the kinds of its values, by name.
@@ -157,7 +156,6 @@ def failure(path: File) -> str | None:
 def metrics(path: File, workers: int | None, declared: Checks) -> list[Metrics]:
     """The metrics of a job, checked: a mapping for each evaluation; empty if there is no such file.
 
-    - `path`: the file.
     - `workers`: how many workers there are, each of whom may have a weight. If it is None, all
       lines must agree on it.
     - `declared`: the kinds of its metrics, by name. One that is not among them, of a plugin that is

@@ -308,10 +308,7 @@ class Run(Job, TrainingOptions):
         )
 
     def heterogeneity(self, watch: Callable[[int, int], None] = lambda done, total: None) -> float:
-        r"""The median :math:`B^2` of what its workers send in the first rounds if nobody attacks.
-
-        - `watch`: called with how many rounds are done, and how many there are in all.
-        """
+        r"""The median :math:`B^2` of what its workers send in the first rounds if nobody attacks."""
         from byzantium.data import partition
         from byzantium.runs import builders
 
@@ -354,8 +351,6 @@ class Run(Job, TrainingOptions):
         """The same run, which stops after a round for now; None carries it out to its end.
 
         It saves itself there. Its identity is that of the whole run, which goes on from there.
-
-        - `last`: the number of that round.
 
         >>> Run(rounds=600).until(90) == Run(rounds=600)
         True

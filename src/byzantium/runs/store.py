@@ -92,8 +92,6 @@ class Result:
         """The mean of a metric over its last five evaluations that are finite.
 
         None unless the job is completed and recorded it.
-
-        - `metric`: the name of the metric, such as "success_rate".
         """
         values = [line[metric] for line in self.metrics if number(line.get(metric))][-LAST:]
         return sum(values) / len(values) if values and self.status == "completed" else None

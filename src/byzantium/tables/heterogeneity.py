@@ -20,8 +20,6 @@ def heterogeneity(results: Iterable[Result]) -> str:
     and the largest are named, for each data set and partition. Empty where no run has recorded it,
     as in results of earlier versions, or where no worker is Byzantine.
 
-    - `results`: results of runs.
-
     >>> from pathlib import Path
     >>> lines = [{"round": 30, "early_heterogeneity": [27.0, 28.0, 31.0]}]
     >>> result = Result(Run(attack="Mimic()"), Path("results"), "unfinished", lines, {})

@@ -147,7 +147,6 @@ def own_runs(results: Iterable[Result], tables: Sequence[ResultTable]) -> list[R
 def fields_of(run: Run, several: Collection[str] = ()) -> Values:
     """The fields of a run that tables distinguish; its rule is without the f.
 
-    - `run`: the run.
     - `several`: the plugins of which there are several versions; others are left out.
     """
     values = {name: getattr(run, name) for name in NAMES}
