@@ -163,7 +163,7 @@ def read_lines(path: Path, most: int, longest: int) -> Iterator[str]:
 
 
 def reading(path: Path, most: int | None = None) -> BufferedReader:
-    """A regular file of at most so many bytes, opened for reading; pipes and devices are refused."""
+    """A regular file of at most so many bytes, opened for reading: no pipe and no device."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     _only_a_file(descriptor, path)
     file = os.fdopen(descriptor, "rb")

@@ -15,6 +15,7 @@ from byzantium.reports import measurements, palette, text_tables
 from byzantium.reports.looks import Labels, Look, Looks, line_of, looks
 from byzantium.reports.style import (
     BLACK,
+    CENTERED,
     GREY,
     PATTERNS,
     SMALL,
@@ -115,7 +116,7 @@ def _curves(table: ResultTable) -> Figure:
     if len(rows) > 1:
         x, _ = inches(figure, 0.2, 0)
         y = (axes[0][0].get_position().y1 + axes[-1][0].get_position().y0) / 2
-        figure.text(x, y, picture.title, rotation=90, ha="center", va="center", fontsize=USUAL)
+        figure.text(x, y, picture.title, rotation=90, fontsize=USUAL, **CENTERED)
     else:
         axes[0][0].set_ylabel(picture.title, fontsize=USUAL)
     if shared:
@@ -242,6 +243,8 @@ def _scales(row: Sequence[Axes], table: ResultTable, zoom: tuple[float, float] |
 
 def _table(table: ResultTable) -> Figure:
     """A table with our numbers, and the published ones in small below them."""
+    from matplotlib.patches import Rectangle
+
     names, across = text_tables.axes(table)
     name_of, columns = namer(table), _values(table, across)
     keys = [tuple((n, c.labels[n]) for n in names) for c in table.cells]
@@ -254,18 +257,17 @@ def _table(table: ResultTable) -> Figure:
     figure, axes = sheet(table.artifact, (1, 1), size, left=left, bottom=bottom)
     axis = axes[0][0]
     for key, cell in zip(keys, table.cells, strict=True):
-        row = rows.index(key)
-        column = columns.index(cell.labels[across])
+        row, column = rows.index(key), columns.index(cell.labels[across])
         face = NEUTRAL
         if cell.value is not None and metrics.scale(table.artifact.picture.y) == "percent":
             face = palette.scale(cell.value / 100)
-        _cell(axis, column, row, face)
-        style: Style = {"ha": "center", "va": "center"}
+        square: Style = {"facecolor": face, "edgecolor": "white", "lw": 2}
+        axis.add_patch(Rectangle((column, row), 1, 1, **square))
         color = GREY if cell.value is None else palette.readable(face)
         below = _theirs(table, cell)
         middle = row + (0.36 if below else 0.5)
-        axis.text(column + 0.5, middle, _ours(cell), fontsize=9, color=color, **style)
-        axis.text(column + 0.5, row + 0.73, below, fontsize=SMALL, color=color, **style)
+        axis.text(column + 0.5, middle, _ours(cell), fontsize=9, color=color, **CENTERED)
+        axis.text(column + 0.5, row + 0.73, below, fontsize=SMALL, color=color, **CENTERED)
     axis.set_xlim(0, len(columns))
     axis.set_ylim(len(rows), 0)
     axis.xaxis.tick_top()
@@ -274,17 +276,11 @@ def _table(table: ResultTable) -> Figure:
     axis.set_yticks([k + 0.5 for k in range(len(titles))], titles, fontsize=USUAL)
     if has_verdicts:
         text = "\n".join(textwrap.wrap(f"agrees: {CRITERION}", 15 * int(size[0] + 1.9)))
-        figure.text(0.5, inches(figure, 0, 0.25)[1], text, ha="center", va="center", fontsize=SMALL)
+        figure.text(0.5, inches(figure, 0, 0.25)[1], text, fontsize=SMALL, **CENTERED)
     axis.tick_params(length=0)
     axis.grid(visible=False)
     axis.spines[:].set_visible(False)
     return figure
-
-
-def _cell(axis: Axes, column: int, row: int, face: str) -> None:
-    from matplotlib.patches import Rectangle
-
-    axis.add_patch(Rectangle((column, row), 1, 1, facecolor=face, edgecolor="white", lw=2))
 
 
 def _ours(cell: MeasuredCell) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from byzantium.core import files, import_optional
 from byzantium.reports.escaping import in_markdown
-from byzantium.reports.style import BLACK, GREY, SMALL, USUAL, render
+from byzantium.reports.formats import markdown_table
+from byzantium.reports.style import BLACK, CENTERED, GREY, SMALL, USUAL, render
+from byzantium.reports.text_tables import Entry, TextTable
 from byzantium.tables import Ranking, Row
 
 if TYPE_CHECKING:
@@ -99,7 +101,8 @@ def _page(ranking: Ranking, heat: str, price: str) -> Iterator[str]:
         if rows:
             title = SPLITS.get(split, split)
             yield f"## {title[0].upper()}{title[1:]}\n"
-            yield _markdown(head, rows)
+            entries = tuple(tuple(map(Entry, row)) for row in rows)
+            yield markdown_table(TextTable(tuple(head), entries, 1))
     yield _about_root(ranking)
     yield "## The price of robustness\n"
     yield (
@@ -131,12 +134,6 @@ def _commits(ranking: Ranking) -> str:
         if row.commit:
             commits.setdefault(row.commit, []).append(row.name)
     return "; ".join(f"{commit} ({', '.join(names)})" for commit, names in commits.items())
-
-
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    first, *others = ([in_markdown(cell) for cell in line] for line in (head, *rows))
-    lines = [first, ["---", *["---:"] * (len(head) - 1)], *others]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 def _about_root(ranking: Ranking) -> str:
@@ -196,12 +193,11 @@ def _heat_map(ranking: Ranking) -> Figure:
     for y, line in enumerate(values):
         for x, value in enumerate(line):
             text = "" if math.isnan(value) else f"{value:.0f}"
-            axis.text(x, y, text, ha="center", va="center", fontsize=SMALL, color=BLACK)
+            axis.text(x, y, text, fontsize=SMALL, color=BLACK, **CENTERED)
     axis.set_xticks(range(len(attacks)), attacks, rotation=40, ha="right", fontsize=SMALL)
     axis.set_yticks(range(len(rows)), [rule_text(row) for row in rows], fontsize=SMALL)
     axis.tick_params(length=0, colors=GREY)
-    for spine in axis.spines.values():
-        spine.set_visible(False)
+    axis.spines[:].set_visible(False)
     title = f"test accuracy (%), {SPLITS.get(split, split)}, {f} of 25 attack"
     axis.set_title(title, fontsize=USUAL, color=GREY)
     return figure
@@ -232,14 +228,8 @@ def _scatter(ranking: Ranking) -> Figure:
         axis.set_title(f"{f} of 25 attack", fontsize=USUAL, color=GREY)
         axis.set_xlabel("accuracy, nobody attacks (%)", fontsize=SMALL, color=GREY)
         axis.tick_params(labelsize=SMALL, colors=GREY)
-        axis.legend(
-            loc="upper center",
-            bbox_to_anchor=(0.5, -0.2),
-            fontsize=SMALL - 1,
-            labelcolor=GREY,
-            frameon=False,
-        )
-        for spine in axis.spines.values():
-            spine.set_color(GREY)
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
+        axis.legend(fontsize=SMALL - 1, labelcolor=GREY, frameon=False, **place)
+        axis.spines[:].set_color(GREY)
     axes[0].set_ylabel("accuracy, worst attack (%)", fontsize=SMALL, color=GREY)
     return figure

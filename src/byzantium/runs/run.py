@@ -308,7 +308,7 @@ class Run(Job, TrainingOptions):
         )
 
     def heterogeneity(self, watch: Callable[[int, int], None] = lambda done, total: None) -> float:
-        r"""The median :math:`B^2` of what its workers send in the first rounds if nobody attacks."""
+        r"""The median :math:`B^2` of what its workers send at first if nobody attacks."""
         from byzantium.data import partition
         from byzantium.runs import builders
 
