@@ -79,8 +79,8 @@ def text(certificates: Sequence[Certificate]) -> str:
 def _cell(certificate: Certificate | None) -> str:
     if certificate is None:
         return "-"
-    worst = "unbounded" if certificate.unbounded else f"{certificate.c:.3g}"
-    return worst if certificate.promised is None else f"{worst} (≤ {certificate.promised:.3g})"
+    promised = "" if certificate.promised is None else f" (≤ {certificate.promised:.3g})"
+    return worst_c(certificate).removeprefix(">= ") + promised
 
 
 def write_json(certificates: Iterable[Certificate], path: Path) -> None:

@@ -84,7 +84,11 @@ def _curves(table: ResultTable) -> Figure:
     picture = table.artifact.picture
     rows, columns = _values(table, picture.rows), _values(table, picture.columns)
     name_of = namer(table)
-    cells = [[_at(table, row, column) for column in columns] for row in rows]
+    places: dict[Any, list[MeasuredCell]] = {}
+    for cell in table.cells:
+        place = cell.labels.get(picture.rows), cell.labels.get(picture.columns)
+        places.setdefault(place, []).append(cell)
+    cells = [[places.get((row, column), []) for column in columns] for row in rows]
     shown = [looks([c for panel in row for c in panel], picture.lines) for row in cells]
     shared = all(look == shown[0] for look in shown)
     ranges = [measurements.zoom(table, [c for panel in row for c in panel]) for row in cells]
@@ -134,15 +138,6 @@ def _across(keys: Sequence[Artist], width: float) -> int:
     longest = max(len(str(key.get_label())) for key in keys)
     fit = max(1, int(width / (0.065 * longest + 0.6)))
     return math.ceil(len(keys) / math.ceil(len(keys) / fit))
-
-
-def _at(table: ResultTable, row: Any, column: Any) -> list[MeasuredCell]:
-    picture = table.artifact.picture
-    return [
-        cell
-        for cell in table.cells
-        if cell.labels.get(picture.rows) == row and cell.labels.get(picture.columns) == column
-    ]
 
 
 def _style(look: Look) -> Style:
@@ -292,14 +287,12 @@ def _ours(cell: MeasuredCell) -> str:
 
 
 def _theirs(table: ResultTable, cell: MeasuredCell) -> str:
-    paper = cell.published
-    if paper is None:
+    if cell.published is None:
         return ""
-    verdict = text_tables.verdict(table, cell).text
-    seeds = len(cell.values)
-    text = f", {verdict}" if verdict in ("agrees", "differs") else ""
-    text += f" ({seeds} seed{'s' * (seeds > 1)})" if text else ""
-    return f"published {paper.mean:.2f} ± {paper.deviation:.2f}{text}"
+    text = f"published {cell.published.mean:.2f} ± {cell.published.deviation:.2f}"
+    verdict, seeds = text_tables.verdict(table, cell).text, len(cell.values)
+    judged = verdict in ("agrees", "differs")
+    return text + (f", {verdict} ({seeds} seed{'s' * (seeds > 1)})" if judged else "")
 
 
 def _bars(table: ResultTable) -> Figure:
@@ -332,17 +325,10 @@ def _bars(table: ResultTable) -> Figure:
         spread = [stdev(worker) for worker in zip(*seeds, strict=True)] if len(seeds) > 1 else None
         axis.axhline(1 / job.n, color=GREY, lw=0.8, ls=(0, (4, 2)), zorder=1)
         first = job.n - job.attacker_count
+        look: Style = {"error_kw": {"lw": 0.7, "ecolor": BLACK}, "edgecolor": "white", "lw": 0.3}
         for kind, part in (("honest", slice(first)), ("attacker", slice(first, job.n))):
-            axis.bar(
-                range(job.n)[part],
-                means[part],
-                0.8,
-                yerr=spread[part] if spread else None,
-                error_kw={"lw": 0.7, "ecolor": BLACK},
-                edgecolor="white",
-                lw=0.3,
-                **kinds[kind],
-            )
+            error = spread[part] if spread else None
+            axis.bar(range(job.n)[part], means[part], 0.8, yerr=error, **look, **kinds[kind])
         remark = f" ({_remark(cell)})" if _remark(cell) else ""
         share = measurements.share(means, job.attacker_count)
         axis.set_title(f"{title}: {share:.0%} on attackers{remark}", fontsize=USUAL, pad=5)
@@ -397,16 +383,9 @@ def _errors(axis: Axes, name: str, cells: Sequence[MeasuredCell], label: str, x:
         math.sqrt(fmean(measurements.deviation(r) ** 2 for r in c.results if r.done)) for c in there
     ]
     if there:
-        axis.errorbar(
-            [c.labels[x] for c in there],
-            [c.value or 0.0 for c in there],
-            yerr=spread,
-            ms=4,
-            lw=1.4,
-            elinewidth=0.8,
-            capsize=2,
-            **_point(name),
-        )
+        places = [c.labels[x] for c in there], [c.value or 0.0 for c in there]
+        look: Style = {"ms": 4, "lw": 1.4, "elinewidth": 0.8, "capsize": 2, **_point(name)}
+        axis.errorbar(*places, yerr=spread, **look)
     return bool(there)
 
 

@@ -42,8 +42,7 @@ def form(path: Path) -> Callable[[Sequence[ResultTable]], str]:
 
 def markdown(tables: Sequence[ResultTable]) -> str:
     """Tables of runs as Markdown, each under its title."""
-    parts = [part for table in tables for part in section(table)]
-    return "\n".join(parts)
+    return "\n".join(part for table in tables for part in section(table))
 
 
 def section(table: ResultTable) -> list[str]:

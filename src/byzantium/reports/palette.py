@@ -46,16 +46,8 @@ HONEST, ATTACKER = BLUE, ORANGE
 # For numbers from low to high: accuracies from 0 to 100 %, and weights. This is viridis, which
 # keeps its order for color-blind readers and in print.
 SCALE = (
-    "#440154",
-    "#482878",
-    "#3E4989",
-    "#31688E",
-    "#26828E",
-    "#1F9E89",
-    "#35B779",
-    "#6ECE58",
-    "#B5DE2B",
-    "#FDE725",
+    *("#440154", "#482878", "#3E4989", "#31688E", "#26828E"),
+    *("#1F9E89", "#35B779", "#6ECE58", "#B5DE2B", "#FDE725"),
 )
 
 
