@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
@@ -112,10 +112,11 @@ def _figure(certificates: Sequence[Certificate]) -> Figure:
         axis.fill_between(deltas, bounds, BOTTOM, color="#E4E4E4", linewidth=0)
         for rule in rules:
             own = [o for o in here if labels[o][1] == rule]
-            found = {"lw": 1.2, "marker": "o", "ms": 3, "label": rule}
+            found: dict[str, Any] = {"lw": 1.2, "marker": "o", "ms": 3, "label": rule}
+            dots: dict[str, Any] = {"lw": 0.9, "ls": ":", "alpha": 0.6}
             line = sorted((o.f / o.n, min(o.c, TOP)) for o in own)
             proved = sorted((o.f / o.n, o.promised) for o in own if o.promised is not None)
-            for points, look in ((line, found), (proved, {"lw": 0.9, "ls": ":", "alpha": 0.6})):
+            for points, look in ((line, found), (proved, dots)):
                 if points:
                     axis.plot(*zip(*points, strict=True), color=colors[rule], **look)
         axis.set_yscale("log")

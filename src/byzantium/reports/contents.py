@@ -17,7 +17,7 @@ from byzantium.learning import metrics
 from byzantium.reports import measurements, palette, text_tables
 from byzantium.reports.commands import changed, command
 from byzantium.reports.headline import headline
-from byzantium.reports.looks import line_of, looks
+from byzantium.reports.palette import line_of, looks
 from byzantium.reports.promises import promises
 from byzantium.rules import Trust
 from byzantium.rules.trust import CAUTION, FEWEST_ROUNDS

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from byzantium.core import files, import_optional
 from byzantium.learning import metrics
 from byzantium.reports import measurements, palette, text_tables
-from byzantium.reports.looks import Labels, Look, Looks, line_of, looks
+from byzantium.reports.palette import Labels, Look, Looks, line_of, looks
 from byzantium.reports.style import (
     BLACK,
     CENTERED,
