@@ -298,13 +298,7 @@ def mixed(
 
 PARTITIONS: Registry[Callable[..., Partition]] = Registry(
     "partition",
-    {
-        "iid": iid,
-        "by_label": by_label,
-        "by_user": by_user,
-        "dirichlet": dirichlet,
-        "mixed": mixed,
-    },
+    {deal.__name__: deal for deal in (iid, by_label, by_user, dirichlet, mixed)},
     {"noniid": "by_label"},  # the paper's, which tables and figures show
 )
 
