@@ -23,7 +23,7 @@ from byzantium.reports import escaping, formats, headline, text_tables
 from byzantium.reports.figures import KINDS
 from byzantium.runs import Metrics, Result, Run, Store
 from byzantium.tables import ResultTable, pivots
-from byzantium.tables.heterogeneity import MEANING
+from byzantium.tables.pivot import MEANING
 
 RULES = ("Mean()", "Krum(f=2)", "Bucketing(s=2) >> Krum(f=2)")
 ATTACKS = ("Mimic(warmup=1)", "ALittleIsEnough()", "BitFlip()")

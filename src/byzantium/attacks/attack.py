@@ -149,15 +149,9 @@ class Attack(Formula, Stateful, ABC):
         - `honest`: (h, d), what the honest workers send.
         - `own`: (q, d), what the attackers would send if they were honest; some attacks use it.
         - `q`: how many attackers there are; by default the number of rows of `own`.
-        - `rule`: the server's rule, for attacks that try it (`Tuned`).
-        - `epoch`: how many rounds an epoch has, for attacks that count epochs (`Mimic`).
         - `generator`: the attackers' randomness; None means the operating system's entropy.
-        - `root`: (d,), the server's root gradient, for attacks that use it or try the rule.
-        - `model`: (d,), the parameters of the model, for attacks that need them (`Adaptive`).
-        - `step_loss`: a function of an aggregate, the loss of honest workers after the server's
-          step with it, for attacks that need it (`Adaptive`).
-        - `last_aggregate`: (d,), the server's aggregate of the round before, for attacks that use
-          it; None, the default, in the first round.
+        - `rule`, `epoch`, `root`, `model`, `step_loss`, `last_aggregate`: what else they know, for
+          attacks that use it; see `Scene`.
         """
         if self.needs_root and root is None:
             raise ByzantiumError(f"{self!r} needs the server's root gradient, root=...")

@@ -14,7 +14,7 @@ from rich.table import Table
 import byzantium as bz
 from byzantium import engines
 from byzantium.cli.main import main
-from byzantium.cli.options import FilePath, complete, members, plugin_option
+from byzantium.cli.options import COMPLETIONS, FilePath, plugin_option
 from byzantium.cli.terminal import err, out
 
 
@@ -41,7 +41,7 @@ class Upload(click.Path):
     required=True,
     help="The aggregation rule from `byzantium list rules`, with mixings before it if wanted: "
     "'Bucketing(s=2) >> Krum(f=1)'.",
-    shell_complete=complete(lambda: [f"{name}()" for name in members("rule", bz.Aggregator)]),
+    shell_complete=COMPLETIONS["rule"],
 )
 @click.option(
     "-o",
@@ -80,11 +80,8 @@ def aggregate(
     files: tuple[Path, ...],
     rule: str,
     output: Path,
-    base: Path | None,
-    root: Path | None,
-    seed: int | None,
-    force: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Merge checkpoints, of which some may be Byzantine, by a robust rule.
 
@@ -97,16 +94,7 @@ def aggregate(
     byzantium aggregate --rule "GeometricMedian()" client_*.safetensors -o merged.safetensors
     """  # noqa: D301, E501
     with _Bar() as bar:
-        report = engines.merge(
-            bz.parse_rule(rule),
-            files,
-            output,
-            base=base,
-            root=root,
-            force=force,
-            seed=seed,
-            watch=bar.show,
-        )
+        report = engines.merge(bz.parse_rule(rule), files, output, watch=bar.show, **options)
     if as_json:
         click.echo(json.dumps(report, indent=1))
         return

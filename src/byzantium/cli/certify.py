@@ -6,15 +6,13 @@ from pathlib import Path
 
 import click
 
-import byzantium as bz
 from byzantium.cli.execution import execute_jobs
 from byzantium.cli.main import main
 from byzantium.cli.options import (
+    COMPLETIONS,
     FilePath,
-    complete,
     count_option,
     engine_options,
-    members,
     plugin_option,
     results_option,
 )
@@ -37,7 +35,7 @@ def _counts(_: click.Context, parameter: click.Parameter, text: str) -> tuple[in
     "rules",
     metavar="RULE...",
     nargs=-1,
-    shell_complete=complete(lambda: [f"{name}()" for name in members("rule", bz.Aggregator)]),
+    shell_complete=COMPLETIONS["rule"],
 )
 @plugin_option
 @click.option(
@@ -96,12 +94,10 @@ def certify(
         raise ByzantiumError("certify needs a rule, such as 'Krum()', or --all")
     if figure:
         import_optional("matplotlib", "report", "a figure")
-    todo: list[Certification] = []
-    for rule in rules:
-        todo += _searches(rule, n, counts, seeds, budget)
+    pairs: list[tuple[str, tuple[int, ...]]] = [(rule, counts) for rule in rules]
     if all_rules:
-        texts = [(text, f) for f in counts for text in pipelines(n, f)]
-        todo += [one for text, f in texts for one in _searches(text, n, (f,), seeds, budget)]
+        pairs += [(text, (f,)) for f in counts for text in pipelines(n, f)]
+    todo = [one for text, some in pairs for one in _searches(text, n, some, seeds, budget)]
     found = certificates(execute_jobs(todo, Store(results), engine))
     out.print(rendering.terminal(found))
     out.print(f"the inputs that were found are in {results}", soft_wrap=True, highlight=False)

@@ -12,7 +12,14 @@ import byzantium as bz
 from byzantium import guarantees
 from byzantium.cli.execution import FAILED
 from byzantium.cli.main import main
-from byzantium.cli.options import complete, data_option, field_options, members, plugin_option
+from byzantium.cli.options import (
+    COMPLETIONS,
+    data_option,
+    f_option,
+    field_options,
+    n_option,
+    plugin_option,
+)
 from byzantium.cli.terminal import err, out
 from byzantium.runs import Run, check_ready
 
@@ -26,28 +33,15 @@ TRAINING = [field.name for field in fields(Run) if field.name not in NOT_OF_TRAI
 
 
 @main.command()
-@click.argument(
-    "rule",
-    shell_complete=complete(lambda: [f"{name}()" for name in members("rule", bz.Aggregator)]),
-)
+@click.argument("rule", shell_complete=COMPLETIONS["rule"])
 @plugin_option
-@click.option(
-    "--n",
-    type=click.IntRange(min=1),
-    required=True,
-    help="How many vectors there are, Byzantine ones included.",
-)
-@click.option(
-    "--f",
-    type=click.IntRange(min=0),
-    required=True,
-    help="How many of them may be Byzantine: too few is fatal, one too many costs little.",
-)
+@n_option
+@f_option
 @click.option(
     "--data",
     help="Also measure B², on this data set: a name from `byzantium list data`, or a file of your "
     "own (.npz or .safetensors). The options below describe the training.",
-    shell_complete=complete(lambda: members("data")),
+    shell_complete=COMPLETIONS["data"],
 )
 @field_options(TRAINING)
 @data_option

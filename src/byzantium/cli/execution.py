@@ -85,9 +85,6 @@ def execute_jobs(
 ) -> list[Result]:
     """Execute unfinished jobs; exit with 1 if some failed, and with 130 if they were stopped.
 
-    - `jobs`: the jobs.
-    - `store`: the folder of results.
-    - `engine`: where jobs run.
     - `until`: the round after which runs stop for now; None runs them to their end.
     - `results`: results of the jobs that were read before, and are not read again.
     - `on_failure`: called with all results before the exit with 1.

@@ -10,7 +10,14 @@ import click
 from byzantium import guarantees
 from byzantium.cli.check import TRAINING, check_data, honest_run, measure_heterogeneity
 from byzantium.cli.main import main
-from byzantium.cli.options import complete, data_option, field_options, members, plugin_option
+from byzantium.cli.options import (
+    COMPLETIONS,
+    data_option,
+    f_option,
+    field_options,
+    n_option,
+    plugin_option,
+)
 from byzantium.cli.terminal import out
 
 # The worker momentum of all measurements that a recommendation rests on.
@@ -19,18 +26,8 @@ MOMENTUM = 0.9
 
 @main.command()
 @plugin_option
-@click.option(
-    "--n",
-    type=click.IntRange(min=1),
-    required=True,
-    help="How many workers there are, Byzantine ones included.",
-)
-@click.option(
-    "--f",
-    type=click.IntRange(min=0),
-    required=True,
-    help="How many of them may be Byzantine: too few is fatal, one too many costs little.",
-)
+@n_option
+@f_option
 @click.option(
     "--root",
     type=click.IntRange(min=0),
@@ -42,7 +39,7 @@ MOMENTUM = 0.9
     "--data",
     help="Measure B² on this data set: a name from `byzantium list data`, or a file of your own "
     "(.npz or .safetensors). The options below describe the training.",
-    shell_complete=complete(lambda: members("data")),
+    shell_complete=COMPLETIONS["data"],
 )
 @field_options(TRAINING)
 @data_option

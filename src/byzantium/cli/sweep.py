@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -18,7 +17,7 @@ from byzantium.cli.options import (
     until_option,
 )
 from byzantium.cli.report_files import print_paths, write_report
-from byzantium.cli.tables import print_tables, read_shape, table_options, write_tables
+from byzantium.cli.tables import Shape, print_tables, table_options, write_tables
 from byzantium.runs import Engine, Snapshot, Store, load
 
 
@@ -30,7 +29,7 @@ from byzantium.runs import Engine, Snapshot, Store, load
 @data_option
 @plugin_option
 @table_options
-def sweep(file: Path, results: Path, engine: Engine, until: int | None, **options: Any) -> None:
+def sweep(file: Path, results: Path, engine: Engine, until: int | None, shape: Shape) -> None:
     """Train all combinations of settings that a file lists.
 
     The file is TOML: what all runs share is under [fixed]; what differs is under [varies], where
@@ -50,7 +49,7 @@ def sweep(file: Path, results: Path, engine: Engine, until: int | None, **option
     \b
     byzantium sweep mine.toml --rows rule --columns attack --table mine.tex
     """  # noqa: D301
-    store, runs, shape = Store(results), load(file), read_shape(**options)
+    store, runs = Store(results), load(file)
     before = store.results(runs)
     check_unfinished(before)
     after = execute_jobs(

@@ -76,7 +76,6 @@ def check_fields(self: Any, owner: str) -> None:
 
     Values that pass are brought to the type of their field: 1 becomes 1.0 where it is a float.
 
-    - `self`: the instance.
     - `owner`: what the error message calls it.
 
     >>> @dataclass

@@ -32,7 +32,6 @@ def read(
 ) -> Any:
     """Build the object that `Name(argument=value, ...)` describes; in a pipeline several with `>>`.
 
-    - `text`: the text.
     - `known`: what can be named: classes or functions by name, or by an alias of the table.
       Nothing else is ever called.
     - `known_arguments`: values for arguments that are needed and that the text leaves out.
@@ -105,8 +104,6 @@ def written_out(text: str, known: Registry[Any]) -> str:
 def spelled(text: str, known: Known, given: int = 0) -> tuple[str, Callable[..., Any]]:
     """The standard spelling of `name(argument=value)`, and the function with these arguments.
 
-    - `text`: the text; a name without arguments needs no parentheses.
-    - `known`: the functions that can be named.
     - `given`: how many first parameters of these functions the caller fills in, so that they cannot
       be written in the text.
 

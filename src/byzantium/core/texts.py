@@ -11,8 +11,6 @@ def printable(text: str) -> str:
     These are control characters, among them those that begin the escape sequences of terminals,
     line breaks, and marks that hide text or reverse its direction.
 
-    - `text`: any text, such as one from somebody else's file.
-
     >>> print(printable("Krum()\x1b[2J\n\u202e"))
     Krum()\x1b[2J\n\u202e
     """
@@ -24,8 +22,6 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     r"""The same for a text of ours in several lines, whose line breaks stay.
 
-    - `text`: a text that may quote others.
-
     >>> print(printable_lines("fixed: Krum()\x1b[2J\nvaries: attack"))
     fixed: Krum()\x1b[2J
     varies: attack
@@ -36,7 +32,6 @@ def printable_lines(text: str) -> str:
 def one_line(text: str, most: int = 300) -> str:
     r"""A text in one printable line, such as an error inside a sentence.
 
-    - `text`: any text.
     - `most`: how many characters it may have; a longer one is cut, and ends in "...".
 
     >>> one_line("no file\n  here", most=20), one_line("no file here", most=7)

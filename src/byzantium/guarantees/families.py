@@ -22,6 +22,7 @@ from byzantium.attacks import (
     RelocatedPerturbation,
     Tuned,
 )
+from byzantium.core.registry import exported
 from byzantium.guarantees.search import Array
 
 # The dimension of honest vectors.
@@ -61,10 +62,8 @@ def honest_vectors(m: int, rng: np.random.Generator) -> dict[str, Array]:
 
 def attacks() -> list[Attack]:
     """One attack of each class that is not `OMITTED`, with several strengths where it has one."""
-    exported = (getattr(package, name) for name in dir(package))
-    classes = [one for one in exported if inspect.isclass(one) and issubclass(one, Attack)]
     instances: list[Attack] = []
-    for cls in classes:
+    for cls in exported(package, Attack).values():
         if not inspect.isabstract(cls) and cls not in OMITTED:
             instances.append(cls())
             if cls.strength:

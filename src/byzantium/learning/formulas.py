@@ -62,8 +62,6 @@ class Evaluation:
     """What a metric of evaluations sees: the model after a round, in `training.model`.
 
     What several metrics share is computed once.
-
-    - `training`: the simulation.
     """
 
     def __init__(self, training: Simulation) -> None:
@@ -89,6 +87,10 @@ def weights(scene: Round) -> list[float]:
     for worker, weight in zip(scene.workers, scene.explained.weights.tolist(), strict=True):
         weights[worker] = weight
     return weights
+
+
+def rejected(scene: Round) -> list[int]:
+    return [scene.workers[k] for k in scene.explained.rejected]
 
 
 def mean_of_all(scene: Round) -> float:

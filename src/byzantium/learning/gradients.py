@@ -13,15 +13,8 @@ from byzantium.learning.models import trainable
 
 # Layers that treat each sample by itself. Of these, Linear alone has parameters.
 DENSE = {
-    nn.Flatten,
-    nn.GELU,
-    nn.Identity,
-    nn.LeakyReLU,
-    nn.Linear,
-    nn.LogSoftmax,
-    nn.ReLU,
-    nn.Sigmoid,
-    nn.Tanh,
+    *(nn.Flatten, nn.Identity, nn.Linear, nn.LogSoftmax),
+    *(nn.GELU, nn.LeakyReLU, nn.ReLU, nn.Sigmoid, nn.Tanh),
 }
 # Beyond this many parameters one worker fills the machine, and batching only costs memory.
 LARGE = 1 << 20

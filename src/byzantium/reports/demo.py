@@ -34,8 +34,6 @@ Runs = dict[tuple[str, str], Run]
 def runs(rounds: int = 300) -> Runs:
     """The 35 runs of the demonstration, by rule and attack.
 
-    - `rounds`: how many rounds each run has.
-
     >>> runs()["Krum", "Mimic"].rule
     'Krum(f=5)'
     """
@@ -53,11 +51,7 @@ def runs(rounds: int = 300) -> Runs:
 
 
 def conclusion(runs: Runs, store: Store) -> Iterator[RenderableType]:
-    """The result of the demonstration: a table for the terminal, and a few sentences.
-
-    - `runs`: the runs.
-    - `store`: where their results are.
-    """
+    """The result of the demonstration: a table for the terminal, and a few sentences."""
     from byzantium.guarantees import describe_limit
 
     results = {key: store.result(run) for key, run in runs.items()}

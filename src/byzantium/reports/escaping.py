@@ -64,7 +64,6 @@ def in_markdown(text: str) -> str:
 def as_code(text: str, *, cell: bool = False) -> str:
     """A text as a span of code in Markdown.
 
-    - `text`: the text.
     - `cell`: whether it is in a table, where a vertical bar would end the cell.
 
     >>> print(as_code("Krum(f=1)"), as_code("a `b` c"))
@@ -110,9 +109,5 @@ def _sign(sign: str) -> str:
 
 
 def folded(summary: str, text: str) -> str:
-    """A part of a Markdown text that opens when its summary is clicked.
-
-    - `summary`: the line that is always shown; not escaped.
-    - `text`: the part, as Markdown.
-    """
+    """A part of a Markdown text that opens when its summary is clicked."""
     return f"<details>\n<summary>{summary}</summary>\n\n{text.strip()}\n\n</details>\n"

@@ -20,9 +20,6 @@ from byzantium.tables import MeasuredCell, ResultTable, worst
 def write(path: Path, tables: Sequence[ResultTable]) -> None:
     """Write tables to a file, in the format of its ending: .md, .tex or .csv.
 
-    - `path`: the file.
-    - `tables`: the tables, as `pivots` makes them.
-
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write(Path(folder, "mine.csv"), [])
@@ -45,8 +42,7 @@ def form(path: Path) -> Callable[[Sequence[ResultTable]], str]:
 
 def markdown(tables: Sequence[ResultTable]) -> str:
     """Tables of runs as Markdown, each under its title."""
-    parts = [part for table in tables for part in section(table)]
-    return "\n".join(parts)
+    return "\n".join(part for table in tables for part in section(table))
 
 
 def section(table: ResultTable) -> list[str]:

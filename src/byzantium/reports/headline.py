@@ -125,8 +125,7 @@ def _comparable(a: MeasuredCell, b: MeasuredCell) -> bool:
 
     One seed shows no difference; then the sentence has both numbers, and says that it is one seed.
     """
-    several = min(len(a.values), len(b.values)) > 1
-    return a.differs(b) if several else True
+    return min(len(a.values), len(b.values)) < 2 or a.differs(b)
 
 
 def _accuracy(cell: MeasuredCell) -> float:

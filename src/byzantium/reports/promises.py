@@ -23,8 +23,6 @@ def promises(run: Run, lines: Sequence[Metrics], others: Sequence[Result] = ()) 
     For a rule with root data, "root alone" is the result of a training on these data alone, or the
     command that makes it; "root data" warns where the result stayed too far from their gradient.
 
-    - `run`: the run.
-    - `lines`: the lines of its metrics.jsonl.
     - `others`: other results, among which that training may be.
     """
     if plugins.missing(run.plugin):

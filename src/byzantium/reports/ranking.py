@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from byzantium.core import files, import_optional
 from byzantium.reports.escaping import in_markdown
 from byzantium.reports.formats import markdown_table
-from byzantium.reports.style import BLACK, GREY, SMALL, USUAL, render
+from byzantium.reports.style import BLACK, CENTERED, GREY, SMALL, USUAL, render
 from byzantium.reports.text_tables import BOLD, Entry, TextTable
 from byzantium.tables import Ranking, Row
 
@@ -76,9 +76,6 @@ def splits_of(ranking: Ranking) -> list[str]:
 
 def write_page(path: Path, ranking: Ranking) -> list[Path]:
     """Write the ranking as a page of Markdown, with two figures beside it.
-
-    - `path`: the file.
-    - `ranking`: the ranking.
 
     Returns the files that were written.
     """
@@ -202,12 +199,11 @@ def _heat_map(ranking: Ranking) -> Figure:
     for y, line in enumerate(values):
         for x, value in enumerate(line):
             text = "" if math.isnan(value) else f"{value:.0f}"
-            axis.text(x, y, text, ha="center", va="center", fontsize=READABLE, color=BLACK)
+            axis.text(x, y, text, fontsize=READABLE, color=BLACK, **CENTERED)
     axis.set_xticks(range(len(attacks)), attacks, rotation=40, ha="right", fontsize=READABLE)
     axis.set_yticks(range(len(rows)), [rule_text(row) for row in rows], fontsize=READABLE)
     axis.tick_params(length=0, colors=GREY)
-    for spine in axis.spines.values():
-        spine.set_visible(False)
+    axis.spines[:].set_visible(False)
     title = f"test accuracy (%), {SPLITS.get(split, split)}, {f} of 25 attack"
     axis.set_title(title, fontsize=USUAL, color=GREY)
     return figure
@@ -238,14 +234,8 @@ def _scatter(ranking: Ranking) -> Figure:
         axis.set_title(f"{f} of 25 attack", fontsize=USUAL, color=GREY)
         axis.set_xlabel("accuracy, nobody attacks (%)", fontsize=SMALL, color=GREY)
         axis.tick_params(labelsize=SMALL, colors=GREY)
-        axis.legend(
-            loc="upper center",
-            bbox_to_anchor=(0.5, -0.2),
-            fontsize=SMALL - 1,
-            labelcolor=GREY,
-            frameon=False,
-        )
-        for spine in axis.spines.values():
-            spine.set_color(GREY)
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
+        axis.legend(fontsize=SMALL - 1, labelcolor=GREY, frameon=False, **place)
+        axis.spines[:].set_color(GREY)
     axes[0].set_ylabel("accuracy, worst attack (%)", fontsize=SMALL, color=GREY)
     return figure

@@ -126,36 +126,16 @@ def _signed(replay: Replay) -> str:
     return f"{next(iter(replay.differences.values())):+.3f} points"
 
 
-def section(table: ResultTable) -> Iterator[str]:
-    """The repeated runs of an artifact in Markdown.
-
-    - `table`: the artifact, in its released version.
-    """
-    yield LEGEND
-    yield markdown_table(text_table(table))
-
-
 def text_table(table: ResultTable) -> TextTable:
-    """The repeated runs of an artifact, a row for each that evaluated at least once.
-
-    - `table`: the artifact, in its released version.
-    """
-    names = text_tables.varying(table)
-    name_of = text_tables.namer(table)
+    """The repeated runs of an artifact, a row for each that evaluated at least once."""
     rows = []
     for replay in replays(table):
-        labels = replay.cell.labels
-        rows.append(
-            (
-                *(Entry(text_tables.label(name_of, name, labels[name])) for name in names),
-                Entry(str(replay.seed)),
-                Entry(f"{replay.equal} of {len(replay.differences)}" if replay.curve else NONE),
-                Entry(NONE if (gap := replay.loss_difference) is None else f"{gap:.0e}"),
-                *_ends(replay),
-            )
-        )
-    head = (*names, "seed", "equal", "losses", "published", "ours", "difference", "verdict")
-    return TextTable(head, tuple(rows), len(names))
+        equal = f"{replay.equal} of {len(replay.differences)}" if replay.curve else NONE
+        losses = NONE if (gap := replay.loss_difference) is None else f"{gap:.0e}"
+        own = text_tables.labels(table, replay.cell)
+        rows.append((*own, *map(Entry, (str(replay.seed), equal, losses)), *_ends(replay)))
+    head = ("seed", "equal", "losses", "published", "ours", "difference", "verdict")
+    return text_tables.with_labels(table, head, rows)
 
 
 def _ends(replay: Replay) -> tuple[Entry, Entry, Entry, Entry]:
@@ -173,10 +153,7 @@ def _ends(replay: Replay) -> tuple[Entry, Entry, Entry, Entry]:
 
 
 def masks(store: Store) -> Iterator[str]:
-    """What dropout does to the main figure: the cells that end differently with fresh masks.
-
-    - `store`: where the results are.
-    """
+    """What dropout does to the main figure: the cells that end differently with fresh masks."""
     fresh = compare(artifact("figure-main", Version(seeds=1)), store)
     shared = compare(artifact("figure-main", Version(seeds=1, released=True)), store)
     pairs = [
@@ -186,26 +163,23 @@ def masks(store: Store) -> Iterator[str]:
     ]
     if not pairs:
         return
-    names, name_of = text_tables.varying(shared), text_tables.namer(shared)
     rows = []
     for one, other in pairs:
         if not _apart(one, other):
             continue
         assert other.published is not None
-        labels = (Entry(text_tables.label(name_of, n, other.labels[n])) for n in names)
         values = (Entry("diverged" if c.value is None else f"{c.value:.2f}") for c in (other, one))
-        rows.append((*labels, Entry(f"{other.published.mean:.2f}"), *values))
+        published = Entry(f"{other.published.mean:.2f}")
+        rows.append((*text_tables.labels(shared, other), published, *values))
     ends = "All end alike." if not rows else f"{len(rows)} of them end differently:"
     yield MASKS.format(count=len(pairs), ends=ends)
     if rows:
-        head = (*names, "published (seed 0)", "ours, shared masks", "ours, fresh masks")
-        yield markdown_table(TextTable(head, tuple(rows), len(names)))
+        head = ("published (seed 0)", "ours, shared masks", "ours, fresh masks")
+        yield markdown_table(text_tables.with_labels(shared, head, rows))
 
 
 def _apart(one: MeasuredCell, other: MeasuredCell) -> bool:
     """Whether two cells end differently; two that collapsed end alike."""
-    if one.collapsed or other.collapsed:
+    if one.collapsed or other.collapsed or one.value is None or other.value is None:
         return bool(one.collapsed) != bool(other.collapsed)
-    assert one.value is not None
-    assert other.value is not None
     return abs(one.value - other.value) > one.tolerance

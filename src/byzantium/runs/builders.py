@@ -61,14 +61,7 @@ def _channels(data: Dataset, name: str) -> int:
 
 
 MODELS: Registry[Callable[..., nn.Module]] = Registry(
-    "model",
-    {
-        "cnn": _cnn,
-        "convnet": _convnet,
-        "resnet20": _resnet20,
-        "mlp": _mlp,
-        "linear": _linear,
-    },
+    "model", {one.__name__[1:]: one for one in (_cnn, _convnet, _resnet20, _mlp, _linear)}
 )
 
 

@@ -47,9 +47,6 @@ KEYS = {CONFIGURATION: "config", METRICS: "metrics", SUMMARY: "summary"}
 def encode(identity: str, contents: dict[str, bytes]) -> bytes:
     r"""The line of a pack with these files; raises an error where it would not give them back.
 
-    - `identity`: the identity of the job.
-    - `contents`: the bytes of its files by name.
-
     >>> contents = {"config.toml": b'rule = "Mean()"\n', "metrics.jsonl": b""}
     >>> line = encode("0123456789abcdef", contents)
     >>> line
@@ -198,7 +195,6 @@ class Packs:
 
     Iterate over it for the identities of all jobs in them.
 
-    - `root`: the folder of results.
     - `pass_over`: called with what cannot be read, and with the error.
     """
 
@@ -259,11 +255,7 @@ class Packs:
 
 
 def read(path: Path, most: int) -> bytes:
-    """The contents of a file in the folder of a job; where there is none, those in a pack.
-
-    - `path`: the file, in the folder of the job.
-    - `most`: the most bytes that it may have.
-    """
+    """The contents of a file in the folder of a job; where there is none, those in a pack."""
     try:
         return files.read(path, most)
     except FileNotFoundError:

@@ -48,7 +48,6 @@ class Board:
 
     - `total`: how many jobs there are.
     - `done`: how many of them are finished already.
-    - `console`: where to show it.
 
     >>> import sys
     >>> with Board(total=2, done=0, console=Console(file=sys.stdout)) as board:
