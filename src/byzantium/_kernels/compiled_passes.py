@@ -23,7 +23,9 @@ from byzantium._kernels import sums as kernels
 from byzantium._kernels.backend import Minimum
 from byzantium._kernels.ir import DOUBLE, FLOAT
 from byzantium._kernels.schedule import MOST, Integers, Pieces, piece_arguments, scratch_memory
-from byzantium._kernels.torch_passes import Rows
+from byzantium._kernels.torch_passes import Rows, weighted_mean
+
+__all__ = ["weighted_mean"]
 
 Array = NDArray[np.float64]
 
@@ -174,10 +176,11 @@ def central_mean(
     return float(peaks.numbers.max())
 
 
-def newton(gram: Array, n: int, near: float) -> Minimum:
+def newton(gram: Array, counts: Array, near: float) -> Minimum:
     """The point at which `newton.newton` ends."""
+    n = len(counts)
     size, scratch = newtons.size_of(n), scratch_memory(newtons.scratch_size(n))
-    newtons.newton()(np.ascontiguousarray(gram), len(gram), n, size, near, scratch)
+    newtons.newton()(np.ascontiguousarray(gram), len(gram), counts, n, size, near, scratch)
     return Minimum(scratch[newtons.LANES :][:n], *scratch[:3].tolist())
 
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byzantium._kernels.selection import central
+from byzantium._kernels.selection import central, central_masses, shares_of_masses
 from byzantium._kernels.selection import shares as shares_of
 
 Array = NDArray[np.float64]
@@ -115,7 +115,37 @@ def central_mean(
     return float(np.max(peaks))
 
 
-def newton(gram: Array, n: int, near: float) -> None:
+def weighted_mean(
+    matrix: Tensor,
+    rows: Rows,
+    mixing: Array | None,
+    weights: Array,
+    kept: float,
+    nearest: bool,
+    out: Tensor,
+    shares: Array | None = None,
+) -> float:
+    """Fill `out` with the mean of the central part of the weight in each column of P X.
+
+    See `selection.central_masses`. Returns the largest magnitude in P X; NaN if there is a NaN. How
+    much of the result came from each row, summed over columns, is added to `shares`.
+    """
+    peaks = [0.0]
+    for columns, block in mixed_blocks(matrix, rows, mixing):
+        values, order = block.sort(dim=0, stable=True)
+        mass = central_masses(values, order, weights, kept, nearest=nearest)
+        mean = torch.where(mass > 0, mass * values.double(), 0).sum(dim=0)
+        # Rounding never leaves the interval of the averaged values: equal ones are their mean.
+        low = torch.where(mass > 0, values, torch.inf).amin(dim=0)
+        high = torch.where(mass > 0, values, -torch.inf).amax(dim=0)
+        out[columns] = mean.clamp(low.double(), high.double())
+        peaks.append(float(block.abs().max()))
+        if shares is not None:
+            shares += shares_of_masses(values, order, weights, mass).numpy()
+    return float(np.max(peaks))
+
+
+def newton(gram: Array, counts: Array, near: float) -> None:
     """None: there is no such kernel in plain torch, and `geometric_median` searches without it."""
 
 

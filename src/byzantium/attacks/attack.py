@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -35,6 +35,8 @@ class Scene:
       with an aggregate; None if it is not known.
     - `last_aggregate`: (d,), the result of the server's rule in the round before; None in the first
       round, or if it is not known, see `Attack.needs_last_aggregate`.
+    - `weights`: how much each of the h + q workers counts, the attackers last: the numbers that the
+      operator vouches for; None if all count the same.
 
     >>> honest = torch.tensor([[2.0], [4.0], [6.0]])
     >>> scene = Scene(honest, None, 1, None, None, torch.Generator())
@@ -52,6 +54,7 @@ class Scene:
     model: Tensor | None = None
     step_loss: Callable[[Tensor], float] | None = None
     last_aggregate: Tensor | None = None
+    weights: Sequence[float] | None = None
 
     @cached_property
     def moments(self) -> tuple[Tensor, Tensor]:
@@ -143,6 +146,7 @@ class Attack(Formula, Stateful, ABC):
         model: Tensor | None = None,
         step_loss: Callable[[Tensor], float] | None = None,
         last_aggregate: Tensor | None = None,
+        weights: Sequence[float] | None = None,
     ) -> Tensor:
         """What the q attackers send, (q, d).
 
@@ -152,6 +156,8 @@ class Attack(Formula, Stateful, ABC):
         - `generator`: the attackers' randomness; None means the operating system's entropy.
         - `rule`, `epoch`, `root`, `model`, `step_loss`, `last_aggregate`: what else they know, for
           attacks that use it; see `Scene`.
+        - `weights`: how much each of the h + q workers counts, the attackers last, if the operator
+          vouches for weights.
         """
         if self.needs_root and root is None:
             raise ByzantiumError(f"{self!r} needs the server's root gradient, root=...")
@@ -164,7 +170,7 @@ class Attack(Formula, Stateful, ABC):
                 )
             q = len(own)
         generator = generator or torch.Generator().manual_seed(secrets.randbits(63))
-        known = rule, epoch, generator, root, model, step_loss, last_aggregate
+        known = rule, epoch, generator, root, model, step_loss, last_aggregate, weights
         rows = self.vectors(Scene(honest.detach(), own, q, *known))
         d = honest.shape[1]
         if not isinstance(rows, Tensor) or rows.shape not in ((d,), (1, d), (q, d)):

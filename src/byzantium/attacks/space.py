@@ -18,6 +18,7 @@ from byzantium.rules.pipeline import aggregate_points
 from byzantium.vectors.geometry import Geometry
 from byzantium.vectors.points import SourcePoints, distinct
 from byzantium.vectors.source import Matrix
+from byzantium.vectors.weights import with_weight
 
 Array = NDArray[np.float64]
 
@@ -79,7 +80,8 @@ class Space:
         self.mean = self.rows[: self.h].mean(dim=0)
         self.rows[self.h :] = self.mean
         self.rule = self._rule(scene.rule)
-        self._rows = MeasuredRows(self) if self.kind != "never" else None
+        every = scene.weights is None or all(scene.weights)  # a row without weight is no row
+        self._rows = MeasuredRows(self) if self.kind != "never" and every else None
         self.draws = range(DRAWS if self._is_random() else 1)
 
     def _rule(self, rule: Aggregator) -> Aggregator:
@@ -103,7 +105,8 @@ class Space:
         if self._rows is not None:
             return self._rows.result(coefficients, generator)
         state = self.rule.state_dict()
-        result: Tensor = self.rule(self.rows, generator, root=self.point("root"))
+        root, weights = self.point("root"), self.scene.weights
+        result: Tensor = self.rule(self.rows, generator, root=root, weights=weights)
         if state:
             self.rule.load_state_dict(state)
         return result
@@ -162,7 +165,10 @@ class MeasuredRows:
         self.space, self.n = space, len(space.rows)
         self.source = Matrix(space.rows)
         root, center = space.point("root"), space.rule.center
-        admitted, self.stages, _ = admit(space.rule.stages, self.source, center, 0.0, root)
+        weights = space.scene.weights
+        vouched = None if weights is None else with_weight(weights, self.n)[1]
+        admission = admit(space.rule.stages, self.source, center, 0.0, root, vouched)
+        admitted, self.stages, _, self.vouched = admission
         self.anchors = admitted.anchors
         # Rows and anchors that stay, as combinations of features relative to the first row.
         k, h = len(space.features), space.h
@@ -198,7 +204,7 @@ class MeasuredRows:
         gram[n:, h:n] = across[h:] if across.ndim == 2 else across[h:, None]
         gram[h:n] = gram[:, h:n].T
         points = _FewDimensions(self.source, anchors=self.anchors, gram=gram.copy())
-        return aggregate_points(self.stages, points, generator)
+        return aggregate_points(self.stages, points, generator, self.vouched)
 
 
 class _FewDimensions(SourcePoints):

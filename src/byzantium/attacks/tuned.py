@@ -104,7 +104,7 @@ class Tuned(Attack):
             rule = copy.deepcopy(scene.rule)
             assert rule is not None
             generator = torch.Generator().manual_seed(seed)
-            result = rule(vectors, generator, root=scene.root)
+            result = rule(vectors, generator, root=scene.root, weights=scene.weights)
             if self.aim == "loss":
                 assert scene.step_loss is not None
                 return scene.step_loss(result)

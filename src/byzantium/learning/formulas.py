@@ -38,6 +38,8 @@ class Round:
       attackers are among them only where they were computed.
     - `root`: the root gradient and its standard error; None unless something needs it.
     - `rule`: the server's rule.
+    - `weights`: how much each of the workers counts, in the order of `workers`, if the server
+      vouches for weights.
     """
 
     n: int
@@ -50,6 +52,7 @@ class Round:
     losses: Tensor | None = None
     root: RootGradient | None = None
     rule: Aggregator | None = None
+    weights: Sequence[float] | None = None
 
     @property
     def explained(self) -> Report:
@@ -89,6 +92,10 @@ def weights(scene: Round) -> list[float]:
     return weights
 
 
+def heard(scene: Round) -> float:
+    return scene.explained.heard
+
+
 def rejected(scene: Round) -> list[int]:
     return [scene.workers[k] for k in scene.explained.rejected]
 
@@ -100,9 +107,15 @@ def mean_of_all(scene: Round) -> float:
 
 
 def distance(scene: Round) -> Tensor:
-    from byzantium.vectors.points import moments  # imports torch
+    """The distance to the mean of the honest vectors, by weight if there are weights."""
+    from byzantium.rules import Mean  # imports torch
+    from byzantium.vectors.points import moments
 
-    return (scene.aggregate - moments(scene.honest)[0]).norm()
+    if scene.weights is None:
+        mean = moments(scene.honest)[0]
+    else:
+        mean = Mean()(scene.honest, weights=scene.weights[: len(scene.honest)])
+    return (scene.aggregate - mean).norm()
 
 
 def spread(scene: Round) -> float:

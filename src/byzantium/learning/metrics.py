@@ -157,6 +157,7 @@ SHIPPED = (
         kind="shares",
         needs="weights",
     ),
+    Metric("heard", "share of the weight that was heard", formulas.heard, mean, needs="weights"),
     Metric(
         "rejected", "rejected workers", formulas.rejected, times, kind="workers", needs="report"
     ),

@@ -27,6 +27,7 @@ from byzantium.learning.randomness import Randomness
 from byzantium.learning.root_data import Root, RootGradient, without
 from byzantium.learning.server import MakeOptimizer, Server
 from byzantium.learning.settings import Settings, check_root
+from byzantium.learning.sizes import check_weights, site_sizes
 from byzantium.learning.state import check, check_result
 from byzantium.learning.worker import Momentum, Workers
 from byzantium.rules import Aggregator
@@ -113,7 +114,8 @@ class Simulation:
             logger.warning(
                 "%r does not know how much each worker counted, so no weights are recorded", rule
             )
-        announce(rule, settings.participants or settings.n, settings.attackers or None)
+        if settings.weights == "equal":
+            announce(rule, settings.participants or settings.n, settings.attackers or None)
         self.history = History()
 
         self.root: Root | None = None
@@ -134,6 +136,11 @@ class Simulation:
         self.batches = self.randomness.batches(data, self.partition)
         self.own_batches = self.randomness.own_batches(data)
         self.generators = self.randomness.generators
+        self.weights = None
+        if settings.weights == "sizes":
+            self.weights = site_sizes(self.batches.parts, settings.attackers)
+            check_weights(rule, self.weights, settings.participants)
+            announce(rule, settings.n, settings.attackers or None, weights=self.weights)
 
     # -- training --------------------------------------------------------------------------------
 
@@ -200,6 +207,7 @@ class Simulation:
                     model=self.server.model_vector() if self.attack.needs_model else None,
                     step_loss=self._step_loss,
                     last_aggregate=self.last_aggregate,
+                    weights=self._weights_of(workers),
                 )
             if not whole:
                 self.sent[workers] = sent
@@ -217,6 +225,10 @@ class Simulation:
         if not aggregate.isfinite().all():
             return self._diverged(record)
         return record
+
+    def _weights_of(self, workers: list[int]) -> list[float] | None:
+        """How much each of these workers counts; None if all count the same."""
+        return None if self.weights is None else [self.weights[worker] for worker in workers]
 
     def _participants(self) -> list[int]:
         settings = self.settings
@@ -286,12 +298,13 @@ class Simulation:
         generator, evaluated = self.generators["server"], self.is_evaluated(record["round"] - 1)
         early = record["round"] <= self.early_rounds
         measured = metrics.round_metrics(self.settings.record, self.rule, evaluated, early)
-        vector = None if root is None else root.vector
+        vector, weights = None if root is None else root.vector, self._weights_of(workers)
         if any(metric.needs for metric in measured):
-            report = self.rule.explain(sent, generator, root=vector)
+            report = self.rule.explain(sent, generator, root=vector, weights=weights)
             aggregate: Tensor = report.aggregate
         else:
-            report, aggregate = None, self.rule(sent, generator, root=vector)
+            report = None
+            aggregate = self.rule(sent, generator, root=vector, weights=weights)
         scene = formulas.Round(
             self.settings.n,
             workers,
@@ -303,6 +316,7 @@ class Simulation:
             losses,
             root,
             self.rule,
+            weights,
         )
         record |= {metric.key: metric.measure(scene) for metric in measured}
         return aggregate

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 LAST = 5
 #: The options that make no difference to a training on root data alone.
 OF_WORKERS = (
-    *("rule", "n", "f", "attack", "attackers", "partition", "participants"),
+    *("rule", "n", "f", "attack", "attackers", "partition", "participants", "weights"),
     *("batch", "reshuffle_every", "record", "plugin"),
 )
 #: What the option --plugin does.
@@ -124,6 +124,7 @@ class Run(Job, TrainingOptions):
         from byzantium.data import partition, user_files
         from byzantium.learning import settings
         from byzantium.rules.admission import check_sizes
+        from byzantium.rules.shares import check_takes_weights
         from byzantium.runs import builders, released
 
         if plugins.check_recorded(self, (*plugins.tables(), "optimizer")):
@@ -136,6 +137,8 @@ class Run(Job, TrainingOptions):
         settings.check_record(self.record, self.root)
         rule = self.aggregator()
         settings.check_root(rule, attacks.parse_attack(attack), self.root)
+        if self.weights == "sizes":
+            check_takes_weights(rule.stages)
         for stage in rule.stages:
             if stage.bad not in (None, self.f):
                 raise ByzantiumError(
@@ -234,7 +237,9 @@ class Run(Job, TrainingOptions):
         """
         if not self.root or self.rule == "RootOnly()" or not self.aggregator().needs_root:
             return None
-        return self.varied(rule="RootOnly()", attack="NoAttack()", attackers=None, plugin=())
+        return self.varied(
+            rule="RootOnly()", attack="NoAttack()", attackers=None, plugin=(), weights="equal"
+        )
 
     def same_root_training(self, other: Run) -> bool:
         """Whether this and another run train on the same root data alone, in the same way.
@@ -289,7 +294,7 @@ class Run(Job, TrainingOptions):
         import torch
 
         from byzantium.data import partition
-        from byzantium.learning import losses, models, root_data
+        from byzantium.learning import losses, models, root_data, sizes
 
         models.check_device(self.device)
         try:
@@ -302,9 +307,12 @@ class Run(Job, TrainingOptions):
         generator = torch.Generator().manual_seed(0)
         if self.root:
             data = root_data.without(data, root_data.draw_root(data, self.root, generator))
-        partition.read(self.partition)(
+        parts = partition.read(self.partition)(
             data.train_y, self.n - self.attacker_count, generator, users=data.train_user
         )
+        if self.weights == "sizes":
+            weights = sizes.site_sizes(parts, self.attacker_count)
+            sizes.check_weights(self.aggregator(), weights, self.participants)
 
     def heterogeneity(self, watch: Callable[[int, int], None] = lambda done, total: None) -> float:
         r"""The median :math:`B^2` of what its workers send at first if nobody attacks."""
@@ -414,7 +422,8 @@ def check_ready(jobs: Iterable[Job]) -> None:
             run._prepare()
             same = alike.setdefault((run.data, run.long_tail), {})
             honest = run.n - run.attacker_count
-            same[run.model, run.partition, run.loss, run.device, honest, run.root] = run
+            by_size = () if run.weights == "equal" else (run.rule, run.f, run.participants)
+            same[run.model, run.partition, run.loss, run.device, honest, run.root, by_size] = run
     for (name, gamma), different in alike.items():
         data = builders.load_data(name, gamma)
         for run in different.values():

@@ -1,4 +1,5 @@
 from .merging import merge as merge
+from .sizes import read_weights as read_weights
 from .source import Files as Files
 from .source import Merged as Merged
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import os
 from collections import defaultdict
@@ -17,13 +18,18 @@ from byzantium._kernels.threads import parallel_map
 from byzantium._kernels.torch_passes import column_blocks
 from byzantium.core import ByzantiumError, validated
 from byzantium.engines.files.safetensors import Checkpoint
+from byzantium.engines.files.sizes import weights_of
 from byzantium.engines.files.source import Files, check_output
 from byzantium.guarantees import announce
 from byzantium.rules import Aggregator
 from byzantium.runs import plugins
 
+logger = logging.getLogger("byzantium")
+
 # How many numbers of each array a first comparison of checkpoints reads.
 PREFIX = 4096
+# How many names a line of the log has at most.
+MAX_LISTED = 20
 # How many bytes a digest reads at a time.
 CHUNK = 1 << 20
 
@@ -35,6 +41,7 @@ def merge(
     *,
     base: str | os.PathLike[str] | None = None,
     root: str | os.PathLike[str] | None = None,
+    weights: Mapping[str, float] | Sequence[float] | None = None,
     force: bool = False,
     seed: int | None = None,
     watch: Callable[[int, int], None] | None = None,
@@ -52,6 +59,9 @@ def merge(
       and the merged change is added to it again.
     - `root`: a checkpoint that you made like the contributors, from data that you trust, for rules
       that need it, such as `RootMatching`. The base is subtracted from it, too.
+    - `weights`: how much each contributor counts: numbers that you vouch for, such as verified
+      sizes of data sets, by the names of the files or in their order (docs/do/weights.md). By
+      default all count the same.
     - `force`: also merge the two factors of low-rank updates (LoRA), which are refused otherwise:
       the product of merged factors is not the merged product.
     - `seed`: the seed of random mixings; by default they draw from the operating system.
@@ -89,8 +99,11 @@ def merge(
     if watch is not None:
         source.watch = lambda done: watch(done, source.d)
     generator = None if seed is None else torch.Generator().manual_seed(seed)
-    announce(rule, source.n)
-    report = rule.explain(source, generator, root=root)
+    vouched, unused = (None, []) if weights is None else weights_of(weights, source.names)
+    if unused:
+        logger.warning("no checkpoint belongs to the weights of %s", ", ".join(unused[:MAX_LISTED]))
+    announce(rule, source.n, weights=vouched)
+    report = rule.explain(source, generator, root=root, weights=vouched)
     equals = _equal_rows(source)
     readable = {row: source.checkpoint(row) for row in source.readable.tolist()}
     others = {-1: source.base, -2: source.root}
@@ -99,6 +112,7 @@ def merge(
         {
             "name": source.row_name(i),
             "weight": weight if math.isfinite(weight) else None,
+            **({} if vouched is None else {"vouched": float(vouched[i])}),
             "rejected": report.reasons.get(i),
             "equal_to": [source.row_name(k) for k in equals.get(i, ()) if k != i],
             "sha256": digests.get(i, {}),

@@ -11,15 +11,18 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from statistics import median
 
+import numpy as np
 from flwr.app import Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from byzantium.core import ByzantiumError
 from byzantium.engines.flower.replies import UNREADABLE, printable
+from byzantium.engines.weights import SiteWeights
 from byzantium.guarantees import describe_limit, largest_heterogeneity
 from byzantium.learning.metrics import EARLY_ROUNDS
 from byzantium.rules import Trust
+from byzantium.vectors.weights import Weights
 
 # Flower's own logger, so that these lines appear among Flower's.
 logger = logging.getLogger("flwr")
@@ -59,6 +62,9 @@ class Round:
     - `kept`: why the model was left unchanged, in a sentence; empty if it was changed.
     - `cause`: the same in a word, for metrics.
     - `notes`: the notes of the rule.
+    - `vouched`: the weight of each sampled node for which the operator vouches; empty if all count
+      the same.
+    - `heard`: the share of the weight that was heard; see `byzantium.Report.heard`.
     - `root_norm`: the norm of the root update, if the rule needs one.
     - `root_distance`: how far the aggregate was from the root update. Where it is much larger than
       the root's own error explains, more than f nodes are Byzantine, or the root data are biased.
@@ -84,6 +90,8 @@ class Round:
     kept: str = ""
     cause: str = ""
     notes: tuple[str, ...] = ()
+    vouched: dict[int, float] = field(default_factory=dict)
+    heard: float | None = None
     root_norm: float | None = None
     root_distance: float | None = None
     spread_to_mean: float | None = None
@@ -145,6 +153,24 @@ class Round:
                 f"{self.usable} usable replies, of which {left} may be Byzantine, leave no "
                 f"majority of honest ones: 2 x {left} + 1 are needed",
             )
+        elif self.root_norm is None and (held := self._held(left)) >= 1 / 2:
+            self.leave_unchanged(
+                "no-majority",
+                f"{left} of {self.usable} usable replies may be Byzantine, and can hold "
+                f"{100 * held:.3g} % of the weight, which leaves no majority of honest ones",
+            )
+
+    def _held(self, left: int) -> float:
+        """The share of the weight of the usable replies that Byzantine ones can hold.
+
+        - `left`: how many of the usable replies may be Byzantine.
+        """
+        if not self.vouched:
+            return 0.0
+        replied = [node for node in self.sampled if node not in self.absent]
+        weights = Weights.of(np.array([self.vouched[node] for node in replied]))
+        usable = np.array([node not in self.rejected for node in replied])
+        return weights.of_rows(usable).of_largest(left) if usable.any() else 0.0
 
     def leave_unchanged(self, cause: str, sentence: str) -> None:
         """Leave the model unchanged, and note why."""
@@ -172,8 +198,9 @@ class Round:
             for summary in (min, median, max) if known else ():
                 numbers[f"{name}-{summary.__name__}"] = summary(known)
         if self.weights:
-            share = 1 / len(self.weights)
-            numbers["near-zero"] = sum(w < NEAR_ZERO * share for w in self.weights.values())
+            numbers["near-zero"] = sum(
+                weight < NEAR_ZERO * self._usual(node) for node, weight in self.weights.items()
+            )
         if nodes:
             numbers |= {f"rejected-{node}": 1 for node in self.rejected}
             numbers |= {f"absent-{node}": 1 for node in self.absent}
@@ -182,15 +209,30 @@ class Round:
         numbers |= {name.replace("_", "-"): x for name, x in self.measurements().items()}
         return MetricRecord(dict(numbers))
 
+    def _usual(self, node: int) -> float:
+        """The weight of a used node if all used nodes count as much as they should."""
+        if not self.vouched:
+            return 1 / len(self.weights)
+        return self.vouched[node] / sum(self.vouched[other] for other in self.weights)
+
     def measurements(self) -> dict[str, float]:
         """What was measured in the round about all replies together, by name."""
         numbers = {
+            "heard": self.heard,
+            "vouched_used": self.vouched_used,
             "root_norm": self.root_norm,
             "root_distance": self.root_distance,
             "spread_to_mean": self.spread_to_mean,
             "spread_to_mean_limit": self.spread_to_mean_limit,
         }
         return {name: number for name, number in numbers.items() if number is not None}
+
+    @property
+    def vouched_used(self) -> float | None:
+        """The share of the sampled nodes' weight that replied and was used."""
+        if not self.vouched:
+            return None
+        return sum(self.vouched[node] for node in self.used) / sum(self.vouched.values())
 
     @property
     def spread_to_mean_limit(self) -> float | None:
@@ -256,6 +298,17 @@ class Round:
             logger.warning("\t> the model is left unchanged: %s", self.kept)
 
 
+def log_fraction(at: Round, fraction: float) -> None:
+    """Log what f is if it was given as a fraction, and how likely more than f are Byzantine."""
+    n = len(at.sampled)
+    logger.info(
+        "configure_train: f = %d is %g of the %d sampled nodes; if %g of the %d connected "
+        "ones are Byzantine, more than f of a sample are with probability %.3g",
+        *(at.f, fraction, n, fraction, at.connected),
+        probability_of_more(fraction, n, at.connected),
+    )
+
+
 def log_near_zero(trust: Trust, named: Collection[int]) -> list[int]:
     """Name in the log the nodes whose weight stays near zero, round after round.
 
@@ -296,7 +349,12 @@ def renumber(result: Result, before: int) -> None:
 
 
 def sample_nodes(
-    grid: Grid, fraction: float, least: int, available: int, timeout: float
+    grid: Grid,
+    fraction: float,
+    least: int,
+    available: int,
+    timeout: float,
+    weights: SiteWeights | None = None,
 ) -> tuple[list[int], int]:
     """The nodes of a round, and how many are connected.
 
@@ -305,10 +363,12 @@ def sample_nodes(
     - `least`: how many to sample at least.
     - `available`: how many must be connected.
     - `timeout`: how many seconds to wait for them.
+    - `weights`: the weights that the operator vouches for: nodes without weight are left out.
     """
+    weights = SiteWeights(None) if weights is None else weights
     needed = max(available, least)
     deadline = time.monotonic() + timeout
-    while len(nodes := list(grid.get_node_ids())) < needed:
+    while len(nodes := weights.with_weight(list(grid.get_node_ids()))) < needed:
         if time.monotonic() > deadline:
             raise TooFewNodes(
                 f"{len(nodes)} nodes are connected after {timeout:g} s, and a round needs "

@@ -51,14 +51,15 @@ from byzantium.engines.flower.rounds import (
     Round,
     Standstill,
     byzantine_count,
+    log_fraction,
     log_near_zero,
     logger,
-    probability_of_more,
     renumber,
     sample_nodes,
 )
 from byzantium.engines.flower.step import MakeOptimizer, Step
 from byzantium.engines.flower.vectors import layout, measure, rejection_reasons
+from byzantium.engines.weights import SiteWeights
 from byzantium.guarantees import announce
 from byzantium.rules import Aggregator, Report, Trust, parse_rule
 from byzantium.runs import Federation
@@ -91,6 +92,8 @@ class RobustStrategy(FedAvg):
       global model, a dict of NumPy arrays by name, and returns the model after training on data
       that the server trusts, like a client: arrays or tensors of the same names, shapes and dtypes.
       It is called once in each round, before nodes are; `byzantium.learning.RootUpdate` makes one.
+    - `weights`: how much each node counts: a mapping from node ids to numbers that you vouch for,
+      or a function of a node id. A node without weight is not asked. By default all are equal.
     - `patience`: after so many rounds in a row that leave the model unchanged: `Standstill`.
     - `node_timeout`: how many seconds to wait for enough nodes; after them: `TooFewNodes`.
     - `optimizer`: a function that makes an optimizer of torch for the parameters that it is given;
@@ -115,6 +118,7 @@ class RobustStrategy(FedAvg):
         *,
         f: int | float,
         root: RootFunction | None = None,
+        weights: Mapping[int, float] | Callable[[int], float] | None = None,
         patience: int = 3,
         node_timeout: float = 600.0,
         optimizer: MakeOptimizer | None = None,
@@ -149,11 +153,9 @@ class RobustStrategy(FedAvg):
         fraction = Fraction if root is None else RootFraction
         allowed = fraction if isinstance(f, float | np.floating) else Count
         self.f: int | float = validated("RobustStrategy", "f", f, allowed)
-        self.root = Root(root)
+        self.root, self.weights = Root(root), SiteWeights(weights, "RobustStrategy")
         self.patience: int = validated("RobustStrategy", "patience", patience, Positive)
-        self.node_timeout: float = validated(
-            "RobustStrategy", "node_timeout", node_timeout, Measure
-        )
+        self.node_timeout = validated("RobustStrategy", "node_timeout", node_timeout, Measure)
         self.configured_rule = rule
         self._rule_state: Mapping[str, Any] = {}
         self.rule: Aggregator | None = None
@@ -161,6 +163,7 @@ class RobustStrategy(FedAvg):
             known = self.f if isinstance(self.f, int) else 1
             fixed = parse_rule(rule, f=known) if isinstance(rule, str) else rule
             self.root.check(fixed, used=True)
+            self.weights.check(fixed)
             self.rule = self._rule_for(0, self.f) if isinstance(self.f, int) else None
         self.step = Step(optimizer)
         self.rehearsal = None if rehearse is None else Rehearsal(rehearse, nodes)
@@ -251,20 +254,15 @@ class RobustStrategy(FedAvg):
             self.record.flush()
         self._model = model_of(arrays)
         fraction, least = self.fraction_train, self.min_train_nodes
-        nodes, connected = sample_nodes(
-            grid, fraction, least, self.min_available_nodes, self.node_timeout
-        )
+        available, timeout = self.min_available_nodes, self.node_timeout
+        nodes, connected = sample_nodes(grid, fraction, least, available, timeout, self.weights)
         f = byzantine_count(self.f, len(nodes))
-        self.rule = self._rule_for(len(nodes), f)
-        announce(self.rule, len(nodes), f)
-        if isinstance(self.f, float):
-            logger.info(
-                "configure_train: f = %d is %g of the %d sampled nodes; if %g of the %d connected "
-                "ones are Byzantine, more than f of a sample are with probability %.3g",
-                *(f, self.f, len(nodes), self.f, connected),
-                probability_of_more(self.f, len(nodes), connected),
-            )
+        self.rule, vouched = self._rule_for(len(nodes), f), self.weights.of(nodes)
+        announce(self.rule, len(nodes), f, weights=vouched)
         at = Round(server_round, tuple(nodes), connected, f)
+        if isinstance(self.f, float):
+            log_fraction(at, self.f)
+        at.vouched = dict(zip(nodes, vouched or [], strict=False))
         self.root.compute(at, self._model, self.rule)
         self.rounds.append(at)
         config["server-round"] = server_round
@@ -291,7 +289,7 @@ class RobustStrategy(FedAvg):
         if at.above_limit and not any(one.above_limit for one in self.rounds[:-1]):
             logger.warning("\t> %s", at.above_limit)
         metrics.update(at.metrics(nodes=self.node_metrics))
-        self.trust.update(at.weights, at.rejected, at.absent)
+        self.trust.update(at.weights, at.rejected, at.absent, vouched=at.vouched or None)
         self._near_zero = log_near_zero(self.trust, self._near_zero)
         if self.record is not None:
             self.record.add(at)
@@ -316,7 +314,7 @@ class RobustStrategy(FedAvg):
             return None
         assert self.rule is not None
         if self.rehearsal is not None:
-            self.rehearsal(self._model, rows, self.rule)
+            self.rehearsal(self._model, rows, self.rule, at.vouched)
         before = self.rule.state_dict()
         # The rule also gets the unreadable rows, as None, and rejects them: so it knows how many
         # there were, and reduces its f.
@@ -324,7 +322,8 @@ class RobustStrategy(FedAvg):
         vectors = [rows.get(node) for node in nodes]
         source = as_source(vectors, base=self._model, strict=False, names=nodes)
         try:
-            report = self.rule.explain(source, root=self.root.update)
+            weights = [at.vouched[node] for node in nodes] if at.vouched else None
+            report = self.rule.explain(source, root=self.root.update, weights=weights)
         except TooManyRejected as error:
             at.reject(nodes, error.reasons)
             at.check()
@@ -354,7 +353,7 @@ class RobustStrategy(FedAvg):
         used = [rows[node] for node in at.used]
         distances, at.spread_to_mean = measure(self._model, used, report.aggregate)
         at.distances = dict(zip(at.used, distances, strict=True))
-        at.notes = report.notes
+        at.notes, at.heard = report.notes, report.heard if np.isfinite(report.heard) else None
 
     def _count(self, at: Round) -> None:
         """Count rounds in a row that leave the model unchanged; too many end the run."""
@@ -435,6 +434,7 @@ class RobustStrategy(FedAvg):
         if not isinstance(rule, Aggregator):
             raise ArgumentTypeError(f"RobustStrategy needs a rule, got {type_name(rule)}")
         self.root.check(rule)
+        self.weights.check(rule)
         for stage in rule.stages:
             if stage.bad not in (None, f):
                 raise ByzantiumError(
