@@ -51,6 +51,13 @@ class Round:
     root: RootGradient | None = None
     rule: Aggregator | None = None
 
+    @cached_property
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """The mean and the standard deviation of each coordinate of what the honest ones sent."""
+        from byzantium.vectors.points import moments  # imports torch
+
+        return moments(self.honest)
+
     @property
     def explained(self) -> Report:
         """The report, for a metric that needs it."""
@@ -98,21 +105,19 @@ def mean_of_all(scene: Round) -> float:
 
 
 def distance(scene: Round) -> Tensor:
-    from byzantium.vectors.points import moments  # imports torch
-
-    return (scene.aggregate - moments(scene.honest)[0]).norm()
+    return (scene.aggregate - scene.moments[0]).norm()
 
 
 def spread(scene: Round) -> float:
-    from byzantium.learning.evaluation import spread  # imports torch
+    from byzantium.learning.evaluation import spread_of  # imports torch
 
-    return spread(scene.honest)
+    return spread_of(scene.moments[1], len(scene.honest))
 
 
 def relative_spread(scene: Round) -> float:
-    from byzantium.learning.evaluation import relative_spread  # imports torch
+    from byzantium.learning.evaluation import relative_spread_of  # imports torch
 
-    return relative_spread(scene.honest)
+    return relative_spread_of(*scene.moments, len(scene.honest))
 
 
 def norm(scene: Round) -> Tensor:
