@@ -90,6 +90,8 @@ def _read_stub(path: Path) -> tuple[list[str], dict[str, list[str]]]:
 
 def _nearest(name: str, public: list[str]) -> str:
     """The end of a message about an unknown name: the closest one, however it is spelled."""
+    if name.startswith("__"):  # Python itself asks for these, at each import
+        return ""
     from difflib import get_close_matches  # only where it is needed
 
     spelled = {one.lower(): one for one in reversed(public)}

@@ -105,10 +105,18 @@ def relative_spread(rows: Tensor) -> float:
     >>> round(relative_spread(torch.tensor([[3.0, 0.0], [1.0, 0.0], [2.0, 2.0]])), 4)
     0.35
     """
-    n = len(rows)
-    mean, deviation = moments(rows)
+    return relative_spread_of(*moments(rows), len(rows))
+
+
+def relative_spread_of(mean: Tensor, deviation: Tensor, n: int) -> float:
+    """`relative_spread`, from the moments of n rows."""
     length = float(mean.double().square().sum())
-    spread = float(deviation.double().square().sum()) * (n - 1) / n if n > 1 else 0.0
+    spread = spread_of(deviation, n)
     if not length:
         return math.inf if spread else math.nan
     return spread / length
+
+
+def spread_of(deviation: Tensor, n: int) -> float:
+    """`spread`, from the standard deviation of each coordinate of n rows; in one pass over them."""
+    return float(deviation.double().square().sum()) * (n - 1) / n if n > 1 else 0.0

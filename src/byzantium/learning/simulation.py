@@ -19,7 +19,8 @@ from byzantium.core.options import FORMER_SPELLINGS, identity_fields, present_sp
 from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition, iid
 from byzantium.guarantees import announce
-from byzantium.learning import checkpoint, evaluation, formulas, losses, metrics
+from byzantium.learning import checkpoint, evaluation, formulas, losses, metrics, optimizers
+from byzantium.learning.gradients import one_thread
 from byzantium.learning.history import History
 from byzantium.learning.losses import Loss
 from byzantium.learning.models import check_device, check_fit
@@ -104,7 +105,7 @@ class Simulation:
         self.gradients, self.sent = self.workers.gradients, self.workers.sent
         parameters = self.gradients.parameters.values()
         self.optimizer = (
-            torch.optim.SGD(parameters, lr=settings.learning_rate)
+            optimizers.SGD(parameters, lr=settings.learning_rate)
             if optimizer is None
             else optimizer(parameters)
         )
@@ -146,16 +147,18 @@ class Simulation:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         settings = self.settings
+        small = self.gradients.is_small(settings.n * settings.local_steps * settings.batch)
         while self.history.status == "running":
             t = len(self.history.rounds)
-            record = self._round(t)
-            self.history.rounds.append(record)
-            last = t + 1 == settings.rounds
-            if self.history.status == "running":
-                if self.is_evaluated(t):
-                    self.history.evaluations.append(self._evaluation(t))
-                if last:
-                    self.history.status = "completed"
+            with one_thread(small):
+                record = self._round(t)
+                self.history.rounds.append(record)
+                last = t + 1 == settings.rounds
+                if self.history.status == "running":
+                    if self.is_evaluated(t):
+                        self.history.evaluations.append(self._evaluation(t))
+                    if last:
+                        self.history.status = "completed"
             yield record
 
     def is_evaluated(self, t: int) -> bool:

@@ -57,7 +57,7 @@ def simulate(
       settings name.
     - `folder`: where to save it; None saves nothing. `model.pt` in it is the result: the model and
       the history.
-    - `seconds`: the longest time between two savings; it also saves after each evaluation.
+    - `seconds`: the longest time between two savings; it also saves after evaluations.
     - `progress`: whether to show a progress bar; by default on a terminal.
 
     Returns what happened: losses, accuracies and what else was recorded.

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 #: The accuracy of a run is the mean of so many last evaluations, as in the paper.
 LAST = 5
+#: Models with so many parameters or fewer are tried with real numbers before a run begins. To try
+#: one without numbers, torch imports its compiler, which takes longer than importing torch.
+SMALL = 1 << 24
 #: The options that make no difference to a training on root data alone.
 OF_WORKERS = (
     *("rule", "n", "f", "attack", "attackers", "partition", "participants", "weights"),
@@ -299,6 +302,8 @@ class Run(Job, TrainingOptions):
         models.check_device(self.device)
         try:
             with torch.device("meta"):  # shapes without numbers, which take no memory
+                model = self.build_model(data)
+            if sum(parameter.numel() for parameter in model.parameters()) <= SMALL:
                 model = self.build_model(data)
         except (RuntimeError, MemoryError) as error:
             raise ByzantiumError(f"the model {self.model} cannot be built: {error}") from error
