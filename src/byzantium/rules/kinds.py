@@ -83,6 +83,7 @@ class MatrixRule(BaseRule):
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
         source = geometry.basis.source
+        source.check_coordinates(self)
         if source.d != source.dimension:
             raise ByzantiumError(
                 f"{self!r} needs whole vectors, but here each machine holds only some columns"
@@ -101,7 +102,7 @@ class MatrixRule(BaseRule):
 def central_mean(source: Source, count: int, explain: bool, nearest: bool = False) -> Attempt:
     """The mean of the `count` central values of each column, before admission."""
     rows = source.readable
-    if len(rows) < source.n:
+    if len(rows) < source.n or not source.has_coordinates:
         return Attempt()
     out = source.empty_aggregate(source.compute_dtype)
     square, share = 0.0, np.zeros(source.n) if explain else None
@@ -162,6 +163,7 @@ class CoordinateWise(BaseRule):
         return central_mean(source, self._count(source.n), explain, self.nearest)
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
+        geometry.basis.source.check_coordinates(self)
         points, count, mixing = geometry.basis, self._count(geometry.n), geometry.matrix()
         aggregate = points.source.empty_aggregate(points.dtype)
         share = np.zeros(geometry.n) if explain else None

@@ -83,6 +83,7 @@ class Mixing(Stage, ABC):
     def __call__(self, updates: Any, generator: torch.Generator | None = None) -> Tensor:
         """The mixed vectors, (m, d), to look at: pipelines never build them."""
         source = as_source(updates)
+        source.check_coordinates(self)
         points, stages, _ = admit(self.stages, source)
         return mixed_geometry(Geometry.of(points), stages, generator).rows().to(source.dtype)
 
