@@ -127,14 +127,14 @@ class Stack:
 
     def whole(self, weights: Array) -> Tensor:
         """The weighted sum of the members, (out, in)."""
-        left, right = self._combined(weights)
-        return left.T @ right
+        b, a = self.combined(weights)
+        return b @ a
 
-    def _combined(self, weights: Array) -> tuple[Tensor, Tensor]:
-        """Two stacks whose product is the weighted sum; members without weight are no part."""
+    def combined(self, weights: Array) -> tuple[Tensor, Tensor]:
+        """The same as factors b and a; members without weight are no part of them."""
         shares = self._spread(weights * self.scales)
         active = shares != 0
-        return self.left[active] * shares[active, None], self.right[active]
+        return (self.left[active] * shares[active, None]).T, self.right[active]
 
     def cut(self, weights: Array, rank: int | None = None) -> Cut:
         """The weighted sum of the members, cut to a rank.
@@ -145,7 +145,8 @@ class Stack:
         M' = U U^T M, no matrix of that rank is nearer to M than M', except for rounding: a wrong
         direction in X whose singular value is as small as rounding is corrected by U.
         """
-        left, right = self._combined(weights)
+        b, right = self.combined(weights)
+        left = b.T
         most = min(len(left), self.left.shape[1], self.right.shape[1])
         rank = most if rank is None else min(rank, self.left.shape[1], self.right.shape[1])
         directions, square = _leading(left, right, min(rank, most))

@@ -83,7 +83,8 @@ class LowRank(Source):
         self.n, self.names, self.full = len(updates), names, full
         self.has_coordinates = full
         self.device = torch.device("cpu")
-        self.updates, self.unreadable = list(updates), dict(reasons or {})
+        self.updates = list(updates)
+        self.unreadable: dict[int, str] = dict(reasons or {})
         rows = [self._read(i, update) for i, update in enumerate(updates)]
         pattern = None if base is None else trusted_entries("the base", base)
         self.pattern = self._pattern(rows) if pattern is None else pattern
@@ -308,13 +309,14 @@ class LowRank(Source):
         }
         if not self.full:
             return LowRankUpdate(self, vector.numpy(), counters)
-        whole = {}
+        whole: dict[Any, Tensor] = {}
         for part in self.parts:
             values = vector[part.start : part.start + part.size].double()
             if self.base is not None:
                 values = values + self._columns(part, slice(0, part.size), len(self.members))
             whole[part.name] = values.reshape(part.shape).to(part.dtype)
-        return {name: whole.get(name, counters.get(name)) for name in self.pattern}
+        whole |= counters
+        return {name: whole[name] for name in self.pattern}
 
     def relative_to(self, base: Any) -> LowRank:
         """The same updates relative to another one, of the same form."""

@@ -93,6 +93,10 @@ class LowRankUpdate(Mapping[Any, Tensor]):
         """The names of the matrices that are products."""
         return [name for name, part in self.parts.items() if part.factored]
 
+    def factors(self, name: Any) -> tuple[Tensor, Tensor]:
+        """One of the `products` as factors b and a of float64, uncut: their product is the sum."""
+        return self.source.stack(name).combined(self.shares)
+
     def cut(self, name: Any, rank: int | None = None) -> Cut:
         """One of the `products` as factors: the nearest matrix of a rank.
 
