@@ -89,6 +89,7 @@ class MatrixRule(BaseRule):
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
         source = geometry.basis.source
+        source.check_coordinates(self)
         if source.d != source.dimension:
             raise ByzantiumError(
                 f"{self!r} needs whole vectors, but here each machine holds only some columns"
@@ -131,7 +132,7 @@ def _before_admission(
 ) -> Attempt:
     """A pass that aggregates all rows while it finds out how large their numbers are."""
     rows = source.readable
-    if len(rows) < source.n:
+    if len(rows) < source.n or not source.has_coordinates:
         return Attempt()
     out = source.empty_aggregate(source.compute_dtype)
     square, share = 0.0, np.zeros(source.n) if explain else None
@@ -208,6 +209,7 @@ class CoordinateWise(BaseRule):
         return central_weighted_mean(source, vouched, kept, explain, self.nearest)
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
+        geometry.basis.source.check_coordinates(self)
         points, mixing, vouched = geometry.basis, geometry.matrix(), geometry.vouched
         count = self._count(geometry.n) if vouched is None else 0
         kept = 0.0 if vouched is None else self._kept(geometry.bad_share(self.bad or 0))

@@ -103,6 +103,7 @@ class Mixing(Stage, ABC):
     ) -> Tensor:
         """The mixed vectors, (m, d), to look at: pipelines never build them."""
         call = Vouched(updates, weights)
+        call.source.check_coordinates(self)
         points, stages, _, vouched = admit(self.stages, call.source, vouched=call.weights)
         geometry = mixed_geometry(Geometry.of(points, vouched), stages, generator)
         return geometry.rows().to(call.source.dtype)
