@@ -376,6 +376,16 @@ def test_a_table_says_once_what_b2_must_be_and_is() -> None:
     assert r"need B$^2$ $<$ 3" in formats.latex([table])
 
 
+def test_runs_without_an_attack_say_how_different_honest_workers_are() -> None:
+    """An attack that destroys the model makes all gradients alike."""
+    results = [
+        measured(1.3, rule="Mean()", attack="InnerProduct(epsilon=10)"),
+        measured(33, rule="Mean()", attack="NoAttack()"),
+    ]
+    (table,) = pivots(results, ["rule"], "attack")
+    assert table.artifact.notes == f"5 of 25 need B² < 3; yours is 33. {MEANING}"
+
+
 def test_it_names_partitions_and_numbers_of_attackers_where_they_differ() -> None:
     options = {"rule": "Median()", "attack": "Mimic()"}
     results = [

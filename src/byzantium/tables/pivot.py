@@ -267,8 +267,9 @@ def heterogeneity(results: Iterable[Result]) -> str:
     r"""The limit on :math:`B^2` beside the measured one, in a sentence for each number of workers.
 
     The measured number is the median over the first rounds of a run; of several runs, the smallest
-    and the largest are named, for each data set and partition. Empty where no run has recorded it,
-    as in results of earlier versions, or where no worker is Byzantine.
+    and the largest are named, for each data set and partition. Attackers change the model, and so
+    what honest workers send: where nobody attacks in some of the runs, only these count. Empty
+    where no run has recorded it, as in results of earlier versions, or where f is 0.
 
     >>> from pathlib import Path
     >>> lines = [{"round": 30, "early_heterogeneity": [27.0, 28.0, 31.0]}]
@@ -278,12 +279,13 @@ def heterogeneity(results: Iterable[Result]) -> str:
     """
     from byzantium.guarantees import describe_limit
 
-    measured: dict[tuple[int, int], dict[tuple[str, str], list[float]]] = {}
+    measured: dict[tuple[int, int], dict[tuple[str, str], list[tuple[bool, float]]]] = {}
     for result in results:
         job, b2 = result.job, metrics.early_heterogeneity(result.metrics)
         if isinstance(job, Run) and b2 is not None and 0 < 2 * job.bad < job.vectors:
             groups = measured.setdefault((job.vectors, job.bad), {})
-            groups.setdefault((job.data, job.partition), []).append(b2)
+            calm = job.attack == "NoAttack()" or not job.attacker_count
+            groups.setdefault((job.data, job.partition), []).append((calm, b2))
     sentences = []
     for (n, f), groups in sorted(measured.items()):
         several = [len(set(column)) > 1 for column in zip(*groups, strict=True)]
@@ -291,7 +293,8 @@ def heterogeneity(results: Iterable[Result]) -> str:
         for (data, partition), values in groups.items():
             texts = data.partition(" sha256:")[0], short_name("partition", partition)
             name = ", ".join(text for text, shown in zip(texts, several, strict=True) if shown)
-            named.setdefault(name, []).extend(values)
+            calm = any(one for one, _ in values)
+            named.setdefault(name, []).extend(b2 for one, b2 in values if one or not calm)
         sentences.append(f"{describe_limit(n, f, named)}.")
     return " ".join([*sentences, MEANING]) if sentences else ""
 

@@ -57,7 +57,7 @@ function listened({ trust: { weight, share }, n, q }) {
     : `Weights so uneven amount to ${effective.toFixed(1)} workers with equal weights, out of ${n}.`;
   if (share === null) return `${q ? "" : "Nobody attacked. "}${uneven}`;
   const even = q / n;
-  const means = share > 1.5 * even ? "The rule gave them most of the weight, and followed them."
+  const means = share > 1.5 * even ? "The rule gave them more than an equal share, and followed them."
     : share < 0.5 * even ? "The rule mostly left them out."
     : "The rule did not distinguish them from honest workers.";
   return `The ${count(q, "attacker")} had ${(100 * share).toFixed(1)} % of the weight; with equal weights, ` +
