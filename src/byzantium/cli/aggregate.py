@@ -100,7 +100,10 @@ def aggregate(
         return
     table = Table("contributor", "weight", "")
     for one in report["contributors"]:
-        table.add_row(one["name"], _weight(one), _remarks(one))
+        weight = "unknown" if one["weight"] is None else f"{one['weight']:.4f}"
+        remarks = [f"rejected: {one['rejected']}"] if one["rejected"] else []
+        remarks += [f"equal to {other}" for other in one["equal_to"]]
+        table.add_row(one["name"], weight, "; ".join(remarks))
     out.print(table)
     for note in report["notes"]:
         out.print(note, soft_wrap=True)
@@ -109,15 +112,6 @@ def aggregate(
             "Equal files may come from one person; if so, f must count them all.", soft_wrap=True
         )
     out.print(f"merged: {output}", soft_wrap=True, highlight=False)
-
-
-def _weight(one: dict[str, Any]) -> str:
-    return "unknown" if one["weight"] is None else f"{one['weight']:.4f}"
-
-
-def _remarks(one: dict[str, Any]) -> str:
-    rejected = [f"rejected: {one['rejected']}"] if one["rejected"] else []
-    return "; ".join([*rejected, *(f"equal to {other}" for other in one["equal_to"])])
 
 
 class _Bar(Progress):

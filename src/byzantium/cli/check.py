@@ -10,16 +10,9 @@ from rich.progress import Progress
 
 import byzantium as bz
 from byzantium import guarantees
+from byzantium.cli import options as opt
 from byzantium.cli.execution import FAILED
 from byzantium.cli.main import main
-from byzantium.cli.options import (
-    COMPLETIONS,
-    data_option,
-    f_option,
-    field_options,
-    n_option,
-    plugin_option,
-)
 from byzantium.cli.terminal import err, out
 from byzantium.runs import Run, check_ready
 
@@ -33,18 +26,18 @@ TRAINING = [field.name for field in fields(Run) if field.name not in NOT_OF_TRAI
 
 
 @main.command()
-@click.argument("rule", shell_complete=COMPLETIONS["rule"])
-@plugin_option
-@n_option
-@f_option
+@click.argument("rule", shell_complete=opt.COMPLETIONS["rule"])
+@opt.plugin_option
+@opt.n_option
+@opt.f_option
 @click.option(
     "--data",
     help="Also measure B², on this data set: a name from `byzantium list data`, or a file of your "
     "own (.npz or .safetensors). The options below describe the training.",
-    shell_complete=COMPLETIONS["data"],
+    shell_complete=opt.COMPLETIONS["data"],
 )
-@field_options(TRAINING)
-@data_option
+@opt.field_options(TRAINING)
+@opt.data_option
 def check(rule: str, n: int, f: int, data: str | None, **options: Any) -> None:
     """Say what a rule guarantees for n vectors of which f are Byzantine, and on what data.
 

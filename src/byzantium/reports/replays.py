@@ -103,7 +103,8 @@ def _exceptions(found: Sequence[Replay]) -> Iterator[str]:
         if replay.loss_differences and (gap := _first_losses(replay)) > LOGGED:
             what.append(f"the losses differ by {gap:.1e}")
         if replay.differences and not replay.equal:
-            what.append("the first accuracy differs by " + _signed(replay))
+            gap = next(iter(replay.differences.values()))
+            what.append(f"the first accuracy differs by {gap:+.3f} points")
         if replay.agrees is False and replay.final is not None:
             theirs, ours = replay.final
             what.append(f"it ends at {ours:.2f}, published {theirs:.2f}")
@@ -120,10 +121,6 @@ def _cause(replay: Replay) -> str:
     if replay.loss_differences and _first_losses(replay) <= LOGGED:
         return "presumably rounding, amplified; the first three losses are the logged ones"
     return "not known"
-
-
-def _signed(replay: Replay) -> str:
-    return f"{next(iter(replay.differences.values())):+.3f} points"
 
 
 def text_table(table: ResultTable) -> TextTable:
