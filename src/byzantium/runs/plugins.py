@@ -7,7 +7,9 @@ but only because the user does: on the command line, in the file of a sweep, or 
 from __future__ import annotations
 
 import hashlib
+import importlib.abc
 import importlib.metadata
+import importlib.util
 import inspect
 import logging
 import os
@@ -16,7 +18,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 from byzantium import rules
@@ -104,13 +106,14 @@ def load_plugin(path: str | os.PathLike[str]) -> Plugin:
     # The digest is part of the name: a changed file is another module.
     stem = re.sub(r"\W", "_", place.stem)
     name = f"byzantium_plugin_{stem}_{plugin.digest[7:15]}"
-    module = ModuleType(name)
-    module.__file__ = str(place)
+    loader = _Source(place, source)
+    spec = importlib.util.spec_from_file_location(name, place, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look for their module there
     try:
         with _plugin_errors(plugin.name, str(place)):
-            # The bytes of which the digest was taken, and no older translation of them.
-            exec(compile(source, str(place), "exec", dont_inherit=True), vars(module))
+            loader.exec_module(module)
         return _take(plugin, module)
     except BaseException:
         del sys.modules[name]
@@ -141,6 +144,19 @@ def _load_entry(entry: importlib.metadata.EntryPoint) -> Plugin:
     with _plugin_errors(entry.name):
         plugin = Plugin(entry.name, f"sha256:{_digest_of_package(module, version)}")
     return _loaded.get(str(plugin)) or _take(plugin, module)
+
+
+class _Source(importlib.abc.InspectLoader):
+    """Runs the bytes of which the digest was taken, and no older translation of them."""
+
+    def __init__(self, path: Path, source: bytes) -> None:
+        self.path, self.source = path, source
+
+    def get_source(self, fullname: str) -> str:
+        return importlib.util.decode_source(self.source)
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.source, str(self.path))
 
 
 @contextmanager
