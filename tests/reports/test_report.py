@@ -22,8 +22,8 @@ from byzantium.learning import metrics as metrics_table
 from byzantium.papers import compare, published
 from byzantium.papers.bucketing import artifact
 from byzantium.reports import palette, report
-from byzantium.reports.commands import command
 from byzantium.reports.contents import contents as page_contents
+from byzantium.reports.promises import command
 from byzantium.runs import Run, Store
 from byzantium.runs.job import FAILURE, METRICS
 from byzantium.tables import CRITERION, Version, pivots, terms

@@ -19,8 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byzantium.attacks.aims import Aim, check_aim, harm
-from byzantium.attacks.attack import Attack, Scene
+from byzantium.attacks.attack import Aim, Attack, Scene, check_aim, harm
 from byzantium.attacks.space import Array, Space
 from byzantium.core import ByzantiumError, Positive
 

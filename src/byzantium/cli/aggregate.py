@@ -186,8 +186,11 @@ def aggregate(
     column = ["vouched"] if vouched is not None else []
     table = Table("contributor", *column, "weight", "")
     for one in report["contributors"]:
+        weight = "unknown" if one["weight"] is None else f"{one['weight']:.4f}"
+        remarks = [f"rejected: {one['rejected']}"] if one["rejected"] else []
+        remarks += [f"equal to {other}" for other in one["equal_to"]]
         numbers = [f"{one[name]:g}" for name in column]
-        table.add_row(one["name"], *numbers, _weight(one), _remarks(one))
+        table.add_row(one["name"], *numbers, weight, "; ".join(remarks))
     out.print(table)
     for note in report["notes"]:
         out.print(note, soft_wrap=True)
@@ -217,15 +220,6 @@ def _print_losses(adapters: dict[str, Any]) -> None:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.2f}"
-
-
-def _weight(one: dict[str, Any]) -> str:
-    return "unknown" if one["weight"] is None else f"{one['weight']:.4f}"
-
-
-def _remarks(one: dict[str, Any]) -> str:
-    rejected = [f"rejected: {one['rejected']}"] if one["rejected"] else []
-    return "; ".join([*rejected, *(f"equal to {other}" for other in one["equal_to"])])
 
 
 class _Bar(Progress):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -19,8 +18,7 @@ from byzantium.tables import ResultTable, own_runs
 DRAWN = 12
 
 
-@dataclass(frozen=True)
-class ReportFiles:
+class ReportFiles(NamedTuple):
     """The files that were made of a folder of results, and the tables in them."""
 
     artifacts: list[ResultTable]

@@ -38,7 +38,10 @@ def run(config: Path | None, results: Path, until: int | None, **options: Any) -
     """  # noqa: D301
     values = present_names(Run, read(config)) if config else {}
     values.pop("kind", None)
-    job, store = Run.of({**values, **_written(options)}), Store(results)
+    written = {name: value for name, value in options.items() if value is not None}
+    if "record" in written:
+        written["record"] = [word for word in written["record"].split(",") if word]
+    job, store = Run.of({**values, **written}), Store(results)
     found = store.results([job])
     check_unfinished(found)
     (result,) = execute_jobs([job], store, Processes(1), until, found)
@@ -58,11 +61,3 @@ def run(config: Path | None, results: Path, until: int | None, **options: Any) -
         text = root_alone(alone, store.results([alone]))
         out.print(f"root alone: {text}", soft_wrap=True, highlight=False)
     out.print(f"in {result.pack or result.folder}", soft_wrap=True, highlight=False)
-
-
-def _written(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that were written on the command line, as fields of a run."""
-    values = {name: value for name, value in options.items() if value is not None}
-    if "record" in values:
-        values["record"] = [word for word in values["record"].split(",") if word]
-    return values

@@ -92,7 +92,7 @@ class Registry(dict[str, Member]):
             del self[name], self.plugins[name]
 
 
-def exported(package: ModuleType, base: type[Member]) -> dict[str, type[Member]]:
+def exported(package: ModuleType, base: type[Any]) -> dict[str, Any]:
     """The public classes of a package that derive from a base, by name."""
     members = {name: getattr(package, name) for name in dir(package)}
     return {k: one for k, one in members.items() if inspect.isclass(one) and issubclass(one, base)}

@@ -16,7 +16,8 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(sign if sign.isprintable() else _written(sign) for sign in text)
+    written = (sign.encode("unicode_escape").decode() for sign in text)
+    return "".join(a if a.isprintable() else b for a, b in zip(text, written, strict=True))
 
 
 def printable_lines(text: str) -> str:
@@ -39,7 +40,3 @@ def one_line(text: str, most: int = 300) -> str:
     """
     line = printable(" ".join(text.split()))
     return line if len(line) <= most else f"{line[:most]}..."
-
-
-def _written(sign: str) -> str:
-    return sign.encode("unicode_escape").decode()

@@ -127,7 +127,7 @@ class Dataset:
             return tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
 
         before = {name: getattr(self, name) for name in ("train_x", "train_y", "test_x", "test_y")}
-        after = {name: moved(tensor) for name, tensor in before.items()}
+        after: dict[str, Any] = {name: moved(tensor) for name, tensor in before.items()}
         same = all(after[name] is before[name] for name in before)
         return self if same else replace(self, **after)
 

@@ -23,7 +23,7 @@ import urllib.parse
 import urllib.request
 import warnings
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -31,11 +31,12 @@ from typing import Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from byzantium.core import ByzantiumError, Registry, files, notation, type_name
 from byzantium.data import user_files
 from byzantium.data.dataset import Dataset
-from byzantium.data.formats import CLASSES, File, Pixels, Samples, decode_cifar, decode_idx
+from byzantium.data.formats import CLASSES, File, Samples, decode_cifar, decode_idx
 
 logger = logging.getLogger("byzantium")
 
@@ -114,9 +115,8 @@ def spelled(text: str) -> tuple[str, Callable[[], Dataset]]:
 def _published(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
     original = ORIGINALS[name]
     files = _files(original, folder)
-    train, test = original.decode(files)
     digests = {part: f"sha256:{files[part].digest}" for part in original.digests}
-    return _dataset(name, train, test, 255, original.mean, original.std, digests)
+    return _dataset(name, original.decode(files), 255, original.mean, original.std, digests)
 
 
 def verify(name: str, folder: str | os.PathLike[str] | None = None) -> list[tuple[str, bool]]:
@@ -150,35 +150,25 @@ def _digits() -> Dataset:
     with np.load(Path(__file__).with_name("digits.npz"), allow_pickle=False) as file:
         images, labels = file["images"][:, np.newaxis], file["labels"]
     testing = ranks(labels) % 5 == 4
-    train, test = (Samples(images[part], labels[part]) for part in (~testing, testing))
-    return _dataset("digits", train, test, 16, (0.3051,), (0.3762,), {})
+    parts = [Samples(images[part], labels[part]) for part in (~testing, testing)]
+    return _dataset("digits", parts, 16, (0.3051,), (0.3762,), {})
 
 
 def _dataset(
     name: str,
-    train: Samples,
-    test: Samples,
+    parts: Iterable[Samples],
     white: int,  # the largest value of a pixel
     mean: tuple[float, ...],
     std: tuple[float, ...],
     digests: Mapping[str, str],
 ) -> Dataset:
-    def normalized(images: Pixels) -> torch.Tensor:
+    tensors: list[Tensor] = []
+    for images, labels in parts:
         x = torch.from_numpy(images.astype(np.float32)).div_(white)
-        return x.sub_(torch.tensor(mean).view(-1, 1, 1)).div_(torch.tensor(std).view(-1, 1, 1))
-
-    def whole(labels: Pixels) -> torch.Tensor:
-        return torch.from_numpy(labels.astype(np.int64))
-
-    return Dataset(
-        name,
-        normalized(train.images),
-        whole(train.labels),
-        normalized(test.images),
-        whole(test.labels),
-        CLASSES,
-        digests,
-    )
+        x.sub_(torch.tensor(mean).view(-1, 1, 1)).div_(torch.tensor(std).view(-1, 1, 1))
+        tensors += [x, torch.from_numpy(labels.astype(np.int64))]
+    train_x, train_y, test_x, test_y = tensors
+    return Dataset(name, train_x, train_y, test_x, test_y, CLASSES, digests)
 
 
 # Where the files are.
@@ -358,14 +348,21 @@ def _store(found: dict[str, File], cache: Path) -> None:
         warnings.warn(f"what was downloaded cannot be stored in {cache}: {error}", stacklevel=4)
 
 
+def _of_idx(*digests: str) -> dict[str, str]:
+    """The digests of the files of a data set in the format IDX, by their names."""
+    names = ("train-images", "train-labels", "t10k-images", "t10k-labels")
+    numbers = ("idx3", "idx1", "idx3", "idx1")
+    return {f"{n}-{k}-ubyte": one for n, k, one in zip(names, numbers, digests, strict=True)}
+
+
 MNIST = _Original(
     "mnist",
-    {
-        "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-        "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-        "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-    },
+    _of_idx(
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    ),
     decode_idx,
     mean=(0.1307,),
     std=(0.3081,),
@@ -378,12 +375,12 @@ MNIST = _Original(
 )
 FASHION_MNIST = _Original(
     "fashion-mnist",
-    {
-        "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-        "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-        "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-        "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-    },
+    _of_idx(
+        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    ),
     decode_idx,
     mean=(0.2860,),
     std=(0.3530,),

@@ -136,7 +136,11 @@ def _check_history(training: Simulation, state: State) -> History:
         check_form(record, template, "history")
         for metric in measured:
             if metric.kind == "workers":
-                _check_workers(record.get(metric.key, []), settings.n)
+                workers = record.get(metric.key, [])
+                check_form(workers, [int] * len(workers), "history")
+                if not set(workers) <= set(range(settings.n)):
+                    among = f"are not among the {settings.n}"
+                    raise CheckpointError(f"its history names workers that {among}")
         if record.get("round") != k + 1:
             raise CheckpointError(f"its history has another number for round {k + 1}")
     measured = metrics.evaluation_metrics(
@@ -155,12 +159,6 @@ def _recorded(metric: Metric, n: int) -> Any:
     """The form of a metric in the record of a round."""
     forms: dict[str, Any] = {"shares": [float] * n, "workers": list}
     return forms.get(metric.kind, float)
-
-
-def _check_workers(workers: list[Any], n: int) -> None:
-    check_form(workers, [int] * len(workers), "history")
-    if not set(workers) <= set(range(n)):
-        raise CheckpointError(f"its history names workers that are not among the {n}")
 
 
 def _check_generator(generator: torch.Generator, state: Tensor) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from byzantium.core import ByzantiumError
 from byzantium.papers import published
 from byzantium.runs import Job, Run
-from byzantium.tables import PAPER, SEEDS, Artifact, Cell, Picture, Version
+from byzantium.tables import PAPER, SEEDS, Artifact, Picture, Version
 
 #: The tables and figures of which runs were released, with the seeds 0, 1 and 2.
 RELEASED = ("table1", "table2", "table3", "table4", "figure-main")
@@ -68,19 +68,16 @@ def in_version(artifact: Artifact, version: Version | None = None) -> Artifact:
             f"no cell of {artifact.name} has all words of {version.only!r}; its first cell is "
             f"{artifact.cells[0].name!r}"
         )
-    seeded = tuple(_with_seeds(cell, version) for cell in cells)
+    seeds = range(SEEDS if version.seeds is None else version.seeds)
+    seeded = tuple(
+        replace(cell, jobs=tuple(_in_version(cell.jobs[0].varied(seed=k), version) for k in seeds))
+        for cell in cells
+    )
     artifact = replace(artifact, cells=seeded, version=version)
     return _as_repeated(artifact) if version.released else artifact
 
 
-def _with_seeds(cell: Cell, version: Version) -> Cell:
-    """A cell with a job for each seed of a version."""
-    seeds = range(SEEDS if version.seeds is None else version.seeds)
-    jobs = (_job_in_version(cell.jobs[0].varied(seed=seed), version) for seed in seeds)
-    return replace(cell, jobs=tuple(jobs))
-
-
-def _job_in_version(job: Job, version: Version) -> Job:
+def _in_version(job: Job, version: Version) -> Job:
     if not isinstance(job, Run):
         return job
     settings = {name: getattr(version, name) for name in ("rounds", "model", "data", "dropout")}

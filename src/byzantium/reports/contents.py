@@ -15,15 +15,15 @@ from typing import Any
 from byzantium import __version__, rules
 from byzantium.learning import metrics
 from byzantium.reports import measurements, palette, text_tables
-from byzantium.reports.commands import changed, command
 from byzantium.reports.headline import headline
 from byzantium.reports.palette import line_of, looks
-from byzantium.reports.promises import promises
+from byzantium.reports.promises import changed, command, promises
 from byzantium.rules import Trust
 from byzantium.rules.trust import CAUTION, FEWEST_ROUNDS
 from byzantium.runs import Federation, Job, Metrics, Result, Run, Store
 from byzantium.tables import CRITERION, MeasuredCell, ResultTable, pivots, terms
 from byzantium.tables.pivot import fields_of, setting, varying
+from byzantium.tables.results import grouped
 from byzantium.tables.terms import sort_key
 
 # How many digits of a number can be seen.
@@ -307,10 +307,8 @@ def _looks(table: ResultTable) -> list[list[str] | None]:
     picture, cells = table.artifact.picture, table.cells
     if not picture.lines:
         return [None for _ in cells]
-    panels: dict[Any, list[MeasuredCell]] = {}
-    for cell in cells:
-        panels.setdefault(cell.labels.get(picture.rows), []).append(cell)
-    shown = {row: looks(own, picture.lines) for row, own in panels.items()}
+    panels = grouped(cells, [picture.rows])
+    shown = {row: looks(own, picture.lines) for (row,), own in panels.items()}
     lines = (line_of(shown[c.labels.get(picture.rows)], c)[1] for c in cells)
     return [[look.color.name, look.dashes] for look in lines]
 
@@ -320,10 +318,8 @@ def _panel_zooms(table: ResultTable) -> dict[str, Any]:
     rows = table.artifact.picture.rows
     if table.artifact.picture.kind != "curves":
         return {}
-    panels: dict[str, list[MeasuredCell]] = {}
-    for cell in table.cells:
-        panels.setdefault(terms.full_name(rows, cell.labels.get(rows)), []).append(cell)
-    found = {text: measurements.zoom(table, cells) for text, cells in panels.items()}
+    panels = grouped(table.cells, [rows]).items()
+    found = {terms.full_name(rows, row): measurements.zoom(table, own) for (row,), own in panels}
     return {text: span for text, span in found.items() if span}
 
 

@@ -86,6 +86,7 @@ SIGNS = {
     "^": r"\textasciicircum{}",
     "<": "$<$",
     ">": "$>$",
+    ">>": r"$\gg$",
     "±": r"$\pm$",
     "√": r"$\surd$",
     "β": r"$\beta$",
@@ -101,11 +102,7 @@ def in_latex(text: str) -> str:
     >>> print(in_latex("Bucketing(s=2) >> Krum_1: 5 % ± 1"))
     Bucketing(s=2) $\gg$ Krum\_1: 5 \% $\pm$ 1
     """
-    return re.sub(r">>|.", lambda sign: _sign(sign[0]), printable(text))
-
-
-def _sign(sign: str) -> str:
-    return r"$\gg$" if sign == ">>" else SIGNS.get(sign, sign)
+    return re.sub(r">>|.", lambda sign: SIGNS.get(sign[0], sign[0]), printable(text))
 
 
 def folded(summary: str, text: str) -> str:

@@ -31,6 +31,7 @@ from byzantium.reports.style import (
 from byzantium.reports.text_tables import namer
 from byzantium.runs import Run
 from byzantium.tables import CRITERION, MeasuredCell, ResultTable, terms
+from byzantium.tables.results import grouped
 from byzantium.tables.terms import full_name, short_name
 
 if TYPE_CHECKING:
@@ -84,10 +85,7 @@ def _curves(table: ResultTable) -> Figure:
     picture = table.artifact.picture
     rows, columns = _values(table, picture.rows), _values(table, picture.columns)
     name_of = namer(table)
-    places: dict[Any, list[MeasuredCell]] = {}
-    for cell in table.cells:
-        place = cell.labels.get(picture.rows), cell.labels.get(picture.columns)
-        places.setdefault(place, []).append(cell)
+    places = grouped(table.cells, [picture.rows, picture.columns])
     cells = [[places.get((row, column), []) for column in columns] for row in rows]
     shown = [looks([c for panel in row for c in panel], picture.lines) for row in cells]
     shared = all(look == shown[0] for look in shown)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from byzantium.reports import text_tables
 from byzantium.tables import POINTS, MeasuredCell, ResultTable, terms, worst
+from byzantium.tables.results import grouped
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,11 @@ def headline(tables: Sequence[ResultTable]) -> Headline | None:
 
 def _cases(table: ResultTable) -> dict[str, MeasuredCell]:
     """For each rule the worst case, if it was tried under every attack."""
-    rows: dict[str, list[MeasuredCell]] = {}
-    for cell in table.cells:
-        rows.setdefault(str(cell.labels["rule"]), []).append(cell)
+    rows = grouped(table.cells, ["rule"])
     attacks = max(map(len, rows.values()))
     return {
         rule: found
-        for rule, row in rows.items()
+        for (rule,), row in rows.items()
         if len(row) == attacks and all(one.values or one.diverged for one in row)
         if (found := worst(row)) is not None
     }

@@ -44,23 +44,18 @@ def opening(tables: Sequence[ResultTable]) -> Iterator[str]:
     if not found:
         return
     cells = {id(replay.cell) for replay in found}
-    total = len(published.keys())
+    logged = [_first_losses(replay) for replay in found if replay.loss_differences]
+    final = [bool(replay.agrees) for replay in found if replay.agrees is not None]
+    ends = f"The final accuracies of {sum(final)} of these {len(final)} agree." if final else ""
     yield (
-        f"**{len(cells)} of the {total} published cells were repeated with the random numbers of "
-        f"the released runs ({len(found)} runs).** {_losses(found)} {_accuracies(found)} "
-        f"{_finals(found)}\n"
+        f"**{len(cells)} of the {len(published.keys())} published cells were repeated with the "
+        f"random numbers of the released runs ({len(found)} runs).** The training losses of the "
+        f"first three logged rounds are the logged ones to {LOGGED:g} in "
+        f"{sum(gap <= LOGGED for gap in logged)} of {len(logged)} runs. {_accuracies(found)} "
+        f"{ends}\n"
     )
     yield WHY
     yield from _exceptions(found)
-
-
-def _losses(found: Sequence[Replay]) -> str:
-    logged = [replay for replay in found if replay.loss_differences]
-    good = sum(_first_losses(replay) <= LOGGED for replay in logged)
-    return (
-        f"The training losses of the first three logged rounds are the logged ones to {LOGGED:g} "
-        f"in {good} of {len(logged)} runs."
-    )
 
 
 def _first_losses(replay: Replay) -> float:
@@ -87,14 +82,6 @@ def _accuracies(found: Sequence[Replay]) -> str:
     return f"{text}."
 
 
-def _finals(found: Sequence[Replay]) -> str:
-    whole = [replay for replay in found if replay.agrees is not None]
-    if not whole:
-        return ""
-    agree = sum(bool(replay.agrees) for replay in whole)
-    return f"The final accuracies of {agree} of these {len(whole)} agree."
-
-
 def _exceptions(found: Sequence[Replay]) -> Iterator[str]:
     """A line for each run whose beginning or end differs, with the cause."""
     lines = []
@@ -103,27 +90,19 @@ def _exceptions(found: Sequence[Replay]) -> Iterator[str]:
         if replay.loss_differences and (gap := _first_losses(replay)) > LOGGED:
             what.append(f"the losses differ by {gap:.1e}")
         if replay.differences and not replay.equal:
-            what.append("the first accuracy differs by " + _signed(replay))
+            gap = next(iter(replay.differences.values()))
+            what.append(f"the first accuracy differs by {gap:+.3f} points")
         if replay.agrees is False and replay.final is not None:
             theirs, ours = replay.final
             what.append(f"it ends at {ours:.2f}, published {theirs:.2f}")
         if what:
             name = replay.cell.cell.name
-            cause = CAUSES.get((name, replay.seed)) or _cause(replay)
+            cause = CAUSES.get((name, replay.seed), "not known")
+            if cause == "not known" and replay.loss_differences and _first_losses(replay) <= LOGGED:
+                cause = "presumably rounding, amplified; the first three losses are the logged ones"
             lines.append(f"- {name}, seed {replay.seed}: {'; '.join(what)}. Cause: {cause}.\n")
     if lines:
         yield folded(f"The exceptions ({len(lines)})", "".join(lines))
-
-
-def _cause(replay: Replay) -> str:
-    """The presumable cause of a difference that was not examined."""
-    if replay.loss_differences and _first_losses(replay) <= LOGGED:
-        return "presumably rounding, amplified; the first three losses are the logged ones"
-    return "not known"
-
-
-def _signed(replay: Replay) -> str:
-    return f"{next(iter(replay.differences.values())):+.3f} points"
 
 
 def text_table(table: ResultTable) -> TextTable:

@@ -23,8 +23,8 @@ def members() -> Registry[type[Stage]]:
     """
     from byzantium import rules
 
-    classes = exported(rules, Stage).items()
-    named = {name: one for name, one in classes if dataclasses.is_dataclass(one)}
+    classes: dict[str, type[Stage]] = exported(rules, Stage)
+    named = {name: one for name, one in classes.items() if dataclasses.is_dataclass(one)}
     return Registry("rule or mixing", named, ALIASES)
 
 

@@ -76,12 +76,10 @@ class Certification(Job):
 
     @property
     def workers(self) -> int:
-        """How many vectors there are, Byzantine ones included."""
         return self.n
 
     @property
     def metric_checks(self) -> Checks:
-        """The checks of its metrics: what the search found."""
         return dict.fromkeys(("c", "error"), values.measured)
 
     def aggregator(self) -> Aggregator:

@@ -67,12 +67,10 @@ class Mimicry(Job):
 
     @property
     def workers(self) -> int:
-        """How many workers there are, attackers included."""
         return self.n
 
     @property
     def metric_checks(self) -> Checks:
-        """The checks of its metrics: how far the rule landed from the honest mean."""
         return dict.fromkeys(("error", "deviation"), values.measured)
 
     def aggregator(self) -> Aggregator:

@@ -189,7 +189,6 @@ class Run(Job, TrainingOptions):
 
     @property
     def workers(self) -> int:
-        """How many workers there are, attackers included."""
         return self.n
 
     @property

@@ -137,13 +137,9 @@ class Store:
             try:
                 results.append(self._result(job, packs))
             except ValueError as error:
-                folder = self.folder(job)
+                folder, reason = self.folder(job), records.describe_file_error(error)
                 self.pass_over(str(folder), error)
-                results.append(
-                    Result(
-                        job, folder, "damaged", [], {}, reason=records.describe_file_error(error)
-                    )
-                )
+                results.append(Result(job, folder, "damaged", [], {}, reason=reason))
         return results
 
     def __iter__(self) -> Iterator[Result]:
@@ -280,13 +276,10 @@ def job_of(values: dict[str, Any]) -> Job:
 
 
 def _row(result: Result) -> dict[str, Any]:
-    configuration = result.job.configuration()
-    plain = {
-        k: json.dumps(v) if isinstance(v, (tuple, dict)) else v for k, v in configuration.items()
-    }
+    values = result.job.configuration().items()
     return {
         "identity": result.job.identity,
-        **plain,
+        **{k: json.dumps(v) if isinstance(v, (tuple, dict)) else v for k, v in values},
         "status": result.ending,
         "accuracy": result.accuracy,
         "seconds": result.summary.get("seconds"),

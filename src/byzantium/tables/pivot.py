@@ -15,7 +15,7 @@ from byzantium.core.options import options_of
 from byzantium.learning import metrics
 from byzantium.runs import Result, Run, without_f
 from byzantium.tables.artifact import Artifact, Cell, Picture
-from byzantium.tables.results import MeasuredCell, ResultTable, worst
+from byzantium.tables.results import MeasuredCell, ResultTable, grouped, worst
 from byzantium.tables.terms import short_name, sort_key
 
 # Runs that differ in these fields alone are one cell: they train the same thing.
@@ -248,12 +248,8 @@ def _worst(
     cells: Sequence[MeasuredCell], names: Sequence[str], attacks: int
 ) -> tuple[list[MeasuredCell], str]:
     """The worst of the cells that differ only in their attack, and a note on all of them."""
-    groups: dict[tuple[Any, ...], list[MeasuredCell]] = {}
-    for cell in cells:
-        key = tuple(cell.labels[name] for name in names)
-        groups.setdefault(key, []).append(cell)
     lowest, fewer = [], 0
-    for key, group in groups.items():
+    for key, group in grouped(cells, names).items():
         one = worst(group) or group[0]
         labels = dict(zip(names, key, strict=True))
         lowest.append(dataclasses.replace(one, cell=Cell(labels, one.jobs)))

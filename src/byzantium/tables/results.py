@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev, variance
 from typing import Any
@@ -272,6 +272,16 @@ class ResultTable:
                 pairs += 1
                 same += gap * (a.value - b.value) > 0
         return same, pairs
+
+
+def grouped(
+    cells: Iterable[MeasuredCell], names: Iterable[str]
+) -> dict[tuple[Any, ...], list[MeasuredCell]]:
+    """Cells by their values of some labels; None stands for a label that they do not have."""
+    names, groups = tuple(names), dict[tuple[Any, ...], list[MeasuredCell]]()
+    for cell in cells:
+        groups.setdefault(tuple(cell.labels.get(name) for name in names), []).append(cell)
+    return groups
 
 
 def _setting(cell: MeasuredCell) -> dict[str, Any]:
