@@ -32,6 +32,7 @@ SECTIONS = (
     "rules",
     "coordinates",
     "explain",
+    "weights",
     "after",
     "sizes",
     "offset",
@@ -94,6 +95,10 @@ def plan(arguments: argparse.Namespace) -> dict[str, tuple[Measure, int]]:
         "explain": (
             sections.explain,
             len(sections.by_coordinate(arguments.n, arguments.only)) * repeats,
+        ),
+        "weights": (
+            sections.weights,
+            len(sections.weighted(arguments.n, arguments.only)) * repeats,
         ),
         "after": (sections.after_torch, 2 * len(sections.AFTER) * repeats),
         "sizes": (sections.sizes, 2 * repeats),

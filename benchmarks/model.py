@@ -32,6 +32,10 @@ GOALS = {
     "coordinate51": Goal("Median, trimmed mean at n = 51: time over `X.mean(0)`", 2),
     "meamed": Goal("MeaMed at n = 13 and 25: time over `X.mean(0)`", 2),
     "explain": Goal("Rules by coordinate: `explain`, which says who counted, over the rule", 2),
+    "weights": Goal(
+        "Rules from the Gram matrix and the mean: with weights of the operator, over without", 1.5
+    ),
+    "weights by coordinate": Goal("Rules by coordinate: the same", 4),
     "after": Goal("Directly after a backward pass, over the same call alone", 1.3),
     "plain order": Goal(
         "Median, trimmed mean: faster than straightforward torch", 45, at_most=False

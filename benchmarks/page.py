@@ -23,6 +23,10 @@ NOTES = {
         "memory itself was quick, and another matrix took the mean 1.1 ms, it was 1.05 x, 1.35 x "
         "and 1.95 x."
     ),
+    "weights": (
+        "`rule(updates, weights=w)` over `rule(updates)`; each call reads another matrix from "
+        "memory ([Weights](do/weights.md))."
+    ),
     "after": (
         "Directly after an operation of torch its threads wait in a loop for more work, for some "
         "milliseconds. Our kernels run on these threads, so that it costs nothing."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from byzantium.guarantees import announce, gap, guarantee
 
 SIZES = [3, 1, 2, 5, 1, 4, 2, 1, 3]
 HELD, WHOLE = 9, 22
-RULES = [
+RULES: list[Callable[[int], bz.Aggregator]] = [
     (lambda f: bz.TrimmedMean(f=f)),
     (lambda f: bz.Median()),
     (lambda f: bz.GeometricMedian()),
@@ -26,10 +27,11 @@ RULES = [
 ]
 
 
-@pytest.mark.parametrize("make", RULES)
+@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("times", [1, 4])
-def test_the_promise_is_that_of_the_copies(make: object, times: int) -> None:
-    rule = make  # type: ignore[assignment]
+def test_the_promise_is_that_of_the_copies(
+    rule: Callable[[int], bz.Aggregator], times: int
+) -> None:
     promise = guarantee(rule(2), 9, 2, weights=[times * size for size in SIZES])
     copies = guarantee(rule(HELD), WHOLE, HELD)
     assert promise.kappa == pytest.approx(copies.kappa)
@@ -43,9 +45,9 @@ def test_the_promise_is_that_of_the_copies(make: object, times: int) -> None:
 
 
 @pytest.mark.parametrize("make", RULES)
-def test_no_attack_breaks_a_promise_in_weight(make: object) -> None:
+def test_no_attack_breaks_a_promise_in_weight(make: Callable[[int], bz.Aggregator]) -> None:
     """The heaviest sites attack; the honest mean and variance are those by weight."""
-    rule = make(2)  # type: ignore[operator]
+    rule = make(2)
     promise = guarantee(rule, 9, 2, weights=SIZES)
     assert promise.kappa is not None
     rng, order = np.random.default_rng(0), np.argsort(SIZES)[::-1]

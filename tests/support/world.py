@@ -470,11 +470,7 @@ def weighted(rank: int, n: int) -> Seen:
             X[rank], copy.deepcopy(rule), None, seeded(), replicated=True, **one
         )
         mine = X[rank] * torch.nan if rank == 1 else X[rank]
-        seen[f"{k} spoiled"] = outcome(
-            lambda rule=rule, mine=mine, one=one: robust_all_reduce(
-                mine, copy.deepcopy(rule), None, seeded(), **one
-            )
-        )
+        seen[f"{k} spoiled"] = robust_all_reduce(mine, copy.deepcopy(rule), None, seeded(), **one)
         without = [0.0, *weights[1:]]
         seen[f"{k} without"] = robust_all_reduce(
             X[rank], copy.deepcopy(rule), None, seeded(), weights=without

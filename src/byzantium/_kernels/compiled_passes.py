@@ -20,12 +20,12 @@ from byzantium._kernels import networks as network
 from byzantium._kernels import newton as newtons
 from byzantium._kernels import order_statistics as sorting
 from byzantium._kernels import sums as kernels
+from byzantium._kernels import torch_passes as plain
+from byzantium._kernels import weighted_statistics as weighted
 from byzantium._kernels.backend import Minimum
 from byzantium._kernels.ir import DOUBLE, FLOAT
 from byzantium._kernels.schedule import MOST, Integers, Pieces, piece_arguments, scratch_memory
-from byzantium._kernels.torch_passes import Rows, weighted_mean
-
-__all__ = ["weighted_mean"]
+from byzantium._kernels.torch_passes import Rows
 
 Array = NDArray[np.float64]
 
@@ -37,6 +37,10 @@ FEW = 8
 # Up to MOST_STRAIGHT rows a sorting network is code without a loop; for more it would take long to
 # compile, and would not fit in a cache. Larger networks have parts with at most MOST_PART wires.
 MOST_STRAIGHT, MOST_PART = 128, 24
+# The same for rows with weights, whose networks are three times as much code.
+MOST_WEIGHTED = 64
+# All weights of a mean together: as whole numbers, their sum is exact.
+WHOLE = 1 << 52
 
 
 def mixed(matrix: Tensor, rows: Rows, mixing: Array) -> Tensor:
@@ -173,6 +177,53 @@ def central_mean(
     if shares is not None:
         counts = within.numbers.sum(axis=(0, 2), dtype=np.float64)
         shares += (counts + changes.numbers.sum(axis=(0, 2))) / count
+    return float(peaks.numbers.max())
+
+
+def weighted_mean(
+    matrix: Tensor,
+    rows: Rows,
+    mixing: Array | None,
+    weights: Array,
+    kept: float,
+    nearest: bool,
+    out: Tensor,
+    shares: Array | None = None,
+) -> float:
+    n, d, real = len(weights), matrix.shape[1], REAL[matrix.dtype]
+    lanes, everything = machine.HOST.lanes(real), kept == 1 and mixing is None
+    straight = n <= MOST_WEIGHTED and n * d >= SMALL and d >= lanes
+    if not straight and not everything:
+        return plain.weighted_mean(matrix, rows, mixing, weights, kept, nearest, out, shares)
+    if everything:
+        context, many = np.rint(weights * WHOLE).view(np.int64), n > MOST_STRAIGHT
+        if many or n * d < SMALL or d < lanes:
+            columns, context = kernels.weighted_mean(real), np.append(n, context)
+        else:
+            columns = weighted.mean(n, real)
+        if shares is not None:
+            shares += d * weights
+    else:
+        median = not weighted.keeps_any(n, kept, real)
+        columns = weighted.straight(n, nearest and not median, median, real)
+        context = weighted.context(weights, kept, nearest, real)
+        if shares is not None:
+            plain.add_shares(matrix, rows, mixing, weights, kept, nearest, shares)
+    pieces, numbers = Pieces(n, d), np.float32 if matrix.dtype == torch.float32 else np.float64
+    peaks = pieces.per_thread(lanes, dtype=numbers)
+    if mixing is None:
+        pieces.call(columns, context, _addresses(matrix, rows), peaks, out)
+        return float(peaks.numbers.max())
+    size, source = kernels.BLOCK // matrix.itemsize, _Mixed(matrix, rows, mixing)
+    scratch = (
+        pieces.per_thread(n * size, dtype=numbers),
+        pieces.per_thread(n),
+        pieces.per_thread(4 * size, dtype=numbers),
+    )
+    pieces.call(
+        sorting.mixed(real, False, False),
+        *(*source.arguments(pieces), columns, context, *scratch, peaks, out),
+    )
     return float(peaks.numbers.max())
 
 

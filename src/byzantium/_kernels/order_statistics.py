@@ -37,7 +37,7 @@ from byzantium._kernels.networks import SINGLE, Network, in_order, middle
 from byzantium._kernels.sums import BLOCK, Mixing, Total, prefetch
 
 
-class _Columns:
+class Columns:
     """The arguments of a kernel."""
 
     def __init__(self, function: Function, real: str) -> None:
@@ -66,7 +66,7 @@ def straight(n: int, count: int, nearest: bool, real: str, bounds: bool) -> list
     """
     comparators, wires = network(n, count, nearest)
     function, lanes = Function("straight"), machine.HOST.lanes(real)
-    given = _Columns(function, real)
+    given = Columns(function, real)
     peak = function.variable(given.peak.load(0, lanes))
     with function.loop(given.first, given.last, lanes) as start:
         c = start if bounds else minimum(start, given.last - lanes)
@@ -181,7 +181,7 @@ def tabled(nearest: bool, real: str, bounds: bool) -> list[Function]:
     - `context`: see `table`.
     """
     function = Function("tabled")
-    given = _Columns(function, real)
+    given = Columns(function, real)
     n, count, steps = (given.context.load(k) for k in range(3))
     wires = given.context.at(3)
     lanes, strip = machine.HOST.lanes(real), BLOCK // SIZE[real]

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byzantium._kernels.selection import central, central_masses, shares_of_masses
+from byzantium._kernels.selection import PIECE, central, central_masses, shares_of_masses
 from byzantium._kernels.selection import shares as shares_of
 
 Array = NDArray[np.float64]
@@ -131,6 +131,8 @@ def weighted_mean(
     much of the result came from each row, summed over columns, is added to `shares`.
     """
     peaks = [0.0]
+    if shares is not None:
+        add_shares(matrix, rows, mixing, weights, kept, nearest, shares)
     for columns, block in mixed_blocks(matrix, rows, mixing):
         values, order = block.sort(dim=0, stable=True)
         mass = central_masses(values, order, weights, kept, nearest=nearest)
@@ -140,9 +142,25 @@ def weighted_mean(
         high = torch.where(mass > 0, values, -torch.inf).amax(dim=0)
         out[columns] = mean.clamp(low.double(), high.double())
         peaks.append(float(block.abs().max()))
-        if shares is not None:
-            shares += shares_of_masses(values, order, weights, mass).numpy()
     return float(np.max(peaks))
+
+
+def add_shares(
+    matrix: Tensor,
+    rows: Rows,
+    mixing: Array | None,
+    weights: Array,
+    kept: float,
+    nearest: bool,
+    shares: Array,
+) -> None:
+    """Add to `shares` how much of the result of `weighted_mean` comes from each row of P X."""
+    for _, block in mixed_blocks(matrix, rows, mixing):
+        width = max(1, PIECE // max(1, len(block)))
+        for start in range(0, block.shape[1], width):
+            values, order = block[:, start : start + width].sort(dim=0, stable=True)
+            mass = central_masses(values, order, weights, kept, nearest=nearest)
+            shares += shares_of_masses(values, order, weights, mass).numpy()
 
 
 def newton(gram: Array, counts: Array, near: float) -> None:

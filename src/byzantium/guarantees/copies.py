@@ -21,6 +21,8 @@ from byzantium.vectors.weights import Weights, with_weight
 
 # Weights that are no whole numbers, or larger ones, are rounded to so many copies in all.
 COPIES = 100_000
+# The rounding error of a number of copies.
+ROUNDED = 1e-6
 
 
 class Copies(NamedTuple):
@@ -51,13 +53,18 @@ def copies_of(weights: Any, n: int, f: int) -> Copies:
     rows, vouched = with_weight(weights, n)
     if vouched is None:
         return Copies(len(rows), None, len(rows), f)
-    number, bad = COPIES, math.ceil(COPIES * vouched.of_largest(f))
+    number = COPIES
     whole = np.sort(np.asarray(weights, dtype=np.float64)[rows])[::-1]
     if (whole == whole.round()).all() and whole.sum() < 2**53:
         divisor = math.gcd(*whole.astype(np.int64).tolist())
         if whole.sum() / divisor <= COPIES:
-            number, bad = (int(x.sum()) // divisor for x in (whole, whole[:f]))
-    return Copies(len(rows), vouched, number, bad)
+            number = int(whole.sum()) // divisor
+    return Copies(len(rows), vouched, number, _held_by(f, vouched, number))
+
+
+def _held_by(f: int, vouched: Weights, number: int) -> int:
+    """How many of so many copies f vectors can be, rounded up."""
+    return math.ceil(number * vouched.of_largest(f) - ROUNDED)
 
 
 def check_below_half(rule: Stage, f: int, copies: Copies) -> None:
@@ -79,7 +86,7 @@ def stages_for_copies(stages: Sequence[Stage], copies: Copies) -> tuple[Stage, .
     vouched = copies.vouched
     assert vouched is not None
     return tuple(
-        replace(stage, f=math.ceil(copies.number * vouched.of_largest(stage.bad) - 1e-6))  # type: ignore[type-var, call-arg]
+        replace(stage, f=_held_by(stage.bad, vouched, copies.number))  # type: ignore[type-var]
         if stage.bad
         else stage
         for stage in stages

@@ -126,7 +126,7 @@ class SumOfDistances:
         indistinct = (distances <= CLOSE**2 * reach.min()) & near[:, None] & near
         np.fill_diagonal(indistinct, True)
         rows, group = np.unique(indistinct.argmax(axis=1), return_inverse=True)
-        counts = np.bincount(group, weights=self.counts)
+        counts = np.bincount(group, weights=self.counts).astype(np.float64)
         search = _Search(gram[rows][:, rows], counts, reach[rows], self.smoothing)
         if (row := search.minimizing_row()) is not None:
             return geometry.at(int(rows[row]))

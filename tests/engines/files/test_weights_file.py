@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import inputs
 import pytest
@@ -28,13 +30,22 @@ RULES: list[bz.Aggregator] = [
 ]
 
 
+def names_of(paths: Sequence[Any]) -> list[str]:
+    source = Files(paths)
+    return [source.row_name(row) for row in range(source.n)]
+
+
+def stems(paths: Sequence[Any]) -> list[str]:
+    return [Path(name).stem for name in names_of(paths)]
+
+
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_a_merge_with_weights_is_the_rule_on_the_vectors(
     rule: bz.Aggregator, tmp_path: Path
 ) -> None:
     X = inputs.heterogeneous(N, 641)
     paths = saved([cut(row) for row in X], tmp_path)
-    names = [str(name) for name in Files(paths).names]
+    names = names_of(paths)
     for weights in (SIZES, dict(zip(names, SIZES, strict=True)), [0.0, *SIZES[1:]]):
         summary = merge(rule, paths, tmp_path / "out", weights=weights)
         numbers = list(weights.values()) if isinstance(weights, dict) else weights
@@ -67,7 +78,7 @@ def command(tmp_path: Path, sizes: str, *options: str) -> tuple[int, str]:
 
 def test_the_command_reads_sizes_by_name(tmp_path: Path) -> None:
     X = inputs.heterogeneous(3, 30)
-    names = [Path(name).stem for name in Files(saved([cut(row) for row in X], tmp_path)).names]
+    names = stems(saved([cut(row) for row in X], tmp_path))
     written = "\n".join(
         [f"{names[0]} = 1", f"{names[1]}.safetensors = 2", f'"{names[2]}.safetensors" = 0.5']
     )
@@ -86,7 +97,7 @@ def test_what_is_wrong_with_sizes_is_one_sentence(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     X = inputs.heterogeneous(3, 30)
-    a, b, c = [Path(name).stem for name in Files(saved([cut(row) for row in X], tmp_path)).names]
+    a, b, c = stems(saved([cut(row) for row in X], tmp_path))
     whole = f"{a} = 1\n{b} = 1\n{c} = 2\n"
     for sizes, rule, sentence in [
         (f"{a} = 1\n{b} = 2", "Mean()", "a number for each contributor, and there is none for"),

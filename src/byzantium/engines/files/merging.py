@@ -94,7 +94,11 @@ def merge(
     if watch is not None:
         source.watch = lambda done: watch(done, source.d)
     generator = None if seed is None else torch.Generator().manual_seed(seed)
-    vouched, unused = (None, []) if weights is None else weights_of(weights, source.names)
+    vouched, unused = (
+        (None, [])
+        if weights is None
+        else weights_of(weights, [source.row_name(i) for i in range(source.n)])
+    )
     if unused:
         logger.warning("no checkpoint belongs to the weights of %s", ", ".join(unused[:MAX_LISTED]))
     announce(rule, source.n, weights=vouched)
