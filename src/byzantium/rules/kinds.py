@@ -98,8 +98,13 @@ class MatrixRule(BaseRule):
         return aggregate.detach().to(rows), None
 
 
-def central_mean(source: Source, count: int, explain: bool, nearest: bool = False) -> Attempt:
-    """The mean of the `count` central values of each column, before admission."""
+def central_mean(
+    source: Source, count: int, explain: bool, nearest: bool = False, mixing: Array | None = None
+) -> Attempt:
+    """The mean of the `count` central values of each column, before admission.
+
+    - `mixing`: the matrix that mixes the rows first; None is the identity.
+    """
     rows = source.readable
     if len(rows) < source.n:
         return Attempt()
@@ -107,7 +112,7 @@ def central_mean(source: Source, count: int, explain: bool, nearest: bool = Fals
     square, share = 0.0, np.zeros(source.n) if explain else None
     for columns, matrix, which in source.pieces(rows):
         peak = backend(matrix).central_mean(
-            matrix, which, None, count, nearest, out[columns], share
+            matrix, which, mixing, count, nearest, out[columns], share
         )
         # No number of the block is larger than its peak, so no row of it is longer than this.
         square += peak * peak * matrix.shape[1]
@@ -160,6 +165,10 @@ class CoordinateWise(BaseRule):
     def try_before_admission(self, source: Source, explain: bool) -> Attempt:
         self.check(source.n)
         return central_mean(source, self._count(source.n), explain, self.nearest)
+
+    def try_mixed(self, source: Source, mixing: Array | None) -> Attempt:
+        count = self._count(source.n if mixing is None else len(mixing))
+        return central_mean(source, count, False, self.nearest, mixing)
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
         points, count, mixing = geometry.basis, self._count(geometry.n), geometry.matrix()

@@ -6,7 +6,7 @@ import secrets
 from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -97,6 +97,7 @@ class Bucketing(Mixing):
     s: Positive | Literal["auto"]
     balanced: bool = False
     f: Count | None = None
+    oblivious: ClassVar[bool] = True
 
     @classmethod
     def also_required(cls, arguments: Mapping[str, Any]) -> tuple[str, ...]:
@@ -169,6 +170,7 @@ class Resampling(Mixing):
     """
 
     s: Positive
+    oblivious: ClassVar[bool] = True
 
     def min_vectors(self) -> tuple[int, str]:
         return self.s, "s"

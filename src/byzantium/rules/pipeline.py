@@ -25,6 +25,7 @@ from byzantium.rules.stage import FormerHook, Stage, pipeline_repr
 from byzantium.vectors.geometry import Geometry, vectors_of
 from byzantium.vectors.points import Array, SourcePoints
 from byzantium.vectors.source import Source, as_source
+from byzantium.vectors.team import ALONE
 
 
 def tolerates(stages: Sequence[Stage], n: int, f: int) -> bool:
@@ -62,6 +63,9 @@ class Mixing(Stage, ABC):
     """
 
     spoiled = FormerHook()
+    # Whether the matrix depends on nothing except the number of vectors and the generator. Then one
+    # reading of the vectors mixes, aggregates and checks them.
+    oblivious: ClassVar[bool] = False
 
     @abstractmethod
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
@@ -330,7 +334,7 @@ class Aggregator(Stage, Stateful):
     def _run(
         self, source: Source, generator: torch.Generator | None, explain: bool, root: Any = None
     ) -> Outcome:
-        speculative, weights, norm_bound = self.try_before_admission(source, explain)
+        speculative, weights, norm_bound = self._attempt(source, generator, explain)
         points, stages, reasons = admit(self.stages, source, self.center, norm_bound, root)
         geometry = mixed_geometry(Geometry.of(points), stages, generator)
         if speculative is not None and not reasons:
@@ -348,6 +352,9 @@ class Aggregator(Stage, Stateful):
         cannot do this returns `Attempt()`.
         """
         return Attempt()
+
+    def _attempt(self, source: Source, generator: torch.Generator | None, explain: bool) -> Attempt:
+        return self.try_before_admission(source, explain)
 
     @property
     def center(self) -> Tensor | None:
@@ -397,6 +404,25 @@ class Pipeline(_Composed, Aggregator):
         assert isinstance(rule, Aggregator)
         return rule
 
+    def _attempt(self, source: Source, generator: torch.Generator | None, explain: bool) -> Attempt:
+        """Aggregate before admission where mixings need not look at the vectors.
+
+        What they draw here they draw again afterwards: here they draw from a copy of the generator.
+        """
+        stages = check_sizes(self.stages, source.n)
+        *mixings, rule = (one for stage in stages for one in stage.expansion)
+        known = all(isinstance(one, Mixing) and one.oblivious for one in mixings)
+        repeatable = generator is None or type(generator) is torch.Generator
+        if explain or not (known and repeatable) or source.team is not ALONE:
+            return Attempt()
+        if generator is not None:
+            state = generator.get_state()
+            generator = torch.Generator(generator.device)
+            generator.set_state(state)
+        geometry = mixed_geometry(Geometry.of(SourcePoints(source)), mixings, generator)
+        assert isinstance(rule, BaseRule)
+        return rule.try_mixed(source, geometry.matrix())
+
     @property
     def center(self) -> Tensor | None:
         return self.rule.center
@@ -416,6 +442,10 @@ class BaseRule(Aggregator, ABC):
 
     # Whether it knows how much each vector counted; see `knows_weights`.
     weights_known: ClassVar[Literal["always", "asked", "never"]]
+
+    def try_mixed(self, source: Source, mixing: Array | None) -> Attempt:
+        """`try_before_admission`, of the vectors after they were mixed by a matrix."""
+        return Attempt()
 
     @abstractmethod
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
