@@ -219,7 +219,7 @@ def shares(X: Tensor, kept: int, nearest: bool, mixing: Array | None = None) -> 
     peak = compiled.central_mean(X, np.arange(n), mixing, kept, nearest, out, found)
     means, other = central_mean(X, kept, nearest, mixing)
     assert np.array_equal(out.double().numpy(), means)
-    assert peak == other or peak == math.inf != mixing
+    assert peak == pytest.approx(other, rel=EPSILON[X.dtype])
     return found
 
 
@@ -320,9 +320,8 @@ def test_sums_of_few_rows_are_sorted_as_if_they_had_been_made(
     kept = 2 - len(sizes) % 2 if len(sizes) < 5 else len(sizes) - 4
     found, peak = central_mean(X, kept, nearest, mixing)
     assert np.array_equal(found, central_mean(made, kept, nearest)[0])
-    assert peak in (math.inf, X.abs().max() if width else 0)
-    if width >= 16 and compiled.MOST_STRAIGHT:
-        assert peak < math.inf
+    assert peak == pytest.approx(float(X.abs().max()) if width else 0, rel=EPSILON[dtype])
+    if width:
         X[3, width // 2] = math.nan
         assert math.isnan(central_mean(X, kept, nearest, mixing)[1])
 

@@ -142,11 +142,16 @@ def central_mean(
     pieces = Pieces(len(source.addresses) if summed else n, d)
     numbers = np.float32 if matrix.dtype == torch.float32 else np.float64
     peaks = pieces.per_thread(lanes, dtype=numbers)
+
+    def largest() -> float:
+        """The largest magnitude of the rows and of their mixtures; infinity if one is not read."""
+        return float(peaks.numbers.max()) if len(source.addresses) == len(rows) else math.inf
+
     if isinstance(source, _Mixed) and summed:
         table, places = source.by_place()
         columns = sorting.straight(n, count, nearest, real, explained, source.size)
         pieces.call(columns, table, places, peaks, out)
-        return float(peaks.numbers.max()) if len(source.addresses) == len(rows) else math.inf
+        return largest()
 
     if straight:
         columns = sorting.straight(n, count, nearest, real, explained)
@@ -181,7 +186,7 @@ def central_mean(
     if shares is not None:
         counts = within.numbers.sum(axis=(0, 2), dtype=np.float64)
         shares += (counts + changes.numbers.sum(axis=(0, 2))) / count
-    return float(peaks.numbers.max()) if mixing is None else math.inf
+    return largest()
 
 
 def newton(gram: Array, n: int, near: float) -> Minimum:

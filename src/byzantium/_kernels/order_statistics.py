@@ -436,5 +436,5 @@ def mixed(real: str, explained: bool, destructive: bool) -> list[Function]:
     def store(i: Value, c: int, x: Value) -> None:
         blocks.block.store(i * size + c, x.to(real))
 
-    blocks.sort(mixing.m, lambda start, bound: mixing.block(start, bound, store))
+    blocks.sort(mixing.m, lambda start, bound: mixing.block(start, bound, store, blocks.peak))
     return [function]

@@ -111,9 +111,9 @@ def central_mean(
 ) -> float:
     """Fill `out` with the mean of the `count` central values of each column of P X.
 
-    See `selection.central`. Returns the largest magnitude in X where it costs nothing, and infinity
-    where it would; NaN if there is a NaN. The `selection.shares` of each row of P X are added to
-    `shares`, unless it is None.
+    See `selection.central`. Returns a number that no magnitude in X exceeds, which costs nothing;
+    infinity if P leaves out a row; NaN if there is a NaN. The `selection.shares` of each row of P X
+    are added to `shares`, unless it is None.
     """
     d, which = matrix.shape[1], torch.from_numpy(rows).to(matrix.device)
     factor = None if mixing is None else torch.from_numpy(mixing).to(matrix)

@@ -415,11 +415,8 @@ class Pipeline(_Composed, Aggregator):
         repeatable = generator is None or type(generator) is torch.Generator
         if explain or not (known and repeatable) or source.team is not ALONE:
             return Attempt()
-        if generator is not None:
-            state = generator.get_state()
-            generator = torch.Generator(generator.device)
-            generator.set_state(state)
-        geometry = mixed_geometry(Geometry.of(SourcePoints(source)), mixings, generator)
+        copied = None if generator is None else generator.clone_state()
+        geometry = mixed_geometry(Geometry.of(SourcePoints(source)), mixings, copied)
         assert isinstance(rule, BaseRule)
         return rule.try_mixed(source, geometry.matrix())
 
