@@ -105,11 +105,16 @@ class MatrixRule(BaseRule):
         return aggregate.detach().to(rows), None
 
 
-def central_mean(source: Source, count: int, explain: bool, nearest: bool = False) -> Attempt:
-    """The mean of the `count` central values of each column, before admission."""
+def central_mean(
+    source: Source, count: int, explain: bool, nearest: bool = False, mixing: Array | None = None
+) -> Attempt:
+    """The mean of the `count` central values of each column, before admission.
+
+    - `mixing`: the matrix that mixes the rows first; None is the identity.
+    """
 
     def mean(matrix: Tensor, which: Rows, out: Tensor, share: Array | None) -> float:
-        return backend(matrix).central_mean(matrix, which, None, count, nearest, out, share)
+        return backend(matrix).central_mean(matrix, which, mixing, count, nearest, out, share)
 
     return _before_admission(source, mean, explain)
 
@@ -207,6 +212,10 @@ class CoordinateWise(BaseRule):
         self.check(source.n)
         kept = self._kept(vouched.of_largest(self.bad or 0))
         return central_weighted_mean(source, vouched, kept, explain, self.nearest)
+
+    def try_mixed(self, source: Source, mixing: Array | None) -> Attempt:
+        count = self._count(source.n if mixing is None else len(mixing))
+        return central_mean(source, count, False, self.nearest, mixing)
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
         geometry.basis.source.check_coordinates(self)
