@@ -201,8 +201,9 @@ def weighted_mean(
 ) -> float:
     """Fill `out` with the mean of the central part of the weight in each column of P X.
 
-    See `selection.central_masses`. Returns the largest magnitude in P X; NaN if there is a NaN. How
-    much of the result came from each row, summed over columns, is added to `shares`.
+    See `selection.central_masses`. Returns a number that no magnitude in P X exceeds, the largest
+    one where P is None; NaN if there is a NaN. How much of the result came from each row, summed
+    over columns, is added to `shares`.
     """
     peaks = [0.0]
     if shares is not None:
