@@ -37,8 +37,9 @@ FEW = 8
 # Up to MOST_STRAIGHT rows a sorting network is code without a loop; for more it would take long to
 # compile, and would not fit in a cache. Larger networks have parts with at most MOST_PART wires.
 MOST_STRAIGHT, MOST_PART = 128, 24
-# The same for rows with weights, whose networks are three times as much code.
-MOST_WEIGHTED = 64
+# The same for rows with weights, whose networks are three times as much code: for more than
+# FEW_WEIGHTED rows it takes seconds to compile, and pays for MANY values.
+MOST_WEIGHTED, FEW_WEIGHTED, MANY = 128, 64, 1 << 24
 # All weights of a mean together: as whole numbers, their sum is exact.
 WHOLE = 1 << 52
 # Sums that are sorted are formed in registers if they load each row so many times on average.
@@ -207,7 +208,7 @@ def weighted_mean(
 ) -> float:
     n, d, real = len(weights), matrix.shape[1], REAL[matrix.dtype]
     lanes, everything = machine.HOST.lanes(real), kept == 1 and mixing is None
-    straight = n <= MOST_WEIGHTED and n * d >= SMALL and d >= lanes
+    straight = d >= lanes and _worth_a_network(n, d)
     if not straight and not everything:
         return plain.weighted_mean(matrix, rows, mixing, weights, kept, nearest, out, shares)
     if everything:
@@ -223,7 +224,7 @@ def weighted_mean(
         columns = weighted.straight(n, nearest and not median, median, real)
         context = weighted.context(weights, kept, nearest, real)
         if shares is not None:
-            plain.add_shares(matrix, rows, mixing, weights, kept, nearest, shares)
+            _add_shares(matrix, rows, mixing, weights, 0 if median else kept, nearest, shares)
     pieces, numbers = Pieces(n, d), np.float32 if matrix.dtype == torch.float32 else np.float64
     peaks = pieces.per_thread(lanes, dtype=numbers)
     if mixing is None:
@@ -240,6 +241,35 @@ def weighted_mean(
         *(*source.arguments(pieces), columns, context, *scratch, peaks, out),
     )
     return float(peaks.numbers.max())
+
+
+def _worth_a_network(n: int, d: int) -> bool:
+    """Whether a network of weighted rows is worth the time to compile it."""
+    return n <= MOST_WEIGHTED and n * d >= (SMALL if n <= FEW_WEIGHTED else MANY)
+
+
+def _add_shares(
+    matrix: Tensor,
+    rows: Rows,
+    mixing: Array | None,
+    weights: Array,
+    kept: float,
+    nearest: bool,
+    shares: Array,
+) -> None:
+    """Add how much of each column's result each row of P X supplied."""
+    n, real = len(weights), REAL[matrix.dtype]
+    columns = weighted.straight(n, nearest and kept > 0, not kept, real, True)
+    numbers, lanes = np.float32 if real == FLOAT else np.float64, machine.HOST.lanes(real)
+    for _, block in plain.mixed_blocks(matrix, rows, mixing):
+        tail = max(0, lanes - block.shape[1])
+        block, width = torch.nn.functional.pad(block, (0, tail)), block.shape[1] + tail
+        bounds, pieces = torch.empty(3, width, dtype=torch.float64), Pieces(n, width)
+        context = weighted.context(weights, kept, nearest, real, width)
+        peaks = pieces.per_thread(lanes, dtype=numbers)
+        pieces.call(columns, context, _addresses(block, np.arange(n)), peaks, bounds)
+        last = width - tail
+        shares += weighted.supplied(block[:, :last], bounds[:, :last], weights, kept, nearest)
 
 
 def newton(gram: Array, counts: Array, near: float) -> Minimum:

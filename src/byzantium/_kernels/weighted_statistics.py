@@ -2,7 +2,12 @@
 
 A comparator exchanges two weights where it exchanges their values. Weights are whole numbers, so
 that sums of them are exact: of 32 bits beside float32, and float64 beside float64. The arguments
-are those of `order_statistics.straight`, without bounds.
+are those of `order_statistics.straight`.
+
+To find out which rows supplied what is averaged, a kernel with `bounds` stores, instead of means,
+the lowest and the highest averaged value of each column, in float64 and `stride` columns apart; or
+for what is nearest the median the two values around it, and the largest distance that counts.
+`supplied` then looks at all values again, in torch.
 """
 
 from __future__ import annotations
@@ -11,7 +16,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from byzantium._kernels import compiler as machine
 from byzantium._kernels.compiler import kernel
@@ -39,8 +46,8 @@ from byzantium._kernels.sums import Total, prefetch
 WHOLE = {FLOAT: 1 << 30, DOUBLE: 1 << 52}
 # The type of weights beside values of a type.
 OF_WEIGHTS = {FLOAT: BITS[FLOAT], DOUBLE: DOUBLE}
-# The numbers of the context before the weights.
-HEADER = 4
+# The numbers of the context before the weights; the last is `stride`.
+HEADER = 5
 # A hair more than 1: of two equally near values the lower one counts first.
 NEXT = 1 + 2.0**-52
 
@@ -56,7 +63,7 @@ def keeps_any(n: int, kept: float, real: str) -> bool:
 
 
 def context(
-    weights: NDArray[np.float64], kept: float, nearest: bool, real: str
+    weights: NDArray[np.float64], kept: float, nearest: bool, real: str, stride: int = 0
 ) -> NDArray[np.int64]:
     """The context of the kernels: where the median begins and ends, and what is kept; the weights.
 
@@ -65,13 +72,16 @@ def context(
     - `weights`: (n,), which sum to one.
     - `kept`: the share of the weight that is averaged.
     - `nearest`: whether this is the share nearest the median.
+    - `stride`: how many numbers lie between bounds.
     """
     own, error = np.rint(weights * WHOLE[real]), tolerance(len(weights))
     whole = own.sum()
     cut = 0 if nearest else np.rint(whole * (1 - kept) / 2) + error
     end = np.rint(whole * kept) - error if nearest else whole - cut
-    numbers = np.rint(np.array([(whole - error) / 2, (whole + error) / 2, cut, end, *own]))
-    return numbers.astype(np.int64) if real == FLOAT else numbers.view(np.int64)
+    numbers = np.rint(np.array([(whole - error) / 2, (whole + error) / 2, cut, end, 0, *own]))
+    words = numbers.astype(np.int64) if real == FLOAT else numbers.view(np.int64)
+    words[HEADER - 1] = stride
+    return words
 
 
 class _Weighted(NamedTuple):
@@ -107,7 +117,9 @@ def mean(n: int, real: str) -> list[Function]:
 
 
 @kernel
-def straight(n: int, nearest: bool, median: bool, real: str) -> list[Function]:
+def straight(
+    n: int, nearest: bool, median: bool, real: str, bounds: bool = False
+) -> list[Function]:
     """One vector of columns at a time, comparator by comparator, without a loop or a table.
 
     - `nearest`: whether what is nearest the median is averaged, and not the middle.
@@ -143,14 +155,24 @@ def straight(n: int, nearest: bool, median: bool, real: str) -> list[Function]:
             x, y = wire(a), wire(b)
             wires[a], wires[b] = _exchanged(x.value < y.value, x, y)
         ordered = [wire(k) for k in network.wires]
-        if median:
-            mean = _median(ordered, number(0), number(1))
+        halves = (number(0), number(1)) if median or nearest else (number(2), number(3))
+        low, high = _ends(ordered, *halves)
+        middle = (low.to(DOUBLE) + high.to(DOUBLE)) * 0.5
+        if bounds:
+            wide, step = Array(given.out.address, DOUBLE), given.context.load(HEADER - 1)
+            found = [low.to(DOUBLE), high.to(DOUBLE)]
+            if nearest:
+                found.append(_mean_difference(function, ordered, middle, number(3))[1])
+            for k, bound in enumerate(found):
+                wide.store(step * k + c, bound)
+        elif median:
+            given.out.store(c, middle.to(real))
         elif nearest:
-            middle = _median(ordered, number(0), number(1))
-            mean = middle + _mean_difference(function, ordered, middle, number(3))
+            difference, _ = _mean_difference(function, ordered, middle, number(3))
+            given.out.store(c, (middle + difference).to(real))
         else:
             mean = _mean(function, real, ordered, number(2), number(3))
-        given.out.store(c, mean.to(real))
+            given.out.store(c, mean.to(real))
     given.peak.store(0, peak.value)
     return [function]
 
@@ -162,15 +184,15 @@ def _exchanged(truth: Value, x: _Weighted, y: _Weighted) -> tuple[_Weighted, _We
     return lower, upper
 
 
-def _median(ordered: Sequence[_Weighted], low_half: Value, high_half: Value) -> Value:
-    """The mean of the two values around the half of the weight, which may be one; in float64."""
+def _ends(ordered: Sequence[_Weighted], first: Value, last: Value) -> tuple[Value, Value]:
+    """The values at which two sums of weights are reached: the first, and the last that goes on."""
     low = high = ordered[0].value
     end = ordered[0].weight
     for value, weight in ordered[1:]:
-        low = select(end < low_half, value, low)
-        high = select(high_half < end, high, value)
+        low = select(end < first, value, low)
+        high = select(last < end, high, value)
         end = end + weight
-    return (low.to(DOUBLE) + high.to(DOUBLE)) * 0.5
+    return low, high
 
 
 def _mean(
@@ -193,8 +215,8 @@ def _mean(
 
 def _mean_difference(
     function: Function, ordered: Sequence[_Weighted], median: Value, kept: Value
-) -> Value:
-    """The mean difference to the median of what is nearest to it, in float64.
+) -> tuple[Value, Value]:
+    """The mean difference to the median of what is nearest to it, and the largest distance.
 
     In the order of the values, distances to the median fall and then rise: a bitonic merge sorts
     them (Knuth, TAOCP 3, 5.3.4). Weights below the median are negative meanwhile.
@@ -208,15 +230,16 @@ def _mean_difference(
         x, y = away[i], away[j]
         away[i], away[j] = _exchanged(x.value < y.value, x, y)
     total = function.variable(function.constant(0.0, DOUBLE, kept.lanes))
-    before, end = none, none
+    before, end, largest = none, none, away[0].value
     for distance, weight in away:
+        largest = select(end < kept, distance, largest)
         end = end + maximum(weight, none - weight)
         after = minimum(end, kept)
         own = after - before
         own = select(weight < none, none - own, own)
         total.value = fma(own.to(DOUBLE), distance, total.value)
         before = after
-    return total.value / kept.to(DOUBLE)
+    return total.value / kept.to(DOUBLE), largest
 
 
 def _bitonic(n: int) -> Iterator[tuple[int, int]]:
@@ -225,3 +248,39 @@ def _bitonic(n: int) -> Iterator[tuple[int, int]]:
     while stride:
         yield from ((i, i + stride) for i in range(n - stride) if not i & stride)
         stride //= 2
+
+
+def supplied(
+    block: Tensor, bounds: Tensor, weights: NDArray[np.float64], kept: float, nearest: bool
+) -> NDArray[np.float64]:
+    """(n,): how much of the results each row supplied, summed over columns.
+
+    Equal values share in proportion to weights.
+
+    - `block`: some columns, (n, width).
+    - `bounds`: what a kernel with `bounds` found, (3, width).
+    - `kept`: the share of the weight that is averaged; 0 for the median.
+    """
+    own, x = torch.from_numpy(weights), block.double()
+    low, high, largest = bounds
+    if nearest and kept:
+        difference = x - (low + high) / 2
+        x = torch.where(difference < 0, -difference, difference * NEXT)
+        groups = [(x == largest, kept - own @ (x < largest).double())]
+        inside = x < largest
+    else:
+        cut = (1 - kept) / 2
+        below_low, at_low = (own @ truth.double() for truth in (x < low, x == low))
+        at_most, over = (below_low + at_low).clamp(max=1 - cut), own @ (x < high).double()
+        if not kept:  # the mean of two values
+            half = torch.full_like(low, 0.5)
+            groups, inside = [(x == low, half), (x == high, half)], torch.zeros_like(x)
+        else:
+            rest = torch.where(low < high, 1 - cut - over.clamp(min=cut), 0)
+            groups = [(x == low, at_most - cut), (x == high, rest)]
+            inside = (low < x) & (x < high)
+    total = inside.sum(dim=1).double()
+    for members, mass in groups:
+        there = members.double()
+        total += there @ (mass.clamp(min=0) / (own @ there))
+    return np.asarray((own * total / (kept or 1)).numpy())
