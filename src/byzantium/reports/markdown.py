@@ -189,9 +189,13 @@ def _wider(run: Sequence[MeasuredCell]) -> str:
     )
 
 
+def _cheaper(made: Artifact) -> str:
+    """What makes an artifact cheaper than the paper's, in brackets after its name."""
+    return f" ({', '.join(made.cheaper)})" if made.cheaper else ""
+
+
 def _titled(table: ResultTable) -> str:
-    cheaper = f" ({', '.join(table.artifact.cheaper)})" if table.artifact.cheaper else ""
-    return f"`{table.artifact.name}`{cheaper}"
+    return f"`{table.artifact.name}`{_cheaper(table.artifact)}"
 
 
 def _lowered(text: str) -> str:
@@ -200,7 +204,7 @@ def _lowered(text: str) -> str:
 
 def _section(table: ResultTable, picture: str | None) -> Iterator[str]:
     made = table.artifact
-    yield f"## {made.title}"
+    yield f"## {made.title}{_cheaper(made)}"
     yield f"`{made.name}`. Fixed: {made.fixed}. Varies: {made.varies}. {made.notes}".rstrip()
     if made.cheaper:
         yield f"Cheaper version: {', '.join(made.cheaper)}."
