@@ -574,7 +574,7 @@ def test_a_success_rate_has_its_own_range_and_less_of_it_is_better(
     page.plotted("#explorer")
     assert page.page.evaluate("document.querySelector('#explorer').layout.yaxis.range[0]") > 80
     page.page.select_option("#quantity", "success_rate")
-    page.page.wait_for_function("document.querySelector('#explorer').layout.yaxis.range[0] === 0")
+    page.until("document.querySelector('#explorer').layout.yaxis.range[0] === 0")
     page.page.context.close()
 
 

@@ -172,8 +172,7 @@ def _overview(shown: Sequence[ResultTable], store: Store) -> Iterator[str]:
     for table in shown:
         if not table.artifact.version.released:
             made, outcome = table.artifact, text_tables.outcome(table)
-            cheaper = f" ({', '.join(made.cheaper)})" if made.cheaper else ""
-            lines.append(f"- `{made.name}`{cheaper}: {outcome[0].lower()}{outcome[1:]}\n")
+            lines.append(f"- `{made.name}`{_cheaper(made)}: {outcome[0].lower()}{outcome[1:]}\n")
     yield "".join(lines)
     yield from replays.masks(store)
 
@@ -190,9 +189,14 @@ def _wider(run: Sequence[MeasuredCell]) -> str:
     )
 
 
+def _cheaper(made: Artifact) -> str:
+    """What makes an artifact cheaper than the paper's, in brackets after its name."""
+    return f" ({', '.join(made.cheaper)})" if made.cheaper else ""
+
+
 def _section(table: ResultTable, picture: str | None) -> Iterator[str]:
     made = table.artifact
-    yield f"## {made.title}"
+    yield f"## {made.title}{_cheaper(made)}"
     yield f"`{made.name}`. Fixed: {made.fixed}. Varies: {made.varies}. {made.notes}".rstrip()
     if made.cheaper:
         yield f"Cheaper version: {', '.join(made.cheaper)}."
