@@ -25,9 +25,10 @@ import federation
 from federation import ABSENT, FIRST, LIES, REJECTED, USED, Arrays, Nodes, honest_ones, hostile
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from byzantium.engines.federation.replies import UnusableReply
 from byzantium.engines.federation.rounds import byzantine_count, probability_of_more
 from byzantium.engines.flower import RobustStrategy, Standstill, TooFewNodes
-from byzantium.engines.flower.replies import UnusableReply, model_of, row_of
+from byzantium.engines.flower.replies import model_of, row_of
 
 BAD = FIRST + N - 1
 

@@ -14,6 +14,7 @@ from byzantium.core import (
     ArgumentTypeError,
     ByzantiumError,
     Count,
+    Measure,
     Positive,
     TooManyRejected,
     type_name,
@@ -34,6 +35,7 @@ from byzantium.rules import Aggregator, Report, Trust, parse_rule
 from byzantium.vectors import as_source
 
 RuleOrText = Aggregator | str
+OperatorWeights = Mapping[Any, float] | Callable[[Any], float]
 Fraction = Annotated[float, Ge(0), Lt(0.5)]
 # With a root update, which is trusted, more than half of the nodes may be Byzantine.
 RootFraction = Annotated[float, Ge(0), Lt(1)]
@@ -51,6 +53,8 @@ class Aggregation:
     - `root`: a function for rules that need a root update.
     - `patience`: after so many rounds in a row that leave the model unchanged: `Standstill`.
     - `logger`: where the rounds are logged.
+    - `weights`: the weight of each node, by its name, that the operator vouches for, or a function
+      of the name; the rule gets them, in the order of the rows. None: the rule gets none.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Aggregation:
         root: RootFunction | None,
         patience: int,
         logger: logging.Logger,
+        weights: OperatorWeights | None = None,
     ) -> None:
         fraction = Fraction if root is None else RootFraction
         allowed = fraction if isinstance(f, float | np.floating) else Count
@@ -69,6 +74,7 @@ class Aggregation:
         self.root = Root(root, logger)
         self.patience: int = validated(owner, "patience", patience, Positive)
         self.configured_rule = rule
+        self.weights = _checked_weights(owner, weights)
         self._rule_state: Mapping[str, Any] = {}
         self.rule: Aggregator | None = None
         if isinstance(rule, Aggregator | str):
@@ -115,7 +121,7 @@ class Aggregation:
         vectors = [rows.get(node) for node in nodes]
         source = as_source(vectors, base=model, strict=False, names=nodes)
         try:
-            report = self.rule.explain(source, root=self.root.update)
+            report = self.rule.explain(source, root=self.root.update, **self._weights_of(nodes))
         except TooManyRejected as error:
             at.reject(nodes, error.reasons)
             at.check()
@@ -170,6 +176,16 @@ class Aggregation:
         if self.rule is not None:
             self.rule.load_state_dict(self._rule_state)
 
+    def _weights_of(self, nodes: Sequence[Any]) -> dict[str, Any]:
+        """The argument with the weights of some nodes, if the operator has given any."""
+        if self.weights is None:
+            return {}
+        if callable(self.weights):
+            return {"weights": [self.weights(node) for node in nodes]}
+        if missing := [node for node in nodes if node not in self.weights]:
+            raise ByzantiumError(f"weights= of {self.owner} has no weight for {missing[0]}")
+        return {"weights": [self.weights[node] for node in nodes]}
+
     def _rule_for(self, n: int, f: int) -> Aggregator:
         """The rule for n sampled nodes, of which f may be Byzantine; it continues the old state."""
         rule = self.configured_rule
@@ -192,6 +208,17 @@ class Aggregation:
         if state:
             rule.load_state_dict(state)
         return rule
+
+
+def _checked_weights(owner: str, weights: OperatorWeights | None) -> OperatorWeights | None:
+    if weights is None or callable(weights):
+        return weights
+    if not isinstance(weights, Mapping):
+        raise ArgumentTypeError(
+            f"{owner} needs weights as a dict of numbers by the names of nodes, or a function of "
+            f"the name, got {type_name(weights)}"
+        )
+    return {node: validated(owner, "weights", weight, Measure) for node, weight in weights.items()}
 
 
 def _measure(

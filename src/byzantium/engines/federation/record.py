@@ -131,10 +131,14 @@ class Record:
             },
         )
 
-    def resume(self) -> dict[str, Any] | None:
-        """Load the newest complete checkpoint; None if there is none."""
+    def resume(self, before: int | None = None) -> dict[str, Any] | None:
+        """Load the newest complete checkpoint; None if there is none.
+
+        - `before`: the number of the round that comes next; a checkpoint of another round than the
+          one before it is not loaded. None: the round after the checkpoint comes next.
+        """
         state = checkpoint.newest(self.folder, self._check)
-        if state is None:
+        if state is None or before not in (None, state["round"] + 1):
             return None
         self.lines, self.details = json.loads(state["lines"]), json.loads(state["details"])
         self.nodes, self.written = json.loads(state["nodes"]), 0

@@ -28,9 +28,7 @@ def printable(text: Any) -> str:
     return line if len(line) <= MAX_TEXT else f"{line[:MAX_TEXT]}..."
 
 
-def median_metrics(
-    records: Sequence[Mapping[str, Any]], omitted: str = ""
-) -> dict[str, float | list[float]]:
+def median_metrics(records: Sequence[Mapping[str, Any]], omitted: str = "") -> dict[str, Any]:
     """The median of each metric over nodes, of the finite numbers; lists element by element.
 
     A metric must be of the same length, or no list, in more than half of the records.
@@ -38,7 +36,7 @@ def median_metrics(
     - `records`: the metrics of each node.
     - `omitted`: the name of a metric to omit.
     """
-    result: dict[str, float | list[float]] = {}
+    result: dict[str, Any] = {}
     for name in dict.fromkeys(name for metrics in records for name in metrics):
         values = [metrics[name] for metrics in records if name in metrics]
         (length, count), *_ = Counter(map(_length, values)).most_common(1)
