@@ -281,8 +281,8 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
         if self._record is not None:
             # Metrics are of the model that sites were sent: that of the round before.
             self._record.add_evaluation(metrics)
-            self._record.add(at)
             self._record.flush()
+            self._record.add(at)
             self._record.save(at.number, {}, self._aggregation.state_dict())
         self._aggregation.count(at)
         if kind == ParamsType.FULL:

@@ -1,0 +1,54 @@
+"""Train on handwritten digits with sites of which some misbehave, in FLARE's simulator.
+
+python job.py                                                  # two Byzantine sites of eight
+python job.py --byzantine site-1=steps --aggregator FedAvg     # the same with FLARE's own FedAvg
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
+from nvflare.recipe.sim_env import SimEnv
+from task import Network
+
+from byzantium.engines.nvflare import RobustAggregator
+
+HERE = Path(__file__).parent
+
+
+def recipe_of(
+    sites: int, rounds: int, byzantine: str, aggregator: RobustAggregator | None
+) -> FedAvgRecipe:
+    """FLARE's recipe for FedAvg, with our aggregator or with its own mean."""
+    return FedAvgRecipe(
+        name="digits",
+        model=Network(),
+        min_clients=sites,
+        num_rounds=rounds,
+        train_script=str(HERE / "client.py"),
+        train_args=f"--sites {sites} --byzantine {byzantine or ','}",
+        aggregator=aggregator,
+    )
+
+
+def main() -> None:
+    """Run a job in the simulator."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sites", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rule", default="GeometricMedian()")
+    parser.add_argument("--f", type=int, default=2)
+    parser.add_argument("--aggregator", choices=["robust", "FedAvg"], default="robust")
+    parser.add_argument("--byzantine", default="site-1=NaN,site-2=flip")
+    parser.add_argument("--workspace", default="/tmp/nvflare/byzantium")
+    arguments = parser.parse_args()
+    robust = RobustAggregator(arguments.rule, f=arguments.f, timeout=60, folder="results")
+    aggregator = robust if arguments.aggregator == "robust" else None
+    recipe = recipe_of(arguments.sites, arguments.rounds, arguments.byzantine, aggregator)
+    recipe.execute(SimEnv(num_clients=arguments.sites, workspace_root=arguments.workspace))
+
+
+if __name__ == "__main__":
+    main()
