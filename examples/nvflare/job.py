@@ -9,9 +9,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import torch
 from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
 from nvflare.recipe.sim_env import SimEnv
-from task import Network
+from task import Network, digits, test
 
 from byzantium.engines.nvflare import RobustAggregator
 
@@ -47,7 +48,17 @@ def main() -> None:
     robust = RobustAggregator(arguments.rule, f=arguments.f, timeout=60, folder="results")
     aggregator = robust if arguments.aggregator == "robust" else None
     recipe = recipe_of(arguments.sites, arguments.rounds, arguments.byzantine, aggregator)
-    recipe.execute(SimEnv(num_clients=arguments.sites, workspace_root=arguments.workspace))
+    run = recipe.execute(SimEnv(num_clients=arguments.sites, workspace_root=arguments.workspace))
+    print(f"accuracy {accuracy_of(Path(run.get_result())):.2f}")
+
+
+def accuracy_of(workspace: Path) -> float:
+    """The accuracy of the last model in the workspace of a job, on the test samples."""
+    (path,) = workspace.rglob("FL_global_model.pt")
+    model = Network()
+    model.load_state_dict(torch.load(path, weights_only=True)["model"])
+    data = digits()
+    return test(model, data.test_x, data.test_y)[1]
 
 
 if __name__ == "__main__":

@@ -200,18 +200,14 @@ def test_further_results_of_a_site_are_not_used(workflow: type, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS)
-@pytest.mark.parametrize(
-    "rule", ["Mean()", "Krum()", "Median()", "Bucketing(2) >> GeometricMedian()"]
-)
+@pytest.mark.parametrize("rule", ["Mean()", "Krum()", "Median()", "GeometricMedian()"])
 def test_changes_are_aggregated_like_whole_models(
     rule: str, workflow: type, tmp_path: Path
 ) -> None:
     before = {key: array for key, array in flare_server.model().items() if key != "half"}
     results = []
     for kind in (ParamsType.FULL, ParamsType.DIFF):
-        aggregator = RobustAggregator(
-            "Median()" if "Bucketing" in rule else rule, f=0 if rule == "Mean()" else 1
-        )
+        aggregator = RobustAggregator(rule, f=0 if rule == "Mean()" else 1)
         sites = [honest(k, kind) for k in range(N)]
         results.append(Server(aggregator, dict(before), sites, tmp_path, workflow=workflow).run())
     whole, changed = results
@@ -256,7 +252,7 @@ def test_tensors_stay_tensors(dtype: torch.dtype, kind: ParamsType, tmp_path: Pa
         if k == 0:
             sent["weight"] = torch.full((3, 4), torch.inf, dtype=dtype)
         if k == 1:
-            sent["weight"] = torch.zeros(3, 4).to_sparse()
+            sent["weight"] = torch.zeros(3, 4, dtype=torch.int32)
         return FLModel(kind, sent)
 
     sites = [functools.partial(site, k) for k in range(N)]
@@ -290,7 +286,8 @@ def test_sites_may_send_a_part_of_the_model(kind: ParamsType, tmp_path: Path) ->
 
 
 def test_the_model_must_be_arrays(tmp_path: Path) -> None:
-    job = server(tmp_path, params={"weight": "text"})
+    sites = [ABSENT["an error"]] * 3
+    job = Server(RobustAggregator("Krum()", f=0), {"weight": "text"}, sites, tmp_path)
     job.run()
     assert "the entry 'weight' of the model is no array" in job.panics[0]
 
@@ -340,7 +337,7 @@ def test_f_may_be_a_fraction(tmp_path: Path) -> None:
 
 def test_the_rule_keeps_its_state(tmp_path: Path) -> None:
     """The center of clipping is that of the round before."""
-    clipping = RobustAggregator("CenteredClipping(tau=0.01)", f=1)
+    clipping = RobustAggregator("CenteredClipping(radius=0.01)", f=1)
     server(tmp_path, aggregator=clipping, rounds=2).run()
     assert clipping.applied_rule is not None
     assert clipping.applied_rule.state_dict()
@@ -426,13 +423,13 @@ def test_wrong_arguments_are_errors_of_one_sentence(
 def test_the_folder_is_that_of_a_run(tmp_path: Path) -> None:
     aggregator = RobustAggregator("Krum()", f=1, folder="results")
     server(tmp_path, REJECTED["NaN"], aggregator, rounds=3).run()
-    (result,) = Store(tmp_path / flare_server.JOB / "results").results()
+    (result,) = Store(tmp_path / flare_server.JOB / "results")
     assert result.job.engine == "nvflare"
     assert result.job.name == flare_server.JOB
     lines = [
         json.loads(line) for line in (result.folder / "metrics.jsonl").read_text().splitlines()
     ]
-    assert [line["round"] for line in lines] == [0, 1, 2]
+    assert [line["round"] for line in lines] == [1, 2, 3]
     assert [line["used"] for line in lines] == [4, 4, 4]
     # Sites evaluate the model that they get, which is that of the round before.
     assert ["accuracy" in line for line in lines] == [True, True, False]
@@ -459,7 +456,7 @@ def test_a_failed_job_says_why(tmp_path: Path) -> None:
 
 def test_a_server_that_was_restarted_goes_on(tmp_path: Path) -> None:
     """FLARE starts the job at the round after its snapshot; rule, trust and lines continue."""
-    rule, results = "CenteredClipping(tau=0.01)", tmp_path / "results"
+    rule, results = "CenteredClipping(radius=0.01)", tmp_path / "results"
     one = server(
         tmp_path, REJECTED["NaN"], RobustAggregator(rule, f=1, folder=str(results / "a")), rounds=4
     )
@@ -515,9 +512,9 @@ def test_a_job_keeps_the_arguments_and_no_copy_of_byzantium(tmp_path: Path) -> N
 def test_a_rule_as_an_object_and_a_root_are_written_too(tmp_path: Path) -> None:
     from nvflare.job_config.fed_job_config import FedJobConfig
 
-    aggregator = RobustAggregator(bz.RootMatching(), f=0.6, root=Shift(by=0.25))
+    aggregator = RobustAggregator(bz.RootMatching(f=3), f=3, root=Shift(by=0.25))
     written = FedJobConfig("job", 1)._get_args(aggregator, str(tmp_path))
-    assert written["rule"] == "RootMatching()"
+    assert written["rule"] == "RootMatching(f=3)"
     assert written["root"]["args"] == {"by": 0.25}
     assert written["root"]["path"].endswith(".Shift")
 

@@ -49,6 +49,7 @@ class _OpenRound:
     """A round whose results arrive.
 
     - `task`: the task of the controller.
+    - `number`: the number of the round, from 1; FLARE counts from 0.
     - `params`, `model`: the model that sites were sent, as FLARE has it and as arrays.
     """
 
@@ -74,9 +75,9 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
     so few. Nothing that a site claims about itself changes its weight: neither its number of steps
     nor its name, which is that of the site to which the server gave the task.
 
-    `rounds` has a record of each round, `trust` one of each site. All arguments are numbers, texts
-    and dicts, so that they can be written into the configuration of a job; an object that is given
-    as `root` is written there with its class and its own arguments.
+    `rounds` has a record of each round, from number 1, and `trust` one of each site. All arguments
+    are numbers, texts and dicts, so that they can be written into the configuration of a job; an
+    object that is given as `root` is written there with its class and its own arguments.
 
     - `rule`: the rule, with mixings before it if wanted, or its text, in which f may be omitted.
     - `f`: how many of the sampled sites may be Byzantine: an integer, or a fraction below one half,
@@ -126,6 +127,7 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
         self._record: Record | None = None
         self._closing = ExitStack()
         self._failure = ""
+        self._error: ByzantiumError | None = None
 
     @property
     def applied_rule(self) -> Aggregator | None:
@@ -166,19 +168,24 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
         with self._lock:
             if self._open is not None and self._open.task is given.task:
                 return
+            go_on_without_failed_sites(given.controller)
             data = given.task.data
             params = FLModelUtils.from_shareable(data).params
+            try:
+                model = model_of(params)
+            except ByzantiumError as error:  # FLARE would only log it, once for each site
+                self._error = error
+                return
             self._open = _OpenRound(
                 given.task,
-                int(data.get_header(AppConstants.CURRENT_ROUND, len(self.rounds))),
+                int(data.get_header(AppConstants.CURRENT_ROUND, len(self.rounds))) + 1,
                 params,
-                model_of(params),
+                model,
                 tuple(given.task.targets),
                 len(fl_ctx.get_engine().get_clients()),
             )
             if self.timeout and not given.task.timeout:
                 given.task.timeout = self.timeout
-            go_on_without_failed_sites(given.controller)
 
     def _result_processed(self, fl_ctx: FLContext) -> None:
         """Note a result that FLARE did not pass on: an error, or what it could not convert."""
@@ -253,6 +260,8 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
         """The aggregate of the results; the model itself if it must not change."""
         with self._lock:
             now, self._open = self._open, None
+        if self._error is not None:
+            raise self._error
         if now is None:
             raise ByzantiumError(
                 "RobustAggregator has seen no task of this round; its controller must send tasks "
@@ -288,7 +297,7 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
         if kind == ParamsType.FULL:
             arrays = {**now.model, **arrays}
         params = changed_params(now.params, arrays)
-        return FLModel(kind, params, metrics=metrics or None, current_round=now.number)
+        return FLModel(kind, params, metrics=metrics or None, current_round=now.number - 1)
 
     def _rows(self, now: _OpenRound, kind: ParamsType) -> dict[str, Arrays]:
         """The rows of all sites as one type of parameters, with the names that most have."""
