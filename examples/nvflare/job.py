@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--byzantine", default="site-1=NaN,site-2=flip")
     parser.add_argument("--workspace", default="/tmp/nvflare/byzantium")
     arguments = parser.parse_args()
-    robust = RobustAggregator(arguments.rule, f=arguments.f, timeout=60, folder="results")
+    robust = RobustAggregator(arguments.rule, f=arguments.f, timeout=30, folder="results")
     aggregator = robust if arguments.aggregator == "robust" else None
     recipe = recipe_of(arguments.sites, arguments.rounds, arguments.byzantine, aggregator)
     run = recipe.execute(SimEnv(num_clients=arguments.sites, workspace_root=arguments.workspace))

@@ -1,4 +1,4 @@
-"""A table of what one misbehaving site does to FLARE's FedAvg and to ours: `make rehearse-nvflare`."""
+"""A table of what one misbehaving site does to FLARE's FedAvg and to our aggregator."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -22,8 +23,8 @@ BEHAVIORS = {
     "error": "fails with an error",
     "silence": "never answers",
 }
-# After so long a job that has not ended will not; ours ends a round after 60 seconds.
-SECONDS = 400
+# After so long a job that has not ended will not; ours ends a round after 30 seconds.
+SECONDS = 240
 
 
 def outcome(aggregator: str, behavior: str) -> str:
@@ -44,10 +45,8 @@ def outcome(aggregator: str, behavior: str) -> str:
         except subprocess.TimeoutExpired:
             return "waits for ever"
         finally:
-            try:
+            with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             process.wait()
         if process.returncode:
             return "ends with an error"
