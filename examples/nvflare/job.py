@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import torch
 from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
@@ -19,14 +20,27 @@ from byzantium.engines.nvflare import RobustAggregator
 HERE = Path(__file__).parent
 
 
+class AllSites(FedAvgRecipe):
+    """FLARE's recipe for FedAvg, in which all connected sites train in each round.
+
+    FLARE's own trains with `min_clients` sites, and ends the job as soon as fewer are left: then
+    one site that dies would end a job in which all are to train.
+    """
+
+    def _create_controller(self, *args: Any, **options: Any) -> Any:
+        controller = super()._create_controller(*args, **options)
+        controller.num_clients = 0
+        return controller
+
+
 def recipe_of(
-    sites: int, rounds: int, byzantine: str, aggregator: RobustAggregator | None
+    sites: int, rounds: int, byzantine: str, aggregator: RobustAggregator | None, f: int = 2
 ) -> FedAvgRecipe:
-    """FLARE's recipe for FedAvg, with our aggregator or with its own mean."""
-    return FedAvgRecipe(
+    """A job with our aggregator, or with FLARE's own mean; f sites may die."""
+    return AllSites(
         name="digits",
         model=Network(),
-        min_clients=sites,
+        min_clients=sites - f,
         num_rounds=rounds,
         train_script=str(HERE / "client.py"),
         train_args=f"--sites {sites} --byzantine {byzantine or ','}",
@@ -47,7 +61,9 @@ def main() -> None:
     arguments = parser.parse_args()
     robust = RobustAggregator(arguments.rule, f=arguments.f, timeout=30, folder="results")
     aggregator = robust if arguments.aggregator == "robust" else None
-    recipe = recipe_of(arguments.sites, arguments.rounds, arguments.byzantine, aggregator)
+    recipe = recipe_of(
+        arguments.sites, arguments.rounds, arguments.byzantine, aggregator, arguments.f
+    )
     run = recipe.execute(SimEnv(num_clients=arguments.sites, workspace_root=arguments.workspace))
     print(f"accuracy {accuracy_of(Path(run.get_result())):.2f}")
 

@@ -24,6 +24,7 @@ pytest.importorskip(
 import federation
 from federation import ABSENT, FIRST, LIES, REJECTED, USED, Arrays, Nodes, honest_ones, hostile
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg
 
 from byzantium.engines.federation.replies import UnusableReply
 from byzantium.engines.federation.rounds import byzantine_count, probability_of_more
@@ -503,3 +504,22 @@ def test_peak_memory_beside_the_replies_is_at_most_a_quarter_of_them() -> None:
         [sys.executable, "-c", PEAKS, here], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_what_later_versions_of_flower_know_is_passed_to_their_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Flower 1.43 adds `should_stop`, which the versions before it refuse."""
+    strategy, grid = RobustStrategy("Mean()", f=0), Nodes(honest_ones(2))
+    with pytest.raises(TypeError, match="should_stop"):
+        strategy.start(grid, federation.record(federation.plain()), 1, should_stop=len)
+    start, passed = FedAvg.start, []
+
+    def later(self: FedAvg, *arguments: Any, should_stop: Any = None) -> Any:
+        passed.append(should_stop)
+        return start(self, *arguments)
+
+    monkeypatch.setattr(FedAvg, "start", later)
+    strategy.start(grid, federation.record(federation.plain()), 1, should_stop=len)
+    assert passed == [len]
+    assert len(strategy.rounds) == 1

@@ -151,8 +151,12 @@ class RobustStrategy(FedAvg):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFunction | None = None,
+        **options: Any,
     ) -> Result:
-        """Run Flower's loop over rounds; with a folder, continue after the last saved one."""
+        """Run Flower's loop over rounds; with a folder, continue after the last saved one.
+
+        - `options`: what Flower's own strategies get in versions later than the one we know.
+        """
         with nullcontext() if self.record is None else self.record.open():
             arrays = self._resume(initial_arrays)
 
@@ -172,6 +176,7 @@ class RobustStrategy(FedAvg):
                 train_config,
                 evaluate_config,
                 evaluate if evaluate_fn is not None else None,
+                **options,
             )
             renumber(result, self._rounds_before)
             if not result.arrays:  # the model was unchanged in every round
