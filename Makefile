@@ -8,7 +8,7 @@ TORCH ?= cpu
 
 FLWR ?= 1.42.0
 
-.PHONY: help demo test test-slow test-flower lint docs rehearse bench dist chromium clean
+.PHONY: help demo test test-slow test-flower lint docs rehearse rehearse-nvflare bench dist chromium clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -46,6 +46,10 @@ rehearse: $(READY)  ## strategies of Flower and ours with Byzantine clients: a t
 	unshare -n -p -f --kill-child --mount-proc bash -c 'ip link set lo up && "$$@"' -- \
 	$(CURDIR)/$(BIN)/python examples/flower/launch.py rehearsal --nodes 8
 
+rehearse-nvflare: $(READY)  ## FLARE's FedAvg and ours with a Byzantine site: a table
+	unshare -n -p -f --kill-child --mount-proc bash -c 'ip link set lo up && "$$@"' -- \
+	$(CURDIR)/$(BIN)/python examples/nvflare/rehearsal.py
+
 bench: $(READY)  ## speed and memory, as ratios to a floor, to plain torch and to byzfl
 	$(BIN)/python benchmarks/bench.py
 
@@ -65,5 +69,5 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Byzantium needs Python 3.11 or newer; say make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	index=$$($(BIN)/python scripts/torch_index.py '$(TORCH)') && $(BIN)/python -m pip install --quiet \
-	--disable-pip-version-check --constraint constraints.txt $$index --editable '.[dev,flower-simulation]'
+	--disable-pip-version-check --constraint constraints.txt $$index --editable '.[dev,flower-simulation,nvflare]'
 	@touch $@

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from typing import Any
 
@@ -61,8 +60,6 @@ def misbehave(behavior: str, received: Any, params: State, meta: dict[str, Any])
             return {name: model[name] - (a - model[name]) for name, a in params.items()}
         case "silence":
             time.sleep(3600)
-        case "exit":
-            os._exit(66)
         case "error":
             raise RuntimeError("this site fails on purpose")
     return params

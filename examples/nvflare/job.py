@@ -20,7 +20,7 @@ from byzantium.engines.nvflare import RobustAggregator
 HERE = Path(__file__).parent
 
 
-class AllSites(FedAvgRecipe):
+class AllSites(FedAvgRecipe):  # type: ignore[misc]
     """FLARE's recipe for FedAvg, in which all connected sites train in each round.
 
     FLARE's own trains with `min_clients` sites, and ends the job as soon as fewer are left: then

@@ -21,11 +21,12 @@ from nvflare.apis.shareable import make_reply
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.workflows.fedavg import FedAvg
 from nvflare.app_common.workflows.scatter_and_gather import ScatterAndGather
+from nvflare.private.fed.server.server_runner import ServerRunner
 
 import byzantium as bz
 from byzantium import ByzantiumError
 from byzantium.engines.nvflare import RobustAggregator
-from byzantium.runs import Store
+from byzantium.runs import Federation, Store
 
 N = 5
 BAD = f"site-{N - 1}"
@@ -120,6 +121,14 @@ def test_an_error_ends_the_job_if_the_job_says_so(tmp_path: Path) -> None:
     job.run()
     assert len(job.panics) == 1
     assert "EXECUTION_EXCEPTION" in job.panics[0]
+
+
+@pytest.mark.parametrize("code", ServerRunner.ABORT_RETURN_CODES)
+def test_some_codes_end_the_job_before_an_aggregator_is_asked(code: str, tmp_path: Path) -> None:
+    """docs/do/nvflare.md says so; if FLARE changes this, the page must change."""
+    job = server(tmp_path, lambda params, number: make_reply(code))
+    job.run()
+    assert f"fatal return code {code} from client {BAD}" in job.panics[0]
 
 
 def test_the_error_of_a_site_is_a_reason_in_one_short_line(tmp_path: Path) -> None:
@@ -255,7 +264,7 @@ def test_tensors_stay_tensors(dtype: torch.dtype, kind: ParamsType, tmp_path: Pa
             sent["weight"] = torch.zeros(3, 4, dtype=torch.int32)
         return FLModel(kind, sent)
 
-    sites = [functools.partial(site, k) for k in range(N)]
+    sites: list[Site] = [functools.partial(site, k) for k in range(N)]
     job = Server(RobustAggregator("Median()", f=2), dict(before), sites, tmp_path)
     after = job.run()
     assert set(aggregator_of(job).rounds[0].rejected) == {"site-0", "site-1"}
@@ -424,6 +433,7 @@ def test_the_folder_is_that_of_a_run(tmp_path: Path) -> None:
     aggregator = RobustAggregator("Krum()", f=1, folder="results")
     server(tmp_path, REJECTED["NaN"], aggregator, rounds=3).run()
     (result,) = Store(tmp_path / flare_server.JOB / "results")
+    assert isinstance(result.job, Federation)
     assert result.job.engine == "nvflare"
     assert result.job.name == flare_server.JOB
     lines = [
