@@ -181,8 +181,8 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
                 int(data.get_header(AppConstants.CURRENT_ROUND, len(self.rounds))) + 1,
                 params,
                 model,
-                tuple(given.task.targets),
-                len(fl_ctx.get_engine().get_clients()),
+                sampled := tuple(given.task.targets),
+                max(len(fl_ctx.get_engine().get_clients()), len(sampled)),  # one may have left
             )
             if self.timeout and not given.task.timeout:
                 given.task.timeout = self.timeout
