@@ -19,6 +19,7 @@ import page
 import report
 import sections
 import training
+import whole
 from contestants import entries
 from model import Section
 from rich.console import Console
@@ -32,12 +33,18 @@ SECTIONS = (
     "rules",
     "coordinates",
     "explain",
+    "weights",
     "after",
     "sizes",
     "offset",
     "attack",
     "first",
     "memory",
+    "start",
+    "recording",
+    "plain",
+    "clients",
+    "trainings",
     "growth",
     "training",
     "distributed",
@@ -95,12 +102,21 @@ def plan(arguments: argparse.Namespace) -> dict[str, tuple[Measure, int]]:
             sections.explain,
             len(sections.by_coordinate(arguments.n, arguments.only)) * repeats,
         ),
+        "weights": (
+            sections.weights,
+            len(sections.weighted(arguments.n, arguments.only)) * repeats,
+        ),
         "after": (sections.after_torch, 2 * len(sections.AFTER) * repeats),
         "sizes": (sections.sizes, 2 * repeats),
         "offset": (sections.offset, 6 * repeats),
         "attack": (sections.under_attack, 3 * repeats),
         "first": (sections.first_call, sections.FIRST_CALLS),
         "memory": (lambda run: sections.peaks(run, run.n), count + 1),
+        "start": (whole.start, whole.STARTS),
+        "recording": (whole.recording, whole.BLOCKS),
+        "plain": (whole.without_llvmlite, len(whole.WITHOUT_LLVMLITE)),
+        "clients": (whole.clients, 1 + len(whole.MANY)),
+        "trainings": (whole.trainings, 2),
         "growth": (growth.growth, growth.STEPS),
         "training": (training.training, training.STEPS),
         "distributed": (distributed.all_reduce, distributed.STEPS),

@@ -23,11 +23,20 @@ NOTES = {
         "memory itself was quick, and another matrix took the mean 1.1 ms, it was 1.05 x, 1.35 x "
         "and 1.95 x."
     ),
+    "weights": (
+        "`rule(updates, weights=w)` over `rule(updates)`; each call reads another matrix from "
+        "memory ([Weights](do/weights.md))."
+    ),
     "after": (
         "Directly after an operation of torch its threads wait in a loop for more work, for some "
         "milliseconds. Our kernels run on these threads, so that it costs nothing."
     ),
     "attack": "What attackers can make us spend: see [Limits](limits.md).",
+    "clients": (
+        "Each rule in a process of its own, the faster of two calls. Memory is the most of the "
+        "first call beside X, in matrices of n x n float64."
+    ),
+    "plain": ("The same code serves other devices, such as GPUs, where it has not been measured."),
     "growth": (
         "Milliseconds; in brackets, over a model of bytes read, products and comparisons. Below "
         "d = 10⁶ what a call costs by itself is more than its passes.\n\n"

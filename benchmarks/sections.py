@@ -1,7 +1,9 @@
 """The sections of the bench; each measures and returns rows for a table."""
 
+import copy
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,10 +17,12 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from contestants import COORDINATE, Entry, entries, floor_of
+from contestants import COORDINATE, RADIUS, Entry, entries, floor_of
 from model import Figure, Result, Section
 from timing import Contestant, interleave
 from torch import Tensor
+
+import byzantium as bz
 
 SIZES = (25, 50, 100, 300)
 # Rows, and whether each call gets another matrix.
@@ -86,6 +90,10 @@ def floor_goal(entry: Entry) -> str | None:
         return "weighting clipping"
     if entry.rule in ("krum", "geometric", "clipping") and entry.mixing != "resampling":
         return "weighting"
+    if entry.floor in ("gram and mean", "gram, mixing and mean"):
+        return "counted" if entry.mixing != "bucketing" else None
+    if entry.mixing == "bucketing" and entry.rule in ("median", "trimmed", "meamed"):
+        return "bucket meamed" if entry.rule == "meamed" else "bucket coordinate"
     if entry.mixing:
         return None
     if entry.rule in ("median", "trimmed"):
@@ -185,6 +193,42 @@ def explain(run: Run) -> Section:
         figure = Figure("explain / rule", seconds["ours"] / seconds["rule"], goal="explain")
         results.append(Result(entry.name, seconds, [figure]))
     return Section("explain", f"Who counted, by coordinate, {run.n} x {run.d}", results)
+
+
+def weighted(n: int, only: str) -> dict[str, Any]:
+    """The rules that take weights of the operator, by their text."""
+    f = max(1, n // 5)
+    rules = [
+        bz.Mean(),
+        bz.GeometricMedian(),
+        bz.CenteredClipping(RADIUS),
+        bz.AgnosticClipping(f=f),
+        bz.NearestNeighborMixing(f=f) >> bz.GeometricMedian(),
+        bz.Bucketing(s=2) >> bz.GeometricMedian(),
+        bz.Median(),
+        bz.TrimmedMean(f=f),
+        bz.MeaMed(f=f),
+    ]
+    return {repr(rule): rule for rule in rules if re.search(only, repr(rule), re.IGNORECASE)}
+
+
+def weights(run: Run) -> Section:
+    """Rules with weights of the operator, over the same rules without; each call reads memory."""
+    x, results = run.normal(run.n), []
+    matrices = cycle([x, *(x.clone() for _ in range(NO_CACHE // x.nbytes))])
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.empty(run.n).log_normal_(0, 0.5, generator=generator)
+    for name, rule in weighted(run.n, run.only).items():
+        group = {
+            "rule": Contestant(copy.deepcopy(rule), partial(next, matrices)),
+            "ours": Contestant(partial(rule, weights=sizes), partial(next, matrices)),
+        }
+        seconds, _ = run.race(f"with weights, {name}", group)
+        by_coordinate = rule.knows_weights == "asked"
+        goal = "weights by coordinate" if by_coordinate else "weights"
+        figure = Figure("with weights / without", seconds["ours"] / seconds["rule"], goal=goal)
+        results.append(Result(name, seconds, [figure]))
+    return Section("weights", f"With weights of the operator, {run.n} x {run.d}", results)
 
 
 AFTER = (("median", None), ("krum", None), ("geometric", "bucketing"))

@@ -398,7 +398,7 @@ REFUSED = [
     ({"participants": 10}, "a simulation needs participants <= n, got 10 of 9"),
     (
         {"record": ("lose",)},
-        "can record distance, spread, norm, weights, rejected, losses, root, heterogeneity, "
+        "can record distance, spread, norm, weights, heard, rejected, losses, root, heterogeneity, "
         "got lose",
     ),
     ({"learning_rate": 0.0}, "a simulation needs learning_rate > 0, got learning_rate=0.0"),

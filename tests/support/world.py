@@ -441,6 +441,70 @@ def rooted(rank: int, n: int) -> Seen:
     return seen
 
 
+WEIGHTED: list[bz.Aggregator] = [
+    bz.Mean(),
+    bz.TrimmedMean(f=1),
+    bz.MeaMed(f=1),
+    bz.GeometricMedian(),
+    bz.CenteredClipping(radius=2.0),
+    bz.NearestNeighborMixing(f=1) >> bz.Median(),
+    bz.Bucketing(s=2) >> bz.GeometricMedian(),
+]
+
+
+def sizes(n: int) -> list[float]:
+    """Weights of n ranks."""
+    return [1.0 + k % 3 / 2 for k in range(n)]
+
+
+def weighted(rank: int, n: int) -> Seen:
+    """Rules with weights: in all forms, and where the weights are wrong."""
+    seen: Seen = {}
+    X, last, weights = inputs.heterogeneous(n, 90), rank == n - 1, sizes(n)
+    for k, rule in enumerate(WEIGHTED):
+        one: dict[str, Any] = {"weights": weights}
+        seen[str(k)] = robust_all_reduce(X[rank], copy.deepcopy(rule), None, seeded(), **one)
+        report = explain_all_reduce(X[rank], copy.deepcopy(rule), None, seeded(), **one)
+        seen[f"{k} explained"] = [report.aggregate, report.weights]
+        seen[f"{k} replicated"] = robust_all_reduce(
+            X[rank], copy.deepcopy(rule), None, seeded(), replicated=True, **one
+        )
+        mine = X[rank] * torch.nan if rank == 1 else X[rank]
+        seen[f"{k} spoiled"] = robust_all_reduce(mine, copy.deepcopy(rule), None, seeded(), **one)
+        without = [0.0, *weights[1:]]
+        seen[f"{k} without"] = robust_all_reduce(
+            X[rank], copy.deepcopy(rule), None, seeded(), weights=without
+        )
+
+    def reduced(weights: Any, rule: bz.Aggregator) -> str:
+        return told(lambda: robust_all_reduce(X[rank], rule, weights=weights))
+
+    median = bz.Median()
+    seen["different"] = reduced([*weights[:-1], 9.0] if last else weights, median)
+    seen["missing on one"] = reduced(None if last else weights, median)
+    seen["length"] = reduced(weights[1:], median)
+    seen["negative"] = reduced([-1.0, *weights[1:]], median)
+    seen["a text"] = reduced("sizes", median)
+    seen["other rule"] = reduced(weights, bz.Krum(f=1))
+    seen["heavy"] = reduced([50.0, *weights[1:]], bz.TrimmedMean(f=1))
+    seen["still there"] = robust_all_reduce(X[rank], median, weights=weights)
+    for way in ("by hand", "hook", "in ddp"):
+        model: torch.nn.Module = network()
+        if way == "in ddp":
+            model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.004)
+            distributed.aggregate_in_ddp(model, median, weights=weights)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        if way == "hook":
+            distributed.aggregate_before_step(optimizer, median, weights=weights)
+        for step in range(2):
+            gradient_of(model, rank, step)
+            if way == "by hand":
+                distributed.aggregate_gradients(model.parameters(), median, weights=weights)
+            optimizer.step()
+        seen[way] = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    return seen
+
+
 def root_at(model: torch.nn.Module, momentum: bz.learning.Momentum) -> Tensor:
     """The root gradient of a training, with the momentum that workers have."""
     x, y = inputs.gaussian(8, 20, seed=7).float(), inputs.gaussian(8, 3, seed=8).float()
@@ -462,6 +526,7 @@ SCENARIOS: dict[str, Callable[[int, int], Seen]] = {
     "awkward": awkward,
     "trained": trained,
     "rooted": rooted,
+    "weighted": weighted,
 }
 
 

@@ -65,7 +65,19 @@ class Passes(Protocol):
 
     def moments(self, matrix: Tensor, rows: Rows, mean: Tensor, deviation: Tensor) -> None: ...
 
-    def newton(self, gram: Array, n: int, near: float) -> Minimum | None: ...
+    def weighted_mean(
+        self,
+        matrix: Tensor,
+        rows: Rows,
+        mixing: Array | None,
+        weights: Array,
+        kept: float,
+        nearest: bool,
+        out: Tensor,
+        shares: Array | None = None,
+    ) -> float: ...
+
+    def newton(self, gram: Array, counts: Array, near: float) -> Minimum | None: ...
 
 
 def backend(matrix: Tensor) -> Passes:

@@ -20,6 +20,8 @@ from byzantium._kernels import networks as network
 from byzantium._kernels import newton as newtons
 from byzantium._kernels import order_statistics as sorting
 from byzantium._kernels import sums as kernels
+from byzantium._kernels import torch_passes as plain
+from byzantium._kernels import weighted_statistics as weighted
 from byzantium._kernels.backend import Minimum
 from byzantium._kernels.ir import DOUBLE, FLOAT
 from byzantium._kernels.schedule import MOST, Integers, Pieces, piece_arguments, scratch_memory
@@ -35,6 +37,12 @@ FEW = 8
 # Up to MOST_STRAIGHT rows a sorting network is code without a loop; for more it would take long to
 # compile, and would not fit in a cache. Larger networks have parts with at most MOST_PART wires.
 MOST_STRAIGHT, MOST_PART = 128, 24
+# The same for rows with weights, whose networks are three times as much code.
+MOST_WEIGHTED = 64
+# All weights of a mean together: as whole numbers, their sum is exact.
+WHOLE = 1 << 52
+# Sums that are sorted are formed in registers if they load each row so many times on average.
+MOST_SUMMED = 2
 
 
 def mixed(matrix: Tensor, rows: Rows, mixing: Array) -> Tensor:
@@ -134,7 +142,23 @@ def central_mean(
         shares += d / n
         shares = None
     explained, lanes = shares is not None, machine.HOST.lanes(real)
+    source = _Rows(matrix, rows) if mixing is None else _Mixed(matrix, rows, mixing)
     straight = n <= MOST_STRAIGHT and n * d >= SMALL and d >= lanes
+    summed = straight and not explained and isinstance(source, _Mixed) and source.few
+    pieces = Pieces(len(source.addresses) if summed else n, d)
+    numbers = np.float32 if matrix.dtype == torch.float32 else np.float64
+    peaks = pieces.per_thread(lanes, dtype=numbers)
+
+    def largest() -> float:
+        """The largest magnitude of the rows and of their mixtures; infinity if one is not read."""
+        return float(peaks.numbers.max()) if len(source.addresses) == len(rows) else math.inf
+
+    if isinstance(source, _Mixed) and summed:
+        table, places = source.by_place()
+        columns = sorting.straight(n, count, nearest, real, explained, source.size)
+        pieces.call(columns, table, places, peaks, out)
+        return largest()
+
     if straight:
         columns = sorting.straight(n, count, nearest, real, explained)
         context = np.empty(0, dtype=np.int64)
@@ -144,9 +168,6 @@ def central_mean(
         most = MOST_PART if n * d >= SMALL else network.SINGLE
         columns = sorting.tabled(nearest, real, explained)
         context = _context(machine.HOST, n, count, nearest, real, most)
-    source = _Rows(matrix, rows) if mixing is None else _Mixed(matrix, rows, mixing)
-    pieces, numbers = Pieces(n, d), np.float32 if matrix.dtype == torch.float32 else np.float64
-    peaks = pieces.per_thread(lanes, dtype=numbers)
     if (straight or everything) and mixing is None and not explained:
         pieces.call(columns, context, source.addresses, peaks, out)  # without a copy
         return float(peaks.numbers.max())
@@ -171,13 +192,61 @@ def central_mean(
     if shares is not None:
         counts = within.numbers.sum(axis=(0, 2), dtype=np.float64)
         shares += (counts + changes.numbers.sum(axis=(0, 2))) / count
+    return largest()
+
+
+def weighted_mean(
+    matrix: Tensor,
+    rows: Rows,
+    mixing: Array | None,
+    weights: Array,
+    kept: float,
+    nearest: bool,
+    out: Tensor,
+    shares: Array | None = None,
+) -> float:
+    n, d, real = len(weights), matrix.shape[1], REAL[matrix.dtype]
+    lanes, everything = machine.HOST.lanes(real), kept == 1 and mixing is None
+    straight = n <= MOST_WEIGHTED and n * d >= SMALL and d >= lanes
+    if not straight and not everything:
+        return plain.weighted_mean(matrix, rows, mixing, weights, kept, nearest, out, shares)
+    if everything:
+        context, many = np.rint(weights * WHOLE).view(np.int64), n > MOST_STRAIGHT
+        if many or n * d < SMALL or d < lanes:
+            columns, context = kernels.weighted_mean(real), np.append(n, context)
+        else:
+            columns = weighted.mean(n, real)
+        if shares is not None:
+            shares += d * weights
+    else:
+        median = not weighted.keeps_any(n, kept, real)
+        columns = weighted.straight(n, nearest and not median, median, real)
+        context = weighted.context(weights, kept, nearest, real)
+        if shares is not None:
+            plain.add_shares(matrix, rows, mixing, weights, kept, nearest, shares)
+    pieces, numbers = Pieces(n, d), np.float32 if matrix.dtype == torch.float32 else np.float64
+    peaks = pieces.per_thread(lanes, dtype=numbers)
+    if mixing is None:
+        pieces.call(columns, context, _addresses(matrix, rows), peaks, out)
+        return float(peaks.numbers.max())
+    size, source = kernels.BLOCK // matrix.itemsize, _Mixed(matrix, rows, mixing)
+    scratch = (
+        pieces.per_thread(n * size, dtype=numbers),
+        pieces.per_thread(n),
+        pieces.per_thread(4 * size, dtype=numbers),
+    )
+    pieces.call(
+        sorting.mixed(real, False, False),
+        *(*source.arguments(pieces), columns, context, *scratch, peaks, out),
+    )
     return float(peaks.numbers.max())
 
 
-def newton(gram: Array, n: int, near: float) -> Minimum:
+def newton(gram: Array, counts: Array, near: float) -> Minimum:
     """The point at which `newton.newton` ends."""
+    n = len(counts)
     size, scratch = newtons.size_of(n), scratch_memory(newtons.scratch_size(n))
-    newtons.newton()(np.ascontiguousarray(gram), len(gram), n, size, near, scratch)
+    newtons.newton()(np.ascontiguousarray(gram), len(gram), counts, n, size, near, scratch)
     return Minimum(scratch[newtons.LANES :][:n], *scratch[:3].tolist())
 
 
@@ -210,6 +279,20 @@ class _Mixed(_Rows):
         if matrix.dtype == torch.float64:
             self.excess[:] = [_excess(shares) for shares in mixing]
         self.columns = kernels.BLOCK // matrix.itemsize
+        # The most rows of a sum, and whether all sums have few, as those of buckets have.
+        self.size = int(np.diff(self.starts).max(initial=0))
+        self.few = 0 < m * self.size <= MOST_SUMMED * len(self.addresses)
+
+    def by_place(self) -> tuple[Integers, Integers]:
+        """The context and the rows of `sorting.straight`; short sums are filled up with zeros."""
+        m, size = len(self.excess), self.size
+        lengths = np.diff(self.starts)
+        places = np.repeat(np.arange(m) * size - self.starts[:-1], lengths)
+        places += np.arange(len(self.sources))
+        shares, sources = np.zeros(m * size), np.zeros(m * size, dtype=np.int64)
+        shares[places], sources[places] = self.shares, self.sources
+        table = np.concatenate([shares, self.excess]).view(np.int64)
+        return table, self.addresses[sources]
 
     def arguments(self, pieces: Pieces) -> tuple[Any, ...]:
         lists = self.starts, len(self.excess), self.sources, self.shares, self.excess

@@ -84,7 +84,7 @@ class Value:
         """The same numbers as FLOAT or DOUBLE."""
         if kind == self.kind:
             return self
-        step = "sitofp" if self.kind == INTEGER else "fpext" if kind == DOUBLE else "fptrunc"
+        step = "sitofp" if self.kind in BITS.values() else "fpext" if kind == DOUBLE else "fptrunc"
         return self._computed(f"{step} {self} to {_type(kind, self.lanes)}", kind)
 
     def read_as(self, kind: str) -> Value:

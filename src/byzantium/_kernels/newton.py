@@ -53,11 +53,12 @@ def newton() -> list[Function]:
     """Minimize a sum of distances, or of Huber's functions with the threshold near > 0.
 
     - `gram`: inner products about any reference, of which the first n of a row count.
+    - `counts`: how often each row counts.
     - `size`: see `size_of`.
     - `scratch`: zeros. Results: scratch[8 + i] is the weight of row i; scratch[0] the square of the
       gradient that is left; scratch[1] the determinant det(H / S), with the Hessian H and
-      S = sum_i 1 / e_i, which is 1 where Newton's step is Weiszfeld's; scratch[2] how many rows are
-      at a corner.
+      S = sum_i c_i / e_i, which is 1 where Newton's step is Weiszfeld's; scratch[2] how many rows
+      are at a corner.
     """
     function = Function("newton")
     descent = _Descent(function)
@@ -90,6 +91,7 @@ class _Descent:
     def __init__(self, function: Function) -> None:
         self.function = function
         self.gram, self.stride = function.array("gram", DOUBLE), function.number("stride")
+        self.counts = function.array("counts", DOUBLE)
         self.n = function.number("n")
         self.size = size = function.number("size")
         self.near = function.number("near", DOUBLE)
@@ -126,7 +128,7 @@ class _Descent:
         """The row with the smallest sum of distances; all inner products are taken about it."""
         function, sizes, rows = self.function, self.sizes, self.rows
         with function.loop(0, self.n) as i:
-            rows.store(i, function.constant(1.0, DOUBLE))
+            rows.store(i, self.counts.load(i))
             sizes.store(i, self.gram.load(i * (self.stride + 1)))
         base = function.variable(self.none)
         smallest = function.variable(function.constant(math.inf, DOUBLE))
@@ -144,7 +146,8 @@ class _Descent:
             own = self.gram.load(i * self.stride + b) - self.gram.load(b * (self.stride + 1))
             with function.loop(0, self.size, LANES) as c:
                 product = self.product(i, c) - self.product(b, c) - own.on(LANES)
-                self.based.store(i * self.size + c, product * rows.load(c, LANES))
+                here = select(self.zeros < rows.load(c, LANES), self.ones, self.zeros)
+                self.based.store(i * self.size + c, product * here)
         zero = function.constant(0.0, DOUBLE)
         with function.loop(0, self.n) as i:
             sizes.store(i, sqrt(maximum(zero, self.based.load(i * (self.size + 1)))))

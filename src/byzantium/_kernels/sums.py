@@ -66,6 +66,13 @@ class Total:
         if self.low is not None:
             self.low.value = self.low.value + fma(weight, x, -product)
 
+    def add_fused(self, weight: Value, x: Value) -> None:
+        """The same where nothing must cancel to the bit."""
+        if self.low is None:
+            self.high.value = fma(weight, x.to(DOUBLE), self.high.value)
+        else:
+            self.add_product(weight, x)
+
     def over(self, number: Value) -> Value:
         """The quotient, in float64."""
         high = self.high.value
@@ -178,6 +185,38 @@ def weighted_sum(real: str) -> list[Function]:
     return [function]
 
 
+@kernel
+def weighted_mean(real: str) -> list[Function]:
+    """out[c] = the mean of column c by weight; arguments as in `order_statistics`.
+
+    - `context`: how many rows; then their weights, whole numbers as the bits of DOUBLE.
+    """
+    function = Function("weighted_mean")
+    context, rows = function.array("context", INTEGER), function.array("rows", ADDRESS)
+    first, last = function.number("first"), function.number("last")
+    peak, out = function.array("peak", BITS[real]), function.array("out", real)
+    n, weights = context.load(0), Array(context.address, DOUBLE)
+    lanes, columns = machine.HOST.lanes(real), LINE // SIZE[real]
+    largest = function.variable(peak.load(0, lanes))
+    whole = function.variable(function.constant(0.0, DOUBLE))
+    with function.loop(0, n) as i:
+        whole.value = whole.value + weights.load(i + 1)
+    for start, bound in function.columns(first, last, columns):
+        total = [Total(function, real, lanes) for _ in range(0, columns, lanes)]
+        with function.loop(0, n) as i:
+            row, weight = Array(rows.load(i), real), weights.load(i + 1).on(lanes)
+            for k, part in enumerate(total):
+                x = row.load(start + k * lanes, lanes, bound)
+                part.add_fused(weight, x)
+                largest.value = larger(largest.value, magnitude(x))
+            prefetch(row, start, columns)
+        for k, part in enumerate(total):
+            mean = part.over(whole.value.on(lanes)).to(real)
+            out.store(start + k * lanes, mean, bound)
+    peak.store(0, largest.value)
+    return [function]
+
+
 class Mixing:
     """The arguments of a function that computes P X, block by block.
 
@@ -195,19 +234,31 @@ class Mixing:
         self.wide = function.array("wide", DOUBLE)  # (n, columns of a block), scratch memory
 
     def block(
-        self, start: Value, bound: Value | None, store: Callable[[Value, int, Value], None]
+        self,
+        start: Value,
+        bound: Value | None,
+        store: Callable[[Value, int, Value], None],
+        peak: Array | None = None,
     ) -> None:
         """Compute a block of P X, from column `start` on; columns beyond the bound are zero.
 
         store(i, c, x) stores the lanes x of row i, columns start + c and following, in float64.
+
+        - `peak`: integers that are raised to the largest `magnitude` of the rows.
         """
         function, size = self.function, BLOCK // SIZE[self.real]
         lanes = machine.HOST.lanes(self.real)
+        largest = None if peak is None else function.variable(peak.load(0, lanes))
         with function.loop(0, self.n) as j:
             row = Array(self.rows.load(j), self.real)
             for c in range(0, size, lanes):
-                self.wide.store(j * size + c, row.load(start + c, lanes, bound).to(DOUBLE))
+                x = row.load(start + c, lanes, bound)
+                self.wide.store(j * size + c, x.to(DOUBLE))
+                if largest is not None:
+                    largest.value = larger(largest.value, magnitude(x))
             prefetch(row, start, size)
+        if peak is not None and largest is not None:
+            peak.store(0, largest.value)
         # Eight registers of sums, or four of two numbers each: one sum alone would wait for itself.
         lanes = min(size, (8 if self.real == FLOAT else 4) * machine.HOST.lanes(DOUBLE))
         with function.loop(0, self.m) as i:

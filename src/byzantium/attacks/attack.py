@@ -1,12 +1,12 @@
-"""The base class of all attacks, and what attackers know in a round."""
+"""The base class of all attacks, what attackers know in a round, and what they may want."""
 
 from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from torch import Tensor
 from byzantium.core import ByzantiumError, Formula, Stateful, cached_property, fork_safe, type_name
 from byzantium.rules import Aggregator
 from byzantium.vectors.points import moments
+
+#: The aims of attacks that search.
+Aim = Literal["alignment", "distance", "loss", "collapse"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class Scene:
       with an aggregate; None if it is not known.
     - `last_aggregate`: (d,), the result of the server's rule in the round before; None in the first
       round, or if it is not known, see `Attack.needs_last_aggregate`.
+    - `weights`: how much each of the h + q workers counts, the attackers last: the numbers that the
+      operator vouches for; None if all count the same.
 
     >>> honest = torch.tensor([[2.0], [4.0], [6.0]])
     >>> scene = Scene(honest, None, 1, None, None, torch.Generator())
@@ -52,6 +57,7 @@ class Scene:
     model: Tensor | None = None
     step_loss: Callable[[Tensor], float] | None = None
     last_aggregate: Tensor | None = None
+    weights: Sequence[float] | None = None
 
     @cached_property
     def moments(self) -> tuple[Tensor, Tensor]:
@@ -143,21 +149,18 @@ class Attack(Formula, Stateful, ABC):
         model: Tensor | None = None,
         step_loss: Callable[[Tensor], float] | None = None,
         last_aggregate: Tensor | None = None,
+        weights: Sequence[float] | None = None,
     ) -> Tensor:
         """What the q attackers send, (q, d).
 
         - `honest`: (h, d), what the honest workers send.
         - `own`: (q, d), what the attackers would send if they were honest; some attacks use it.
         - `q`: how many attackers there are; by default the number of rows of `own`.
-        - `rule`: the server's rule, for attacks that try it (`Tuned`).
-        - `epoch`: how many rounds an epoch has, for attacks that count epochs (`Mimic`).
         - `generator`: the attackers' randomness; None means the operating system's entropy.
-        - `root`: (d,), the server's root gradient, for attacks that use it or try the rule.
-        - `model`: (d,), the parameters of the model, for attacks that need them (`Adaptive`).
-        - `step_loss`: a function of an aggregate, the loss of honest workers after the server's
-          step with it, for attacks that need it (`Adaptive`).
-        - `last_aggregate`: (d,), the server's aggregate of the round before, for attacks that use
-          it; None, the default, in the first round.
+        - `rule`, `epoch`, `root`, `model`, `step_loss`, `last_aggregate`: what else they know, for
+          attacks that use it; see `Scene`.
+        - `weights`: how much each of the h + q workers counts, the attackers last, if the operator
+          vouches for weights.
         """
         if self.needs_root and root is None:
             raise ByzantiumError(f"{self!r} needs the server's root gradient, root=...")
@@ -170,7 +173,7 @@ class Attack(Formula, Stateful, ABC):
                 )
             q = len(own)
         generator = generator or torch.Generator().manual_seed(secrets.randbits(63))
-        known = rule, epoch, generator, root, model, step_loss, last_aggregate
+        known = rule, epoch, generator, root, model, step_loss, last_aggregate, weights
         rows = self.vectors(Scene(honest.detach(), own, q, *known))
         d = honest.shape[1]
         if not isinstance(rows, Tensor) or rows.shape not in ((d,), (1, d), (q, d)):
@@ -179,3 +182,36 @@ class Attack(Formula, Stateful, ABC):
                 f"{type_name(rows)} of shape {tuple(getattr(rows, 'shape', ()))}"
             )
         return rows.detach().to(honest).expand(q, d)
+
+
+def harm(aim: Aim, result: Tensor, mean: Tensor, model: Tensor | None) -> float:
+    """How harmful a result of the rule is, by an aim other than "loss".
+
+    - `aim`: "alignment": how far the result points away from the honest mean; "distance": how far
+      it is from the honest mean; "collapse": how much a step with it shrinks the model.
+    - `result`: the result.
+    - `mean`: the honest mean.
+    - `model`: the parameters of the model, for "collapse".
+
+    >>> mean = torch.tensor([1.0, 0.0])
+    >>> harm("alignment", -2 * mean, mean, None), harm("distance", -2 * mean, mean, None)
+    (2.0, 3.0)
+    """
+    if aim == "distance":
+        return float((result - mean).norm())
+    if aim == "collapse":
+        assert model is not None
+        return float(result @ model)
+    return -float(result @ mean)
+
+
+def check_aim(attack: Attack, aim: Aim, scene: Scene) -> None:
+    """Raise an error if attackers know too little in a scene for an aim."""
+    if aim == "loss" and scene.step_loss is None:
+        raise ByzantiumError(
+            f"{attack!r} needs the loss after a step, step_loss=..., which a simulation passes"
+        )
+    if aim == "collapse" and scene.model is None:
+        raise ByzantiumError(
+            f"{attack!r} needs the parameters of the model, model=..., which a simulation passes"
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from byzantium.rules.pipeline import aggregate_points
 from byzantium.vectors.geometry import Geometry
 from byzantium.vectors.points import SourcePoints, distinct
 from byzantium.vectors.source import Matrix
+from byzantium.vectors.weights import with_weight
 
 Array = NDArray[np.float64]
 
@@ -24,6 +26,8 @@ Array = NDArray[np.float64]
 DRAWS = 2
 # Rules by coordinate are tried on a sample of so many columns.
 COLUMNS = 1024
+# Points of this length, relative to the largest along a principal direction, are rounding errors.
+SMALLEST = 1e-7
 
 
 class Space:
@@ -60,7 +64,11 @@ class Space:
         self.seed = int(torch.randint(2**62, (), generator=_cpu(scene.generator)))
         if self.kind == "always":
             values, vectors = np.linalg.eigh(self.gram)
-            self.points = torch.from_numpy(vectors * np.sqrt(values.clip(min=0)))
+            lengths = np.sqrt(values.clip(min=0))
+            self.points = torch.from_numpy(vectors * lengths)
+            # A point as a combination of those of the features: the inverse of `points`.
+            known = lengths > lengths.max(initial=0) * SMALLEST
+            self.inverse = np.where(known, 1 / np.where(known, lengths, 1), 0)[:, None] * vectors.T
         elif self.kind == "asked" and d > COLUMNS:
             generator = torch.Generator().manual_seed(self.seed)
             sample = torch.randperm(d, generator=generator)[:COLUMNS].to(self.features.device)
@@ -72,7 +80,8 @@ class Space:
         self.mean = self.rows[: self.h].mean(dim=0)
         self.rows[self.h :] = self.mean
         self.rule = self._rule(scene.rule)
-        self._rows = MeasuredRows(self) if self.kind != "never" else None
+        every = scene.weights is None or all(scene.weights)  # a row without weight is no row
+        self._rows = MeasuredRows(self) if self.kind != "never" and every else None
         self.draws = range(DRAWS if self._is_random() else 1)
 
     def _rule(self, rule: Aggregator) -> Aggregator:
@@ -96,7 +105,8 @@ class Space:
         if self._rows is not None:
             return self._rows.result(coefficients, generator)
         state = self.rule.state_dict()
-        result: Tensor = self.rule(self.rows, generator, root=self.point("root"))
+        root, weights = self.point("root"), self.scene.weights
+        result: Tensor = self.rule(self.rows, generator, root=root, weights=weights)
         if state:
             self.rule.load_state_dict(state)
         return result
@@ -120,6 +130,23 @@ class Space:
         """The vectors themselves, (d,) or (q, d)."""
         return torch.from_numpy(coefficients).to(self.features) @ self.features
 
+    def full_result(self, coefficients: Array) -> Tensor:
+        """The rule's result on the vectors themselves, for the first draw, (d,)."""
+        if self.kind == "always":
+            self.rows[self.h :] = torch.from_numpy(coefficients).to(self.points) @ self.points
+            drawn = torch.Generator().manual_seed(self.seed)
+            return self.full(self._result(coefficients, drawn).numpy() @ self.inverse)
+        scene, generator = self.scene, torch.Generator().manual_seed(self.seed)
+        assert scene.rule is not None
+        self.all_rows[self.h :] = self.full(coefficients)
+        return copy.deepcopy(scene.rule)(self.all_rows, generator, root=scene.root)
+
+    @cached_property
+    def all_rows(self) -> Tensor:
+        """The vectors themselves, (h + q, d); those of the attackers are overwritten by trials."""
+        honest = self.scene.honest
+        return torch.cat([honest, honest.new_empty(self.scene.q, honest.shape[1])])
+
     def length(self, coefficients: Array) -> float:
         """The norm of a combination."""
         return math.sqrt(max(0.0, float(coefficients @ self.gram @ coefficients)))
@@ -138,7 +165,10 @@ class MeasuredRows:
         self.space, self.n = space, len(space.rows)
         self.source = Matrix(space.rows)
         root, center = space.point("root"), space.rule.center
-        admitted, self.stages, _ = admit(space.rule.stages, self.source, center, 0.0, root)
+        weights = space.scene.weights
+        vouched = None if weights is None else with_weight(weights, self.n)[1]
+        admission = admit(space.rule.stages, self.source, center, 0.0, root, vouched)
+        admitted, self.stages, _, self.vouched = admission
         self.anchors = admitted.anchors
         # Rows and anchors that stay, as combinations of features relative to the first row.
         k, h = len(space.features), space.h
@@ -174,7 +204,7 @@ class MeasuredRows:
         gram[n:, h:n] = across[h:] if across.ndim == 2 else across[h:, None]
         gram[h:n] = gram[:, h:n].T
         points = _FewDimensions(self.source, anchors=self.anchors, gram=gram.copy())
-        return aggregate_points(self.stages, points, generator)
+        return aggregate_points(self.stages, points, generator, self.vouched)
 
 
 class _FewDimensions(SourcePoints):

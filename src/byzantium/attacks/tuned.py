@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from byzantium.attacks.aims import Aim, check_aim, harm
-from byzantium.attacks.attack import Attack, Scene
+from byzantium.attacks.attack import Aim, Attack, Scene, check_aim, harm
 from byzantium.core import ByzantiumError
 
 # Ten strengths to try, of either sign; then up to six more around the best.
@@ -104,7 +103,7 @@ class Tuned(Attack):
             rule = copy.deepcopy(scene.rule)
             assert rule is not None
             generator = torch.Generator().manual_seed(seed)
-            result = rule(vectors, generator, root=scene.root)
+            result = rule(vectors, generator, root=scene.root, weights=scene.weights)
             if self.aim == "loss":
                 assert scene.step_loss is not None
                 return scene.step_loss(result)

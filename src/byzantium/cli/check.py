@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import click
@@ -10,48 +11,48 @@ from rich.progress import Progress
 
 import byzantium as bz
 from byzantium import guarantees
+from byzantium.cli import options as opt
 from byzantium.cli.execution import FAILED
 from byzantium.cli.main import main
-from byzantium.cli.options import complete, data_option, field_options, members, plugin_option
 from byzantium.cli.terminal import err, out
+from byzantium.engines.files import read_weights
 from byzantium.runs import Run, check_ready
 
 # The fields of a run that do not change the first rounds of an honest training, or have options of
 # their own here.
 NOT_OF_TRAINING = {
     *("data", "n", "f", "rule", "attack", "attackers", "plugin", "participants", "root"),
-    *("rounds", "evaluate_every", "record", "randomness"),
+    *("rounds", "evaluate_every", "record", "randomness", "weights"),
 }
 TRAINING = [field.name for field in fields(Run) if field.name not in NOT_OF_TRAINING]
 
 
 @main.command()
-@click.argument(
-    "rule",
-    shell_complete=complete(lambda: [f"{name}()" for name in members("rule", bz.Aggregator)]),
-)
-@plugin_option
+@click.argument("rule", shell_complete=opt.COMPLETIONS["rule"])
+@opt.plugin_option
 @click.option(
     "--n",
     type=click.IntRange(min=1),
-    required=True,
-    help="How many vectors there are, Byzantine ones included.",
+    help="How many vectors there are, Byzantine ones included; with --weights as many as it has.",
 )
+@opt.f_option
 @click.option(
-    "--f",
-    type=click.IntRange(min=0),
-    required=True,
-    help="How many of them may be Byzantine: too few is fatal, one too many costs little.",
+    "--weights",
+    type=opt.FilePath(exists=True, dir_okay=False),
+    help="A TOML or JSON file with a number for each vector that you vouch for, such as the size "
+    "of a site: 'site-1 = 190'.  [default: all count the same]",
 )
 @click.option(
     "--data",
     help="Also measure B², on this data set: a name from `byzantium list data`, or a file of your "
     "own (.npz or .safetensors). The options below describe the training.",
-    shell_complete=complete(lambda: members("data")),
+    shell_complete=opt.COMPLETIONS["data"],
 )
-@field_options(TRAINING)
-@data_option
-def check(rule: str, n: int, f: int, data: str | None, **options: Any) -> None:
+@opt.field_options(TRAINING)
+@opt.data_option
+def check(
+    rule: str, n: int | None, f: int, weights: Path | None, data: str | None, **options: Any
+) -> None:
     """Say what a rule guarantees for n vectors of which f are Byzantine, and on what data.
 
     RULE is a rule, with mixings before it if wanted; one that is written without f takes that of
@@ -65,10 +66,17 @@ def check(rule: str, n: int, f: int, data: str | None, **options: Any) -> None:
     \b
     byzantium check "Bucketing(s=2) >> Krum()" --n 25 --f 5
     byzantium check "TrimmedMean()" --n 25 --f 5 --data digits --partition "by_label()"
+    byzantium check "GeometricMedian()" --f 2 --weights sizes.toml
     """  # noqa: D301
     written = {name: value for name, value in options.items() if value is not None}
     check_data(data, written)
-    promise = guarantees.guarantee(bz.parse_rule(rule, f=f), n, f)
+    sizes = None if weights is None else list(read_weights(weights).values())
+    if sizes is not None and data is not None:
+        raise click.UsageError("--data measures workers that count the same; omit --weights")
+    n = len(sizes) if n is None and sizes is not None else n
+    if n is None:
+        raise click.UsageError("Missing option '--n'.")
+    promise = guarantees.guarantee(bz.parse_rule(rule, f=f), n, f, sizes)
     lines = [str(promise), _limits(promise)]
     if data is not None:
         run = honest_run(n, data, written)
@@ -94,16 +102,13 @@ def honest_run(n: int, data: str, training: dict[str, Any]) -> Run:
 
 def _limits(promise: guarantees.Guarantee) -> str:
     """What B² must be below: for this pipeline, and for any rule."""
-    n, f = promise.n, promise.f
-    own = guarantees.largest_heterogeneity(promise.pipeline, n, f)
-    if not f:
+    own = promise.largest_heterogeneity
+    if not promise.f:
         return "with no Byzantine vectors the mean descends, however different honest vectors are"
     promised = f"descent is promised if B² < {own:.3g}" if own else "descent is not promised"
-    return f"{promised}; no rule promises it unless B² < {_limit(n, f):.3g} (Proposition 12)"
-
-
-def _limit(n: int, f: int) -> float:
-    return guarantees.largest_heterogeneity(None, n, f)
+    return (
+        f"{promised}; no rule promises it unless B² < {promise.limit_of_any:.3g} (Proposition 12)"
+    )
 
 
 def measure_heterogeneity(run: Run) -> float:
@@ -122,9 +127,9 @@ def _measured(promise: guarantees.Guarantee, run: Run, b2: float) -> str:
         f"({run.data}, {run.partition}, {run.model}{momentum}, seed {run.seed})"
     )
     verdict = "no rule that sees vectors alone promises descent here"
-    if b2 < guarantees.largest_heterogeneity(promise.pipeline, n, f):
+    if b2 < promise.largest_heterogeneity:
         verdict = f"{promise.pipeline!r} promises descent here"
-    elif b2 < _limit(n, f):
+    elif b2 < promise.limit_of_any:
         verdict = f"some rule promises descent here, {promise.pipeline!r} does not"
     need = guarantees.describe_limit(n, f, {"": [b2]}) + ": " if f else ""
     largest = f"the largest f for which any rule promises descent at this B² is {most}"

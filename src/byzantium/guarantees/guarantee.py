@@ -7,12 +7,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from byzantium.core import ByzantiumError, validated
 from byzantium.guarantees.bounds import Bound, bound, mixed, random_groups
+from byzantium.guarantees.copies import Copies, check_below_half, copies_of, stages_for_copies
 from byzantium.guarantees.measure import c_of, lower_bound
 from byzantium.rules import Aggregator, Bucketing, GeometricMedian, Krum, Median, Mixing, Stage
 from byzantium.rules.admission import check_sizes
+from byzantium.rules.shares import too_heavy
 
 logger = logging.getLogger("byzantium")
 
@@ -43,6 +46,8 @@ class Guarantee:
       the root gradient, so that there is no kappa.
     - `published`: what the appendix of the bucketing paper states for the same pipeline; "" if it
       says nothing.
+    - `copies`: with weights of the operator, how many equal vectors they stand for, and how many of
+      these f vectors can be: the share that they hold is then :math:`\delta`.
 
     Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan: Fixing by Mixing, AISTATS 2023;
     Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, 2022.
@@ -64,6 +69,7 @@ class Guarantee:
     gap: str
     published: str = ""
     promise: str = ""
+    copies: tuple[int, int] | None = None
 
     @property
     def covered(self) -> bool:
@@ -72,8 +78,14 @@ class Guarantee:
 
     @property
     def delta(self) -> float:
-        """The share of Byzantine vectors, f / n."""
-        return self.f / self.n
+        """The share of Byzantine vectors, f / n; with weights, of what they hold."""
+        number, bad = self._counts
+        return bad / number
+
+    @property
+    def _counts(self) -> tuple[int, int]:
+        """How many vectors there are and are Byzantine, weights as copies."""
+        return (self.n, self.f) if self.copies is None else self.copies
 
     @property
     def delta_max(self) -> float:
@@ -84,8 +96,29 @@ class Guarantee:
 
     @property
     def c(self) -> float | None:
-        """The bound in the paper's units; None if nothing is promised, or f is 0."""
-        return c_of(self.kappa, self.n, self.f) if self.kappa is not None and self.f else None
+        r"""The bound in the paper's units; None if nothing is promised, or f is 0.
+
+        With weights, :math:`\rho^2` is that of two honest vectors drawn by weight,
+        :math:`2 \sigma^2`.
+        """
+        return self._c_of(self.kappa) if self.kappa is not None and self.f else None
+
+    def _c_of(self, kappa: float) -> float:
+        return c_of(kappa, self.n, self.f) if self.copies is None else kappa / (2 * self.delta)
+
+    @property
+    def largest_heterogeneity(self) -> float:
+        """The number that :math:`B^2` must stay below for descent; see `largest_heterogeneity`."""
+        if self.kappa is None:
+            return 0.0
+        # Where kappa is f / (n - 2f), 1 / kappa may be rounded to a number above the limit.
+        return min(1 / self.kappa, self.limit_of_any) if self.kappa else math.inf
+
+    @property
+    def limit_of_any(self) -> float:
+        """The number that :math:`B^2` must stay below for any rule to promise descent."""
+        number, bad = self._counts
+        return max(0, number - 2 * bad) / bad if bad else math.inf
 
     def plateau(self, heterogeneity: float) -> float | None:
         r"""The value to which the squared gradient falls, up to a constant factor (Theorem 2).
@@ -112,9 +145,14 @@ class Guarantee:
         built = "" if rule.bad is None else f"is built for {rule.bad} Byzantine vectors and "
         most = Fraction(self.delta_max).limit_denominator(100)
         below = f"tolerates less than {most} of all" if most else "tolerates none"
+        held = ""
+        if self.copies is not None:
+            verb = "hold" if self.f > 1 else "holds"
+            largest = f"the {self.f} largest" if self.f > 1 else "the largest"
+            held = f" ({largest} {verb} {100 * self.delta:.3g} % of the weight)" if self.f else ""
         return "\n".join(
             (
-                f"{self.pipeline!r} for {self.n} vectors, {self.f} of them Byzantine: "
+                f"{self.pipeline!r} for {self.n} vectors, {self.f} of them Byzantine{held}: "
                 f"delta = {self.delta:.3g}",
                 (f"{mixings} leaves {self.reaching} vectors" if mixings else "all reach the rule")
                 + f", at most {self.bad} of them Byzantine; {rule!r} {built}{below}",
@@ -132,7 +170,7 @@ class Guarantee:
         source = f" (docs/guarantees.md, Proposition{plural} {numbers})" if numbers else ""
         if self.c is None:
             return f"covered: squared error <= {self.kappa:.3g} sigma^2{source}"
-        least = c_of(lower_bound(self.n, self.f), self.n, self.f)
+        least = self._c_of(lower_bound(*self._counts))
         also = f"; {self.published}" if self.published else ""
         return (
             f"covered: squared error <= {self.c:.3g} delta rho^2 = {self.kappa:.3g} sigma^2"
@@ -155,7 +193,7 @@ def check_counts(n: int, f: int, rooted: bool = False) -> None:
         raise ByzantiumError(f"guarantees are for at most {MOST} vectors, got n={n}")
 
 
-def guarantee(rule: Aggregator, n: int, f: int) -> Guarantee:
+def guarantee(rule: Aggregator, n: int, f: int, weights: Any = None) -> Guarantee:
     """The guarantee of a pipeline for n vectors of which f are Byzantine.
 
     - `rule`: the rule or pipeline.
@@ -164,16 +202,26 @@ def guarantee(rule: Aggregator, n: int, f: int) -> Guarantee:
       with a root gradient). If in doubt, choose a larger f: if more than f are Byzantine, nothing
       holds, and f + 1 vectors far away move most rules anywhere; if fewer are, the bound is a
       little larger than necessary.
+    - `weights`: n numbers that the operator vouches for, `rule(updates, weights=...)`. The promise
+      is then about what the f largest hold of the weight. Vectors of weight 0 are not counted.
 
     >>> from byzantium import Bucketing, Krum, Resampling
     >>> guarantee(Bucketing(s=2) >> Krum(f=5), n=25, f=5).covered
     True
     >>> guarantee(Resampling(s=2) >> Krum(f=5), n=25, f=5).gap
     'Krum(f=5) is built for 5 Byzantine vectors, but may meet 10'
+    >>> from byzantium import TrimmedMean
+    >>> round(guarantee(TrimmedMean(f=1), n=4, f=1, weights=[4, 2, 2, 2]).delta, 3)
+    0.4
     """
     validated("guarantee", "rule", rule, Aggregator)
+    copies = None if weights is None else copies_of(weights, n, f)
+    n = n if copies is None else copies.n
     check_counts(n, f, rule.needs_root)
-    stages = check_sizes(rule.stages, n)
+    vouched = None if copies is None else copies.vouched
+    if copies is not None and not rule.needs_root:
+        check_below_half(rule.stages[-1], f, copies)
+    stages = check_sizes(rule.stages, n, vouched)
     reaching, bad = n, f
     for stage in stages[:-1]:
         assert isinstance(stage, Mixing)
@@ -182,13 +230,27 @@ def guarantee(rule: Aggregator, n: int, f: int) -> Guarantee:
     promise = _promise_with_root(stages, f)
     if not promise:
         try:
-            result = _bound_of(stages, n, f)
+            if copies is None or vouched is None:
+                result = _bound_of(stages, n, f)
+            else:
+                result = _bound_with_weights(stages, f, copies)
         except _Gap as error:
             gap = str(error)
     kappa = None if gap or promise else result.kappa
-    published = _published(stages, n, f)
+    published = _published(stages, n, f) if vouched is None else ""
     return Guarantee(
-        rule, stages, n, f, reaching, bad, kappa, result.propositions, gap, published, promise
+        rule,
+        stages,
+        n,
+        f,
+        reaching,
+        bad,
+        kappa,
+        result.propositions,
+        gap,
+        published,
+        promise,
+        None if copies is None or vouched is None else (copies.number, copies.bad),
     )
 
 
@@ -225,6 +287,22 @@ def _bound_of(stages: Sequence[Stage], n: int, f: int) -> Bound:
     return result
 
 
+def _bound_with_weights(stages: Sequence[Stage], f: int, copies: Copies) -> Bound:
+    """The bound of some stages on weighted vectors: that of their copies (Proposition 15)."""
+    *mixings, rule = stages
+    assert isinstance(rule, Aggregator)
+    assert copies.vouched is not None
+    if any(isinstance(mixing, Bucketing) for mixing in mixings):
+        raise _Gap("no bound is known for buckets of weighted vectors")
+    for stage in stages:
+        if stage.bad is not None and stage.bad < f:
+            raise _Gap(f"{stage!r} is built for {stage.bad} Byzantine vectors, but may meet {f}")
+    if f and not copies.held < rule.delta_max:
+        raise _Gap(too_heavy(rule, f, copies.vouched, rule.delta_max))
+    result = _bound_of(stages_for_copies(stages, copies), copies.number, copies.bad)
+    return Bound(result.kappa, (*result.propositions, 15) if result.propositions else ())
+
+
 def _joint_bound(first: Bound | None, rest: Bound, stage: Stage) -> Bound:
     if first is None:
         raise _Gap(f"no bound is known for {stage!r} and what follows it")
@@ -248,7 +326,7 @@ def _published(stages: Sequence[Stage], n: int, f: int) -> str:
     return ""
 
 
-def gap(rule: Aggregator | None, n: int, f: int) -> str:
+def gap(rule: Aggregator | None, n: int, f: int, weights: Any = None) -> str:
     """The reason why a pipeline has no guarantee for n and f; "" if it has one.
 
     Unlike `guarantee` it accepts any numbers, and raises nothing.
@@ -256,6 +334,7 @@ def gap(rule: Aggregator | None, n: int, f: int) -> str:
     - `rule`: the rule or pipeline; None asks for a reason that holds for all rules.
     - `n`: how many vectors there are.
     - `f`: how many of them may be Byzantine.
+    - `weights`: the numbers that the operator vouches for, if there are any.
 
     >>> from byzantium import Krum, Mean
     >>> gap(Krum(f=5), n=25, f=5)
@@ -268,16 +347,23 @@ def gap(rule: Aggregator | None, n: int, f: int) -> str:
     if rule is None:
         return ""
     try:
-        return guarantee(rule, n, f).gap
+        return guarantee(rule, n, f, weights).gap
     except ByzantiumError as error:
         return str(error)
 
 
-# Log lines of this process: rule, n and f; without the rule if the reason holds for all rules.
-_LOGGED: set[tuple[str, int, int]] = set()
+# Log lines of this process: rule, n, f and weights; without the rule if the reason holds for all.
+_LOGGED: set[tuple[str, int, int, str]] = set()
 
 
-def announce(rule: Aggregator | None, n: int, f: int | None = None, *, again: bool = False) -> None:
+def announce(
+    rule: Aggregator | None,
+    n: int,
+    f: int | None = None,
+    *,
+    again: bool = False,
+    weights: Any = None,
+) -> None:
     """Log the guarantee of a pipeline, once in a process; as a warning if there is none.
 
     - `rule`: the rule or pipeline; None if it is not known yet: then only a reason that holds for
@@ -286,6 +372,7 @@ def announce(rule: Aggregator | None, n: int, f: int | None = None, *, again: bo
     - `f`: how many of them may be Byzantine; by default the largest f in the pipeline. If it has
       none, nothing is logged.
     - `again`: log it even if it was logged before.
+    - `weights`: the numbers that the operator vouches for, if there are any.
 
     >>> from byzantium import Krum
     >>> announce(Krum(f=5), n=25)
@@ -295,15 +382,15 @@ def announce(rule: Aggregator | None, n: int, f: int | None = None, *, again: bo
     if f is None:
         return
     always = "" if rule is not None and rule.needs_root else gap(None, n, f)
-    key = "" if always else repr(rule), n, f
+    key = "" if always else repr(rule), n, f, "" if weights is None else repr(list(weights))
     if key in _LOGGED and not again:
         return
     _LOGGED.add(key)
     if always:
         logger.warning("no guarantee: %s", always)
     elif rule is not None:
-        if reason := gap(rule, n, f):
+        if reason := gap(rule, n, f, weights):
             sentence = "no guarantee: %r for %d vectors, %d of them Byzantine: %s"
             logger.warning(sentence, rule, n, f, reason)
         else:
-            logger.info("%s", guarantee(rule, n, f))
+            logger.info("%s", guarantee(rule, n, f, weights))

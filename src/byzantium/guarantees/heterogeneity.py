@@ -40,11 +40,7 @@ def largest_heterogeneity(rule: Aggregator | None, n: int, f: int) -> float:
     if rule is None:
         check_counts(n, f)
         return (n - 2 * f) / f if f else math.inf
-    kappa = guarantee(rule, n, f).kappa
-    if kappa is None:
-        return 0.0
-    # Where kappa is f / (n - 2f), 1 / kappa may be rounded to a number above the limit.
-    return min(1 / kappa, largest_heterogeneity(None, n, f)) if kappa else math.inf
+    return guarantee(rule, n, f).largest_heterogeneity
 
 
 def most_attackers(n: int, b2: float) -> int:

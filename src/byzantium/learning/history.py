@@ -39,9 +39,8 @@ class History:
 
         NaN before the first evaluation, and where there are no classes.
         """
-        return (
-            float(self.evaluations[-1].get("accuracy", math.nan)) if self.evaluations else math.nan
-        )
+        last: dict[str, Any] = self.evaluations[-1] if self.evaluations else {}
+        return float(last.get("accuracy", math.nan))
 
     @property
     def diverged_in(self) -> int | None:
@@ -56,11 +55,7 @@ class History:
 
     def state_dict(self) -> dict[str, Any]:
         """The history as plain values, which `of` reads again."""
-        return {
-            "rounds": self.rounds,
-            "evaluations": self.evaluations,
-            "status": self.outcome,
-        }
+        return {**vars(self), "status": self.outcome}
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Self:

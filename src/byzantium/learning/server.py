@@ -50,7 +50,12 @@ class Server:
         self.d = sum(parameter.numel() for parameter in self.parameters.values())
 
     def step(
-        self, updates: Any, generator: torch.Generator | None = None, *, root: Any = None
+        self,
+        updates: Any,
+        generator: torch.Generator | None = None,
+        *,
+        root: Any = None,
+        weights: Any = None,
     ) -> Any:
         """Aggregate the workers' updates, take a step, and return the aggregate.
 
@@ -59,8 +64,9 @@ class Server:
           order that it has in memory.
         - `generator`: where random rules and mixings draw from; by default the operating system.
         - `root`: the root gradient, in the form of one update, for rules that need it.
+        - `weights`: how much each worker counts: n numbers that you vouch for.
         """
-        aggregate = self.rule(updates, generator, root=root)
+        aggregate = self.rule(updates, generator, root=root, weights=weights)
         self.take(aggregate)
         return aggregate
 

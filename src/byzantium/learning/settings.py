@@ -93,6 +93,12 @@ class TrainingOptions:
         "holds as root data, which no worker has; RootMatching, FLTrust and RootOnly need them.",
         later=True,
     )
+    weights: Literal["equal", "sizes"] = option(
+        "equal",
+        "Whether all workers count the same (equal), or as many samples as each has (sizes), for "
+        "which the server vouches; an attacker counts as much as the mean honest worker.",
+        later=True,
+    )
 
 
 @with_options

@@ -19,7 +19,8 @@ from byzantium.core.options import FORMER_SPELLINGS, identity_fields, present_sp
 from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition, iid
 from byzantium.guarantees import announce
-from byzantium.learning import checkpoint, evaluation, formulas, losses, metrics
+from byzantium.learning import checkpoint, evaluation, formulas, losses, metrics, optimizers
+from byzantium.learning.gradients import one_thread
 from byzantium.learning.history import History
 from byzantium.learning.losses import Loss
 from byzantium.learning.models import check_device, check_fit
@@ -27,6 +28,7 @@ from byzantium.learning.randomness import Randomness
 from byzantium.learning.root_data import Root, RootGradient, without
 from byzantium.learning.server import MakeOptimizer, Server
 from byzantium.learning.settings import Settings, check_root
+from byzantium.learning.sizes import check_weights, site_sizes
 from byzantium.learning.state import check, check_result
 from byzantium.learning.worker import Momentum, Workers
 from byzantium.rules import Aggregator
@@ -103,7 +105,7 @@ class Simulation:
         self.gradients, self.sent = self.workers.gradients, self.workers.sent
         parameters = self.gradients.parameters.values()
         self.optimizer = (
-            torch.optim.SGD(parameters, lr=settings.learning_rate)
+            optimizers.SGD(parameters, lr=settings.learning_rate)
             if optimizer is None
             else optimizer(parameters)
         )
@@ -113,7 +115,8 @@ class Simulation:
             logger.warning(
                 "%r does not know how much each worker counted, so no weights are recorded", rule
             )
-        announce(rule, settings.participants or settings.n, settings.attackers or None)
+        if settings.weights == "equal":
+            announce(rule, settings.participants or settings.n, settings.attackers or None)
         self.history = History()
 
         self.root: Root | None = None
@@ -134,21 +137,28 @@ class Simulation:
         self.batches = self.randomness.batches(data, self.partition)
         self.own_batches = self.randomness.own_batches(data)
         self.generators = self.randomness.generators
+        self.weights = None
+        if settings.weights == "sizes":
+            self.weights = site_sizes(self.batches.parts, settings.attackers)
+            check_weights(rule, self.weights, settings.participants)
+            announce(rule, settings.n, settings.attackers or None, weights=self.weights)
 
     # -- training --------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         settings = self.settings
+        small = self.gradients.is_small(settings.n * settings.local_steps * settings.batch)
         while self.history.status == "running":
             t = len(self.history.rounds)
-            record = self._round(t)
-            self.history.rounds.append(record)
-            last = t + 1 == settings.rounds
-            if self.history.status == "running":
-                if self.is_evaluated(t):
-                    self.history.evaluations.append(self._evaluation(t))
-                if last:
-                    self.history.status = "completed"
+            with one_thread(small):
+                record = self._round(t)
+                self.history.rounds.append(record)
+                last = t + 1 == settings.rounds
+                if self.history.status == "running":
+                    if self.is_evaluated(t):
+                        self.history.evaluations.append(self._evaluation(t))
+                    if last:
+                        self.history.status = "completed"
             yield record
 
     def is_evaluated(self, t: int) -> bool:
@@ -200,6 +210,7 @@ class Simulation:
                     model=self.server.model_vector() if self.attack.needs_model else None,
                     step_loss=self._step_loss,
                     last_aggregate=self.last_aggregate,
+                    weights=self._weights_of(workers),
                 )
             if not whole:
                 self.sent[workers] = sent
@@ -217,6 +228,10 @@ class Simulation:
         if not aggregate.isfinite().all():
             return self._diverged(record)
         return record
+
+    def _weights_of(self, workers: list[int]) -> list[float] | None:
+        """How much each of these workers counts; None if all count the same."""
+        return None if self.weights is None else [self.weights[worker] for worker in workers]
 
     def _participants(self) -> list[int]:
         settings = self.settings
@@ -286,12 +301,13 @@ class Simulation:
         generator, evaluated = self.generators["server"], self.is_evaluated(record["round"] - 1)
         early = record["round"] <= self.early_rounds
         measured = metrics.round_metrics(self.settings.record, self.rule, evaluated, early)
-        vector = None if root is None else root.vector
+        vector, weights = None if root is None else root.vector, self._weights_of(workers)
         if any(metric.needs for metric in measured):
-            report = self.rule.explain(sent, generator, root=vector)
+            report = self.rule.explain(sent, generator, root=vector, weights=weights)
             aggregate: Tensor = report.aggregate
         else:
-            report, aggregate = None, self.rule(sent, generator, root=vector)
+            report = None
+            aggregate = self.rule(sent, generator, root=vector, weights=weights)
         scene = formulas.Round(
             self.settings.n,
             workers,
@@ -303,6 +319,7 @@ class Simulation:
             losses,
             root,
             self.rule,
+            weights,
         )
         record |= {metric.key: metric.measure(scene) for metric in measured}
         return aggregate

@@ -21,6 +21,7 @@ from .report import Report as Report
 from .root import FLTrust as FLTrust
 from .root import RootMatching as RootMatching
 from .root import RootOnly as RootOnly
+from .shares import truncated_weights as truncated_weights
 from .stage import Stage as Stage
 from .trust import Trust as Trust
 from .weighting import AgnosticClipping as AgnosticClipping

@@ -7,14 +7,17 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from byzantium.core import ByzantiumError, TooManyRejected
 from byzantium.rules.report import rejections
+from byzantium.rules.shares import check_held, check_takes_weights
 from byzantium.rules.stage import Stage, min_honest, pipeline_repr
 from byzantium.vectors.points import SourcePoints, row_norms
 from byzantium.vectors.source import Source
+from byzantium.vectors.weights import Weights
 
 logger = logging.getLogger("byzantium")
 
@@ -29,11 +32,13 @@ class Admission(NamedTuple):
     - `points`: the usable vectors.
     - `stages`: the stages of the pipeline, with f smaller by the number of rejected rows.
     - `reasons`: for each rejected row, the reason.
+    - `vouched`: the weights of the usable vectors that the operator vouches for, if there are any.
     """
 
     points: SourcePoints
     stages: tuple[Stage, ...]
     reasons: dict[int, str]
+    vouched: Weights | None = None
 
 
 def admit(
@@ -42,6 +47,7 @@ def admit(
     center: Tensor | None = None,
     norm_bound: float = math.inf,
     root: Any = None,
+    vouched: Weights | None = None,
 ) -> Admission:
     """Check vectors against a pipeline, and reject unusable vectors.
 
@@ -50,6 +56,7 @@ def admit(
     - `center`: the center that the rule holds, (d,), if it holds one.
     - `norm_bound`: an upper bound on the norm of every vector, if one is known already.
     - `root`: the root gradient, in the form of one of the vectors, for stages that need it.
+    - `vouched`: the weights of the vectors that the operator vouches for, if there are any.
 
     Sizes are checked before any row is rejected, so that no f workers can make a pipeline fail by
     being rejected.
@@ -57,22 +64,18 @@ def admit(
     >>> from byzantium import Krum
     >>> from byzantium.vectors import as_source
     >>> updates = torch.tensor([[1.0], [2.0], [3.0], [4.0], [torch.inf]])
-    >>> admit([Krum(f=1)], as_source(updates))[1:]
+    >>> admit([Krum(f=1)], as_source(updates))[1:3]
     ((Krum(f=0),), {4: 'not finite, or of norm above 1e+18'})
     """
     pipeline, n, readable = pipeline_repr(stages), source.n, source.readable
-    stages = check_sizes(stages, n)
+    stages = check_sizes(stages, n, vouched)
     largest = LARGEST_NORM.get(source.dtype, LARGEST_NORM_NARROW)
     expanded = [one for stage in stages for one in stage.expansion]
     anchors: dict[str, Tensor | None] = {}
     if any(stage.needs_origin for stage in expanded):
         anchors["origin"] = None
     if center is not None:
-        if center.shape != (source.dimension,):
-            raise ByzantiumError(
-                f"{pipeline} holds a center of dimension {center.numel()}, got vectors of "
-                f"dimension {source.dimension}; reset() forgets it"
-            )
+        source.check_center(pipeline, center)
         anchors["center"] = source.team.local_part(center)
     if any(stage.needs_root for stage in expanded):
         if root is None:
@@ -100,8 +103,11 @@ def admit(
         bounds = [stage.bad for stage in stages if stage.bad is not None]
         allowed = min(bounds, default=n // 2)
         listed = rejections(reasons, source)
-        if len(reasons) > allowed:
+        usable_rows = np.isin(np.arange(n), list(reasons), invert=True)
+        heavy = not bounds and vouched is not None and vouched.shares[usable_rows].sum() < 1 / 2
+        if len(reasons) > allowed or heavy:
             most = f"its f = {allowed}" if bounds else f"half of them, {allowed}"
+            most = "half of the weight" if heavy else most
             raise TooManyRejected(
                 f"{pipeline} can do without {most} of {n} vectors, but {len(reasons)} are "
                 f"unusable: {listed}",
@@ -110,24 +116,38 @@ def admit(
         logger.warning("rejected %d of %d vectors: %s", len(reasons), n, listed)
         fewer = [stage.with_fewer_bad(len(reasons)) for stage in stages]
         expanded = [one for stage in fewer for one in stage.expansion]
-    return Admission(points, tuple(expanded), reasons)
+        vouched = None if vouched is None else vouched.of_rows(usable_rows)
+    return Admission(points, tuple(expanded), reasons, vouched)
 
 
-def check_sizes(stages: Sequence[Stage], n: int) -> tuple[Stage, ...]:
+def check_sizes(
+    stages: Sequence[Stage], n: int, vouched: Weights | None = None
+) -> tuple[Stage, ...]:
     """The stages for n vectors, with all parameters known; raises if n is too small for a stage.
+
+    With weights of the operator, it also raises if f vectors hold too much of the weight.
 
     >>> from byzantium import Bucketing, Krum
     >>> check_sizes((Bucketing(s="auto", f=2) >> Krum(f=2)).stages, 25)
     (Bucketing(s=4, balanced=True, f=2), Krum(f=2))
     """
-    left, checked = n, []
+    if vouched is not None:
+        check_takes_weights(stages)
+    left, heaviest, checked = n, vouched, list[Stage]()
     for k, stage in enumerate(stages):
-        resolved = stage.resolved(left, stages[k + 1 :])
+        following = stages[k + 1 :]
+        if heaviest is None:
+            resolved = stage.resolved(left, following)
+        else:
+            resolved = stage.resolved_for(heaviest, following)
         try:
             resolved.check(left)
+            if heaviest is not None:
+                check_held(resolved, heaviest)
         except ByzantiumError as error:
             history = f" ({pipeline_repr(stages[:k])} left {left} of {n})" if left != n else ""
             raise ByzantiumError(f"{error}{history}") from None
+        heaviest = None if heaviest is None else resolved.heaviest(heaviest)
         left = resolved.rows(left)
         checked.append(resolved)
     return tuple(checked)

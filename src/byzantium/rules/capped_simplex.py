@@ -1,11 +1,11 @@
 """The smallest value of a quadratic form over the capped simplex, exactly.
 
-    minimize  w^T Q w   over   sum_i w_i = 1,  0 <= w_i <= cap
+    minimize  w^T Q w   over   sum_i w_i = 1,  0 <= w_i <= cap_i
 
 for a positive definite Q, (n, n). Such a problem has one solution, and w is that solution if and
 only if there is a number l with
 
-    (Q w)_i >= l  where w_i = 0,    (Q w)_i <= l  where w_i = cap,    (Q w)_i = l  elsewhere.
+    (Q w)_i >= l  where w_i = 0,    (Q w)_i <= l  where w_i = cap_i,    (Q w)_i = l  elsewhere.
 
 Given which entries are *free* (neither 0 nor cap), w and l follow from linear equations. A guess of
 the free entries is improved by a primal-dual active-set method (Hintermueller, Ito, Kunisch: The
@@ -46,16 +46,16 @@ class CappedSimplex:
 
     - `form`: Q, (n, n), symmetric and positive definite. Its rows may differ in size by many
       orders of magnitude.
-    - `cap`: the largest entry, at least 1/n.
+    - `caps`: (n,), the largest value of each entry; they sum to at least one.
 
-    >>> CappedSimplex(np.diag([1.0, 1.0, 4.0]), cap=1.0).minimize().round(4)
+    >>> CappedSimplex(np.diag([1.0, 1.0, 4.0]), np.ones(3)).minimize().round(4)
     array([0.4444, 0.4444, 0.1111])
-    >>> CappedSimplex(np.diag([1.0, 1.0, 4.0]), cap=0.4).minimize().round(4)
+    >>> CappedSimplex(np.diag([1.0, 1.0, 4.0]), np.full(3, 0.4)).minimize().round(4)
     array([0.4, 0.4, 0.2])
     """
 
-    def __init__(self, form: Array, cap: float) -> None:
-        self.cap, self.n = cap, len(form)
+    def __init__(self, form: Array, caps: Array) -> None:
+        self.caps, self.n = caps, len(form)
         # No smaller than the rounding of Q: where that has made it singular, it is not any more.
         self.form = form + np.diag(self.n * np.finfo(np.float64).eps * form.diagonal())
         form = self.form
@@ -65,15 +65,16 @@ class CappedSimplex:
 
     def minimize(self) -> Array:
         """The minimizer, (n,)."""
-        if self.cap * self.n <= 1 + TOLERANCE:
-            return np.full(self.n, 1 / self.n)
+        if self.caps.sum() <= 1 + TOLERANCE:
+            relative = self.caps / self.caps[0]
+            return np.asarray(relative / relative.sum())
         guess = Guess(np.ones(self.n, dtype=bool), np.zeros(self.n, dtype=bool))
         for _ in range(MOST_EXCHANGES):
             weights, level = self._solved(guess)
             if abs(weights.sum() - 1) > TOLERANCE:
                 break  # nothing is free, and the entries at the cap are too few or too many
             below = guess.free & (weights < 0)
-            above = guess.free & (weights > self.cap)
+            above = guess.free & (weights > self.caps)
             released = self._violations(weights, level, guess) > 0
             if not (below | above | released).any():
                 return self._rounded(weights, guess)
@@ -86,7 +87,7 @@ class CappedSimplex:
     def _solved(self, guess: Guess) -> tuple[Array, float]:
         """The weights for which (Q w)_i = l at all free entries, and l."""
         free, capped = guess
-        weights = np.where(capped, self.cap, 0.0)
+        weights = np.where(capped, self.caps, 0.0)
         if not free.any():
             # Any number between the slopes at the cap and those at 0.
             slopes = self.form @ weights
@@ -108,37 +109,37 @@ class CappedSimplex:
         return np.where(wrong > noise, wrong * self.scale, 0)
 
     def _rounded(self, weights: Array, guess: Guess) -> Array:
-        weights[guess.capped] = self.cap
-        return weights.clip(0, self.cap)
+        weights[guess.capped] = self.caps[guess.capped]
+        return weights.clip(0, self.caps)
 
     def _projected(self, weights: Array) -> Array:
         """The weights clip(w - t, 0, cap) with the t for which they sum to one, by bisection."""
         low, high = weights.min() - 1, weights.max()
         for _ in range(100):
             middle = (low + high) / 2
-            if (weights - middle).clip(0, self.cap).sum() > 1:
+            if (weights - middle).clip(0, self.caps).sum() > 1:
                 low = middle
             else:
                 high = middle
-        return (weights - low).clip(0, self.cap)
+        return (weights - low).clip(0, self.caps)
 
     def _primal(self, weights: Array) -> Array:
         """The minimizer, by steps that stay in the capped simplex and reduce the value.
 
         - `weights`: where the steps begin.
         """
-        guess = Guess((weights > 0) & (weights < self.cap), weights == self.cap)
+        guess = Guess((weights > 0) & (weights < self.caps), weights == self.caps)
         for _ in range(MOST_STEPS * self.n):
             target, level = self._solved(guess)
             step = target - weights
-            slack = np.where(step > 0, self.cap - weights, weights)
-            moving = guess.free & (abs(step) > TOLERANCE * self.cap)
+            slack = np.where(step > 0, self.caps - weights, weights)
+            moving = guess.free & (abs(step) > TOLERANCE * self.caps)
             shares = np.divide(slack, abs(step), out=np.ones(self.n), where=moving)
             first = int(shares.argmin())
             if shares[first] < 1:  # an entry meets a bound: it stays there
                 weights = weights + shares[first] * step
                 guess.free[first], guess.capped[first] = False, step[first] > 0
-                weights[first] = self.cap if step[first] > 0 else 0.0
+                weights[first] = self.caps[first] if step[first] > 0 else 0.0
                 continue
             weights = target
             wrong = self._violations(weights, level, guess)

@@ -24,8 +24,13 @@ class Median(CoordinateWise):
     tensor([2., 8.])
     """
 
+    takes_weights: ClassVar[bool] = True
+
     def averaged(self, n: int) -> int:
         return 2 - n % 2
+
+    def averaged_share(self, bad: float) -> float:
+        return 0.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,9 +50,13 @@ class TrimmedMean(CoordinateWise):
     """
 
     f: Count
+    takes_weights: ClassVar[bool] = True
 
     def averaged(self, n: int) -> int:
         return n - 2 * self.f
+
+    def averaged_share(self, bad: float) -> float:
+        return 1 - 2 * bad
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,9 +78,13 @@ class MeaMed(CoordinateWise):
 
     f: Count
     nearest: ClassVar[bool] = True
+    takes_weights: ClassVar[bool] = True
 
     def averaged(self, n: int) -> int:
         return n - self.f
+
+    def averaged_share(self, bad: float) -> float:
+        return 1 - bad
 
 
 @dataclass(frozen=True, repr=False)

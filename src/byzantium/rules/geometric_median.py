@@ -14,6 +14,7 @@ import math
 import numpy as np
 
 from byzantium._kernels.backend import cpu_backend
+from byzantium._kernels.selection import EQUAL_SHARES
 from byzantium.vectors.geometry import FAR, Geometry
 from byzantium.vectors.points import Array, medians, squared_distances
 
@@ -33,10 +34,11 @@ CLOSE = 3e-7
 
 
 class SumOfDistances:
-    r"""F(z) = sum_i h(||z - x_i||) over the rows of a geometry.
+    r"""F(z) = sum_i c_i h(||z - x_i||) over the rows of a geometry.
 
-    h is the identity; with smoothing, Huber's function, which is quadratic below it. The minimizer
-    is the fixed point of Weiszfeld's iteration with w_i ~ 1 / max(smoothing, ||z - x_i||).
+    The counts c_i are 1, or in proportion to weights that the operator vouches for. h is the
+    identity; with smoothing, Huber's function, which is quadratic below it. The minimizer is the
+    fixed point of Weiszfeld's iteration with w_i ~ c_i / max(smoothing, ||z - x_i||).
 
     - `geometry`: the rows.
     - `smoothing`: the threshold of Huber's function, in the unit of the geometry.
@@ -44,8 +46,17 @@ class SumOfDistances:
 
     def __init__(self, geometry: Geometry, smoothing: float) -> None:
         self.geometry = geometry
-        self.n = geometry.n
+        self.n = n = geometry.n
         self.smoothing = smoothing
+        # How often each row counts: once, or as the operator's weights say, once on average.
+        self.counts = np.ones(n) if geometry.vouched is None else n * geometry.shares
+
+    def sums(self) -> Array:
+        """(n,): the sum of the distances of all rows to each row."""
+        distances = np.sqrt(self.geometry.squared_distances)
+        if self.geometry.vouched is None:
+            return np.asarray(distances.sum(axis=1))
+        return distances @ self.counts
 
     def weiszfeld(self, weights: Array) -> Array:
         """One step of Weiszfeld's iteration; from a row, of Vardi and Zhang's.
@@ -55,7 +66,8 @@ class SumOfDistances:
         """
         pull = np.zeros(len(weights))
         with np.errstate(divide="ignore"):
-            pull[: self.n] = 1 / self.geometry.measured_to(weights).clip(min=self.smoothing)
+            away = self.geometry.measured_to(weights).clip(min=self.smoothing)
+            pull[: self.n] = self.counts / away
         here = np.isinf(pull)
         if not here.any():
             return pull / pull.sum()
@@ -64,9 +76,10 @@ class SumOfDistances:
         # The force R = sum_i pull_i (x_i - z) has weights that sum to zero. Therefore the reference
         # cancels, and |R|^2 = force^T G force.
         strength = math.sqrt(max(0.0, float(force @ self.geometry.gram @ force)))
-        if strength <= here.sum():  # the others cannot pull it away: this is the minimizer
+        multiplicity = self.counts[here[: self.n]].sum()
+        if strength <= multiplicity:  # the others cannot pull it away: this is the minimizer
             return weights
-        stay = here.sum() / strength
+        stay = multiplicity / strength
         return (1 - stay) * pull / pull.sum() + stay * weights
 
     def minimize(self) -> Array:
@@ -74,13 +87,23 @@ class SumOfDistances:
         weights = self._newton()
         return self._search() if weights is None else weights
 
+    def _reach(self, distances: Array) -> Array:
+        """(n,): for each row the squared distance within which half of the others lie, by count."""
+        if self.geometry.vouched is None:
+            return medians(distances)
+        order = distances.argsort(axis=1)
+        ends = self.geometry.shares[order].cumsum(axis=1)
+        half = (ends <= 1 / 2 + EQUAL_SHARES).sum(axis=1).clip(max=self.n - 1)
+        places = np.arange(self.n)
+        return np.asarray(distances[places, order[places, half]])
+
     def _newton(self) -> Array | None:
         """By Newton's method alone; None where its result is not reliable.
 
         The sum is convex: a point at which its gradient vanishes and it is curved in all directions
         is the only minimizer.
         """
-        minimum = cpu_backend().newton(self.geometry.gram, self.n, self.smoothing)
+        minimum = cpu_backend().newton(self.geometry.gram, self.counts, self.smoothing)
         if minimum is None:
             return None
         flat, curved = minimum.slope < FLAT**2, minimum.determinant > CURVED
@@ -96,19 +119,19 @@ class SumOfDistances:
         """By a search that handles corners and flat regions."""
         geometry, n = self.geometry, self.n
         gram, distances = geometry.gram[:n, :n], geometry.squared_distances
-        reach = medians(distances)
+        reach = self._reach(distances)
         # Rows that are almost equal are one row that counts several times. (Rounding may hide the
         # distances among rows far away from the others, but these do not matter.)
         near = distances[reach.argmin()] <= FAR * reach.min()
         indistinct = (distances <= CLOSE**2 * reach.min()) & near[:, None] & near
         np.fill_diagonal(indistinct, True)
-        rows, group, counts = np.unique(
-            indistinct.argmax(axis=1), return_inverse=True, return_counts=True
-        )
-        search = _Search(gram[rows][:, rows], counts.astype(float), reach[rows], self.smoothing)
+        rows, group = np.unique(indistinct.argmax(axis=1), return_inverse=True)
+        counts = np.bincount(group, weights=self.counts).astype(np.float64)
+        search = _Search(gram[rows][:, rows], counts, reach[rows], self.smoothing)
         if (row := search.minimizing_row()) is not None:
             return geometry.at(int(rows[row]))
-        return np.append((search.run() / counts)[group], np.zeros(geometry.anchors))
+        weights = (search.run() / counts)[group] * self.counts
+        return np.append(weights, np.zeros(geometry.anchors))
 
 
 class _Search:

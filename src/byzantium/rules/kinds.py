@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -11,10 +12,15 @@ from torch import Tensor
 
 from byzantium._kernels.backend import backend
 from byzantium.core import ByzantiumError, type_name
-from byzantium.rules.pipeline import Attempt, BaseRule
+from byzantium.rules.outcome import Attempt
+from byzantium.rules.pipeline import BaseRule
 from byzantium.vectors.geometry import SUMS_TO_ONE, Geometry
 from byzantium.vectors.points import Array
-from byzantium.vectors.source import Source
+from byzantium.vectors.source import Rows, Source
+from byzantium.vectors.weights import Weights
+
+# A smaller share of the weight is not averaged: the median is its limit.
+SMALLEST_KEPT = 1e-9
 
 
 class Weighting(BaseRule):
@@ -83,6 +89,7 @@ class MatrixRule(BaseRule):
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
         source = geometry.basis.source
+        source.check_coordinates(self)
         if source.d != source.dimension:
             raise ByzantiumError(
                 f"{self!r} needs whole vectors, but here each machine holds only some columns"
@@ -98,17 +105,44 @@ class MatrixRule(BaseRule):
         return aggregate.detach().to(rows), None
 
 
-def central_mean(source: Source, count: int, explain: bool, nearest: bool = False) -> Attempt:
-    """The mean of the `count` central values of each column, before admission."""
+def central_mean(
+    source: Source, count: int, explain: bool, nearest: bool = False, mixing: Array | None = None
+) -> Attempt:
+    """The mean of the `count` central values of each column, before admission.
+
+    - `mixing`: the matrix that mixes the rows first; None is the identity.
+    """
+
+    def mean(matrix: Tensor, which: Rows, out: Tensor, share: Array | None) -> float:
+        return backend(matrix).central_mean(matrix, which, mixing, count, nearest, out, share)
+
+    return _before_admission(source, mean, explain)
+
+
+def central_weighted_mean(
+    source: Source, vouched: Weights, kept: float, explain: bool, nearest: bool = False
+) -> Attempt:
+    """The mean of the central share `kept` of the weight in each column, before admission."""
+    weights = vouched.shares
+
+    def mean(matrix: Tensor, which: Rows, out: Tensor, share: Array | None) -> float:
+        passes = backend(matrix)
+        return passes.weighted_mean(matrix, which, None, weights, kept, nearest, out, share)
+
+    return _before_admission(source, mean, explain)
+
+
+def _before_admission(
+    source: Source, mean: Callable[[Tensor, Rows, Tensor, Array | None], float], explain: bool
+) -> Attempt:
+    """A pass that aggregates all rows while it finds out how large their numbers are."""
     rows = source.readable
-    if len(rows) < source.n:
+    if len(rows) < source.n or not source.has_coordinates:
         return Attempt()
     out = source.empty_aggregate(source.compute_dtype)
     square, share = 0.0, np.zeros(source.n) if explain else None
     for columns, matrix, which in source.pieces(rows):
-        peak = backend(matrix).central_mean(
-            matrix, which, None, count, nearest, out[columns], share
-        )
+        peak = mean(matrix, which, out[columns], share)
         # No number of the block is larger than its peak, so no row of it is longer than this.
         square += peak * peak * matrix.shape[1]
     weights = None if share is None else _total_share(share, source)
@@ -157,18 +191,46 @@ class CoordinateWise(BaseRule):
             )
         return count
 
+    def averaged_share(self, bad: float) -> float:
+        """With weights: which share of the weight is averaged; 0 means the median.
+
+        For rules whose `takes_weights` is True.
+
+        - `bad`: the share of the weight that the f largest have.
+        """
+        raise NotImplementedError
+
+    def _kept(self, bad: float) -> float:
+        kept = self.averaged_share(bad)
+        return kept if kept > SMALLEST_KEPT else 0.0
+
     def try_before_admission(self, source: Source, explain: bool) -> Attempt:
         self.check(source.n)
         return central_mean(source, self._count(source.n), explain, self.nearest)
 
+    def try_with_weights(self, source: Source, vouched: Weights, explain: bool) -> Attempt:
+        self.check(source.n)
+        kept = self._kept(vouched.of_largest(self.bad or 0))
+        return central_weighted_mean(source, vouched, kept, explain, self.nearest)
+
+    def try_mixed(self, source: Source, mixing: Array | None) -> Attempt:
+        count = self._count(source.n if mixing is None else len(mixing))
+        return central_mean(source, count, False, self.nearest, mixing)
+
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
-        points, count, mixing = geometry.basis, self._count(geometry.n), geometry.matrix()
+        geometry.basis.source.check_coordinates(self)
+        points, mixing, vouched = geometry.basis, geometry.matrix(), geometry.vouched
+        count = self._count(geometry.n) if vouched is None else 0
+        kept = 0.0 if vouched is None else self._kept(geometry.bad_share(self.bad or 0))
         aggregate = points.source.empty_aggregate(points.dtype)
         share = np.zeros(geometry.n) if explain else None
         for columns, matrix, rows in points.pieces():
-            backend(matrix).central_mean(
-                matrix, rows, mixing, count, self.nearest, aggregate[columns], share
-            )
+            passes, out = backend(matrix), aggregate[columns]
+            if vouched is None:
+                passes.central_mean(matrix, rows, mixing, count, self.nearest, out, share)
+            else:
+                weights = vouched.shares
+                passes.weighted_mean(matrix, rows, mixing, weights, kept, self.nearest, out, share)
         if points.unit != 1:
             aggregate.mul_(points.unit)
         if share is None:

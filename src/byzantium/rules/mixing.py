@@ -6,7 +6,7 @@ import secrets
 from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from byzantium.rules.pipeline import Mixing, tolerates
 from byzantium.rules.stage import Stage
 from byzantium.vectors.geometry import Geometry
 from byzantium.vectors.points import EQUAL, Array
+from byzantium.vectors.weights import Weights, smallest_masses
 
 
 class Permutations(torch.Generator):
@@ -97,6 +98,8 @@ class Bucketing(Mixing):
     s: Positive | Literal["auto"]
     balanced: bool = False
     f: Count | None = None
+    takes_weights: ClassVar[bool] = True
+    oblivious: ClassVar[bool] = True
 
     @classmethod
     def also_required(cls, arguments: Mapping[str, Any]) -> tuple[str, ...]:
@@ -107,13 +110,28 @@ class Bucketing(Mixing):
             raise ByzantiumError(f"{self!r} needs f, the number of vectors that may be Byzantine")
 
     def resolved(self, n: int, following: Sequence[Stage]) -> Stage:
+        return self._resolved(n, following)
+
+    def resolved_for(self, weights: Weights, following: Sequence[Stage]) -> Stage:
+        return self._resolved(len(weights.shares), following, weights)
+
+    def _resolved(
+        self, n: int, following: Sequence[Stage], weights: Weights | None = None
+    ) -> Stage:
         if self.s != "auto":
             return self
         if not following or isinstance(following[-1], Mixing):
             raise ByzantiumError(f"{self!r} chooses s for the rule that follows, but none does")
-        # The larger s, the fewer groups: from the first s that fails on, all fail.
         f = self.f or 0
-        s = bisect(range(1, n + 1), False, key=lambda s: not tolerates(following, -(-n // s), f))
+
+        def fails(s: int) -> bool:
+            heaviest = None
+            if weights is not None:
+                heaviest = replace(self, s=s, balanced=True).heaviest(weights)
+            return not tolerates(following, -(-n // s), f, heaviest)
+
+        # The larger s, the fewer groups: from the first s that fails on, all fail.
+        s = bisect(range(1, n + 1), False, key=fails)
         if not s:
             rule = " >> ".join(map(repr, following))
             raise ByzantiumError(
@@ -137,7 +155,20 @@ class Bucketing(Mixing):
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         n = geometry.n
-        return _averages(_permutation(n, generator), self.sizes(n), n)
+        groups = _averages(_permutation(n, generator), self.sizes(n), n)
+        if geometry.vouched is None:
+            return groups
+        shares = (groups > 0) * geometry.shares
+        return shares / shares.sum(axis=1, keepdims=True)
+
+    def mixed_weights(self, matrix: Array, weights: Weights) -> Weights:
+        return weights.grouped(matrix[:, : len(weights.shares)] > 0)
+
+    def heaviest(self, weights: Weights) -> Weights:
+        """The largest weights together in the largest groups."""
+        sizes = np.sort(self.sizes(len(weights.shares)))[::-1]
+        ordered, starts = np.sort(weights.shares)[::-1], sizes.cumsum() - sizes
+        return Weights.of(np.add.reduceat(ordered, starts))
 
     def sizes(self, n: int) -> NDArray[np.int64]:
         """How many vectors are in each bucket of n."""
@@ -169,6 +200,7 @@ class Resampling(Mixing):
     """
 
     s: Positive
+    oblivious: ClassVar[bool] = True
 
     def min_vectors(self) -> tuple[int, str]:
         return self.s, "s"
@@ -201,12 +233,19 @@ class NearestNeighborMixing(Mixing):
     """
 
     f: Count
+    takes_weights: ClassVar[bool] = True
 
     @property
     def measures(self) -> bool:
         return True
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
+        if geometry.vouched is not None:
+            distances = geometry.squared_distances.copy()
+            np.fill_diagonal(distances, -1)
+            near_share = 1 - geometry.bad_share(self.f)
+            masses = smallest_masses(distances, geometry.shares, near_share)
+            return masses / masses.sum(axis=1, keepdims=True)
         n, near = geometry.n, geometry.n - self.f
         return _averages(_by_distance(geometry)[:, :near].ravel(), np.full(n, near), n)
 

@@ -8,36 +8,51 @@ its matrix to the geometry, and the rule computes one vector from geometry and p
 from __future__ import annotations
 
 import copy
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, overload
+from typing import Any, ClassVar, Literal, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from byzantium.core import ArgumentTypeError, ByzantiumError, Stateful, fork_safe, type_name
+from byzantium.core import (
+    ArgumentTypeError,
+    ByzantiumError,
+    Stateful,
+    TooManyRejected,
+    fork_safe,
+    type_name,
+)
 from byzantium.rules.admission import admit, check_sizes
+from byzantium.rules.outcome import Attempt, Outcome
 from byzantium.rules.report import Report
+from byzantium.rules.shares import check_takes_weights
 from byzantium.rules.stage import FormerHook, Stage, pipeline_repr
 from byzantium.vectors.geometry import Geometry, vectors_of
 from byzantium.vectors.points import Array, SourcePoints
-from byzantium.vectors.source import Source, as_source
+from byzantium.vectors.source import Source
+from byzantium.vectors.team import ALONE
+from byzantium.vectors.weights import Vouched, Weights
 
 
-def tolerates(stages: Sequence[Stage], n: int, f: int) -> bool:
-    """Whether stages that end in a rule are defined for n vectors, and tolerate f bad ones."""
+def tolerates(stages: Sequence[Stage], n: int, f: int, vouched: Weights | None = None) -> bool:
+    """Whether stages that end in a rule are defined for n vectors, and tolerate f bad ones.
+
+    - `vouched`: the weights of the vectors that the operator vouches for, if there are any.
+    """
     try:
-        *mixings, rule = check_sizes(stages, n)
+        *mixings, rule = check_sizes(stages, n, vouched)
     except ByzantiumError:
         return False
     for mixing in mixings:
         assert isinstance(mixing, Mixing)
         n, f = mixing.rows(n), mixing.bad_outputs(f)
+        vouched = None if vouched is None else mixing.heaviest(vouched)
     assert isinstance(rule, Aggregator)
-    return f <= (f if rule.bad is None else rule.bad) and (not f or f < rule.delta_max * n)
+    held, whole = (f, n) if vouched is None else (vouched.of_largest(f), 1)
+    return f <= (f if rule.bad is None else rule.bad) and (not f or held < rule.delta_max * whole)
 
 
 # -- mixings -----------------------------------------------------------------------------------
@@ -62,6 +77,9 @@ class Mixing(Stage, ABC):
     """
 
     spoiled = FormerHook()
+    # Whether the matrix depends on nothing except the number of vectors and the generator. Then one
+    # reading of the vectors mixes, aggregates and checks them.
+    oblivious: ClassVar[bool] = False
 
     @abstractmethod
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
@@ -79,12 +97,20 @@ class Mixing(Stage, ABC):
         """How many of the m vectors that come out can be bad when f of those that go in are."""
         return f
 
+    def mixed_weights(self, matrix: Array, weights: Weights) -> Weights:
+        """The weights of the vectors that come out, from those of the vectors that go in."""
+        return weights
+
     @fork_safe
-    def __call__(self, updates: Any, generator: torch.Generator | None = None) -> Tensor:
+    def __call__(
+        self, updates: Any, generator: torch.Generator | None = None, *, weights: Any = None
+    ) -> Tensor:
         """The mixed vectors, (m, d), to look at: pipelines never build them."""
-        source = as_source(updates)
-        points, stages, _ = admit(self.stages, source)
-        return mixed_geometry(Geometry.of(points), stages, generator).rows().to(source.dtype)
+        call = Vouched(updates, weights)
+        call.source.check_coordinates(self)
+        points, stages, _, vouched = admit(self.stages, call.source, vouched=call.weights)
+        geometry = mixed_geometry(Geometry.of(points, vouched), stages, generator)
+        return geometry.rows().to(call.source.dtype)
 
     @overload
     def __rshift__(self, other: Mixing) -> Mixing: ...
@@ -148,9 +174,11 @@ def mixed_geometry(
     for stage in stages:
         if isinstance(stage, Mixing):
             matrix = geometry.basis.source.team.broadcast(stage.matrix(geometry, generator))
-            rows = stage.rows(geometry.n)
+            rows, vouched = stage.rows(geometry.n), geometry.vouched
             try:
-                geometry = geometry.mixed(matrix)
+                geometry = geometry.mixed(
+                    matrix, None if vouched is None else stage.mixed_weights(matrix, vouched)
+                )
             except ByzantiumError as error:
                 raise ByzantiumError(f"{stage!r}: {error}") from error
             if geometry.n != rows:
@@ -162,35 +190,6 @@ def mixed_geometry(
 
 
 # -- aggregators -------------------------------------------------------------------------------
-
-
-class Attempt(NamedTuple):
-    """The result of `Aggregator.try_before_admission`; by default nothing was tried.
-
-    - `aggregate`, `weights`: those of `BaseRule.finish`. They count only if no row is rejected.
-    - `norm_bound`: an upper bound on the norm of every vector.
-    """
-
-    aggregate: Tensor | None = None
-    weights: Array | None = None
-    norm_bound: float = math.inf
-
-
-class Outcome(NamedTuple):
-    """The result of one aggregation, from which calls and reports are made.
-
-    - `aggregate`: (d,), the whole vector.
-    - `weights`: those of the mixed points, if they are known.
-    - `points`: the usable vectors.
-    - `geometry`: that of the mixed points.
-    - `reasons`: for each rejected row, the reason.
-    """
-
-    aggregate: Tensor
-    weights: Array | None
-    points: SourcePoints
-    geometry: Geometry
-    reasons: dict[int, str]
 
 
 class Aggregator(Stage, Stateful):
@@ -223,6 +222,7 @@ class Aggregator(Stage, Stateful):
         base: Any = None,
         strict: bool = True,
         root: Any = None,
+        weights: Any = None,
     ) -> Tensor: ...
     @overload
     def __call__(
@@ -233,6 +233,7 @@ class Aggregator(Stage, Stateful):
         base: Any = None,
         strict: bool = True,
         root: Any = None,
+        weights: Any = None,
     ) -> Any: ...
     def __call__(
         self,
@@ -242,6 +243,7 @@ class Aggregator(Stage, Stateful):
         base: Any = None,
         strict: bool = True,
         root: Any = None,
+        weights: Any = None,
     ) -> Any:
         """Aggregate n vectors into one.
 
@@ -256,18 +258,28 @@ class Aggregator(Stage, Stateful):
         - `root`: the root gradient, of the form of one vector: what the server computed on data
           that it trusts, in the same way as the workers (the base is subtracted from it, too).
           `RootMatching` and `FLTrust` need it, other rules ignore it.
+        - `weights`: how much each vector counts, n numbers that you vouch for, such as verified
+          sizes of sites (docs/do/weights.md); never what workers say of themselves. The result is
+          that of `updates` with row i there w_i times, and f is the number of sites: F, the sum of
+          the f largest weights, is what the rule tolerates. By default all count the same.
 
         Returns one vector, of the form, dtypes and device of those that went in.
         """
-        return self._called(updates, generator, base, strict, root)
+        return self._called(updates, generator, base, strict, root, weights)
 
     @fork_safe
     def _called(
-        self, updates: Any, generator: torch.Generator | None, base: Any, strict: bool, root: Any
+        self,
+        updates: Any,
+        generator: torch.Generator | None,
+        base: Any,
+        strict: bool,
+        root: Any,
+        weights: Any,
     ) -> Any:
-        source = as_source(updates, base=base, strict=strict)
-        outcome = self._run(source, generator, explain=False, root=root)
-        return source.result(outcome.aggregate, outcome.points.rows)
+        call = Vouched(updates, weights, base=base, strict=strict)
+        outcome = self._run(call, generator, explain=False, root=root)
+        return call.source.result(outcome.aggregate, outcome.points.rows)
 
     @fork_safe
     def explain(
@@ -278,26 +290,28 @@ class Aggregator(Stage, Stateful):
         base: Any = None,
         strict: bool = True,
         root: Any = None,
+        weights: Any = None,
     ) -> Report:
         """Aggregate exactly as a call does, and report how much each worker counted."""
-        source = as_source(updates, base=base, strict=strict)
-        outcome = self._run(source, generator, explain=True, root=root)
-        aggregate, weights, points, geometry, reasons = outcome
-        n, rows = source.n, points.rows
-        if weights is None:
-            weights = np.full(geometry.points, np.nan)
-        original = points.source_weights(weights @ geometry.mixing)
+        call = Vouched(updates, weights, base=base, strict=strict)
+        outcome = self._run(call, generator, explain=True, root=root)
+        aggregate, counted, points, geometry, reasons = outcome
+        n, rows = call.n, call.rows[points.rows]
+        if counted is None:
+            counted = np.full(geometry.points, np.nan)
+        original = points.source_weights(counted @ geometry.mixing)
         worker_weights, mixing = np.zeros(n), np.zeros((geometry.n, n))
         worker_weights[rows] = original[: points.n]
         mixing[:, rows] = points.source_weights(geometry.mixing[: geometry.n])[:, : points.n]
         return Report(
-            source.result(aggregate, rows),
+            call.source.result(aggregate, points.rows),
             torch.from_numpy(worker_weights),
             float(original[points.n :].sum()),
             tuple(sorted(reasons)),
             torch.from_numpy(mixing),
             reasons,
             tuple(geometry.notes),
+            call.shares,
         )
 
     @property
@@ -328,11 +342,21 @@ class Aggregator(Stage, Stateful):
         return rule.explain(vectors_of(gram), generator).weights
 
     def _run(
-        self, source: Source, generator: torch.Generator | None, explain: bool, root: Any = None
+        self, call: Vouched, generator: torch.Generator | None, explain: bool, root: Any
     ) -> Outcome:
-        speculative, weights, norm_bound = self.try_before_admission(source, explain)
-        points, stages, reasons = admit(self.stages, source, self.center, norm_bound, root)
-        geometry = mixed_geometry(Geometry.of(points), stages, generator)
+        source, vouched = call.source, call.weights
+        if vouched is None:
+            speculative, weights, norm_bound = self._attempt(source, generator, explain)
+        else:
+            check_takes_weights(self.stages)
+            speculative, weights, norm_bound = self.try_with_weights(source, vouched, explain)
+        try:
+            admission = admit(self.stages, source, self.center, norm_bound, root, vouched)
+        except TooManyRejected as error:
+            raise TooManyRejected(str(error), call.among_all(error.reasons)) from None
+        points, stages, reasons, vouched = admission
+        reasons = call.among_all(reasons)
+        geometry = mixed_geometry(Geometry.of(points, vouched), stages, generator)
         if speculative is not None and not reasons:
             whole = source.team.gather_whole(speculative)
             return Outcome(whole, weights, points, geometry, reasons)
@@ -348,6 +372,13 @@ class Aggregator(Stage, Stateful):
         cannot do this returns `Attempt()`.
         """
         return Attempt()
+
+    def try_with_weights(self, source: Source, vouched: Weights, explain: bool) -> Attempt:
+        """The same where the operator vouches for weights."""
+        return Attempt()
+
+    def _attempt(self, source: Source, generator: torch.Generator | None, explain: bool) -> Attempt:
+        return self.try_before_admission(source, explain)
 
     @property
     def center(self) -> Tensor | None:
@@ -373,15 +404,19 @@ def _last_rule(stages: Sequence[Stage]) -> BaseRule:
 
 
 def aggregate_points(
-    stages: Sequence[Stage], points: SourcePoints, generator: torch.Generator | None
+    stages: Sequence[Stage],
+    points: SourcePoints,
+    generator: torch.Generator | None,
+    vouched: Weights | None = None,
 ) -> Tensor:
     """The aggregate of admitted points; no state is advanced.
 
     - `stages`: the stages, as `admit` returns them.
     - `points`: the points, whose inner products may be known already.
     - `generator`: what random mixings draw from.
+    - `vouched`: the weights of the points that the operator vouches for, if there are any.
     """
-    geometry = mixed_geometry(Geometry.of(points), stages, generator)
+    geometry = mixed_geometry(Geometry.of(points, vouched), stages, generator)
     return _last_rule(stages).finish(geometry, explain=False)[0]
 
 
@@ -396,6 +431,22 @@ class Pipeline(_Composed, Aggregator):
         rule = self.parts[-1]
         assert isinstance(rule, Aggregator)
         return rule
+
+    def _attempt(self, source: Source, generator: torch.Generator | None, explain: bool) -> Attempt:
+        """Aggregate before admission where mixings need not look at the vectors.
+
+        What they draw here they draw again afterwards: here they draw from a copy of the generator.
+        """
+        stages = check_sizes(self.stages, source.n)
+        *mixings, rule = (one for stage in stages for one in stage.expansion)
+        known = all(isinstance(one, Mixing) and one.oblivious for one in mixings)
+        repeatable = generator is None or type(generator) is torch.Generator
+        if explain or not (known and repeatable) or source.team is not ALONE:
+            return Attempt()
+        copied = None if generator is None else generator.clone_state()
+        geometry = mixed_geometry(Geometry.of(SourcePoints(source)), mixings, copied)
+        assert isinstance(rule, BaseRule)
+        return rule.try_mixed(source, geometry.matrix())
 
     @property
     def center(self) -> Tensor | None:
@@ -416,6 +467,10 @@ class BaseRule(Aggregator, ABC):
 
     # Whether it knows how much each vector counted; see `knows_weights`.
     weights_known: ClassVar[Literal["always", "asked", "never"]]
+
+    def try_mixed(self, source: Source, mixing: Array | None) -> Attempt:
+        """`try_before_admission`, of the vectors after they were mixed by a matrix."""
+        return Attempt()
 
     @abstractmethod
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:

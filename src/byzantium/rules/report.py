@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from byzantium.vectors.source import Source
@@ -26,6 +27,8 @@ class Report:
     - `mixing`: (m, n), how the m vectors that the rule saw were mixed from those of the n workers.
     - `reasons`: for each rejected worker, the reason.
     - `notes`: further sentences for the user.
+    - `vouched`: (n,), the shares of the weight that the operator vouches for; None if all workers
+      count the same.
 
     >>> from byzantium import Krum
     >>> updates = torch.tensor([[1.0], [1.1], [0.9], [1.0], [torch.nan], [50.0]])
@@ -41,6 +44,7 @@ class Report:
     mixing: Tensor
     reasons: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    vouched: Tensor | None = None
 
     @property
     def effective_workers(self) -> float:
@@ -54,6 +58,22 @@ class Report:
         [5.0, 1.0]
         """
         return float(self.weights.sum() ** 2 / self.weights.square().sum())
+
+    @property
+    def heard(self) -> float:
+        r"""The share of the weight that was heard, :math:`\sum_i \min(w_i, p_i)`.
+
+        :math:`p_i` is the share of worker i that the operator vouches for, or 1/n. It is 1 where
+        all count as much as they should, as in the mean.
+
+        >>> from byzantium import Krum, Mean
+        >>> updates = torch.tensor([[1.0], [1.1], [0.9], [1.2], [50.0]])
+        >>> Mean().explain(updates, weights=[5, 2, 1, 1, 1]).heard, Krum(f=1).explain(updates).heard
+        (1.0, 0.2)
+        """
+        shares = self.weights.new_full((len(self.weights),), 1 / len(self.weights))
+        shares = shares if self.vouched is None else self.vouched
+        return round(float(torch.minimum(self.weights, shares).clamp(min=0).sum()), 12)
 
 
 def rejections(reasons: Mapping[int, str], source: Source, most: int = 10) -> str:

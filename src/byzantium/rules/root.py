@@ -14,6 +14,7 @@ from byzantium.rules.capped_simplex import CappedSimplex
 from byzantium.rules.kinds import Weighting
 from byzantium.vectors.geometry import Geometry
 from byzantium.vectors.points import Array
+from byzantium.vectors.weights import Weights, weighted_median, weighted_quantile
 
 # A row this many times farther from the root gradient than rows usually are has no influence: in
 # sums with its square the regularization would be lost.
@@ -32,6 +33,10 @@ class RootRule(Weighting):
     delta_max: ClassVar[float] = 1
     #: What is proved of it, whatever the Byzantine vectors are, in words; "" if nothing is.
     promise: ClassVar[str] = ""
+
+    @property
+    def max_share(self) -> float:
+        return self.delta_max
 
     @property
     def needs_root(self) -> bool:
@@ -82,6 +87,7 @@ class RootMatching(RootRule):
     f: Count
     ridge: Annotated[float, Gt(0), Le(1e9)] = 0.1
     guard: bool = False
+    takes_weights: ClassVar[bool] = True
     promise: ClassVar[str] = (
         "never farther from the honest mean than the root gradient is, up to the ridge term "
         "(docs/guarantees.md, Proposition 14)"
@@ -91,25 +97,29 @@ class RootMatching(RootRule):
         return self.f + 1, "f + 1"
 
     def weights(self, geometry: Geometry) -> Array:
-        n = geometry.n
+        n, vouched = geometry.n, geometry.vouched
         about_root = geometry.gram_about(geometry.root)
         norms = geometry.gram_about(geometry.origin).diagonal()
         root_square = float(norms[geometry.root])
-        s_square = self._scale(norms[:n], root_square)
-        weights = self._matched(about_root[:n, :n], s_square, root_square)
+        s_square = self._scale(norms[:n], root_square, vouched)
+        weights = self._matched(about_root[:n, :n], s_square, root_square, vouched)
         f = self.f
         while self.guard and weights @ about_root[:n, :n] @ weights > root_square and f < n - 1:
             f = min(max(1, 2 * f), n - 1)
-            weights = replace(self, f=f)._matched(about_root[:n, :n], root_square, root_square)
+            rule = replace(self, f=f)
+            weights = rule._matched(about_root[:n, :n], root_square, root_square, vouched)
         if f > self.f:
             geometry.note(f"{self!r} was farther from the root gradient than zero is, so f is {f}")
         return weights
 
-    def _scale(self, squared_norms: Array, root_square: float) -> float:
+    def _scale(self, squared_norms: Array, root_square: float, vouched: Weights | None) -> float:
         """The s^2 of the formula, from the squared norms of the vectors and the root gradient."""
+        if vouched is not None:
+            minority = vouched.of_largest(self.f) < 1 / 2
+            return weighted_median(squared_norms, vouched.shares) if minority else root_square
         return float(np.median(squared_norms)) if 2 * self.f < len(squared_norms) else root_square
 
-    def slack(self, norms: Array, root_norm: float) -> float:
+    def slack(self, norms: Array, root_norm: float, vouched: Weights | None = None) -> float:
         r"""How much farther from the root gradient the result can be than the honest mean is.
 
         If at most f vectors are Byzantine, it is at most
@@ -117,25 +127,43 @@ class RootMatching(RootRule):
 
         - `norms`: the norms of the n vectors.
         - `root_norm`: the norm of the root gradient.
+        - `vouched`: the weights of the vectors that the operator vouches for; f/n is then what the
+          f largest hold of them.
         """
-        n, s_square = len(norms), self._scale(norms**2, root_norm**2)
-        return math.sqrt(self.ridge * s_square * self.f / (n * (n - self.f)))
+        n, s_square = len(norms), self._scale(norms**2, root_norm**2, vouched)
+        if vouched is None:
+            return math.sqrt(self.ridge * s_square * self.f / (n * (n - self.f)))
+        bad = vouched.of_largest(self.f)
+        return math.sqrt(self.ridge * s_square * bad / (n * (1 - bad)))
 
-    def _matched(self, products: Array, s_square: float, root_square: float) -> Array:
+    def _matched(
+        self, products: Array, s_square: float, root_square: float, vouched: Weights | None
+    ) -> Array:
         """The weights of the rows, (n,), from their inner products about the root gradient.
 
         Weights sum to one, so |sum_i w_i x_i - g0|^2 = w^T K w with K_ij = <x_i - g0, x_j - g0>,
-        and |w - 1/n|^2 = |w|^2 - 1/n. Therefore w minimizes w^T (K + ridge s^2 I) w.
+        and |w - 1/n|^2 = |w|^2 - 1/n. Therefore w minimizes w^T (K + ridge s^2 I) w. With the
+        shares p that an operator vouches for, I is the diagonal of 1 / (n p_i), and 1 / (n - f) is
+        p_i / (1 - F/N).
         """
         n, squares = len(products), products.diagonal()
-        usual = max(s_square, root_square, np.partition(squares, n - self.f - 1)[n - self.f - 1])
+        shares = np.ones(n) if vouched is None else vouched.shares
+        if vouched is None:
+            nearest = np.partition(squares, n - self.f - 1)[n - self.f - 1]
+            caps, spread = np.full(n, 1 / (n - self.f)), np.ones(n)
+        else:
+            bad = vouched.of_largest(self.f)
+            nearest = weighted_quantile(squares, shares, 1 - bad)
+            caps, spread = np.minimum(shares / (1 - bad), 1), 1 / (n * shares)
+        usual = max(s_square, root_square, nearest)
         if not usual > 0:  # n - f vectors and the root gradient are zero
-            return np.where(squares > 0, 0, 1 / np.count_nonzero(squares == 0))
+            zeros = np.where(squares > 0, 0, shares)
+            return zeros / zeros.sum()
         near = np.flatnonzero(squares <= FAR**2 * usual)
         ridge = max(self.ridge * s_square, SMALLEST_RIDGE * usual)
-        form = products[np.ix_(near, near)] + ridge * np.eye(len(near))
+        form = products[np.ix_(near, near)] + np.diag(ridge * spread[near])
         weights = np.zeros(n)
-        weights[near] = CappedSimplex(form, 1 / (n - self.f)).minimize()
+        weights[near] = CappedSimplex(form, caps[near]).minimize()
         return weights
 
 

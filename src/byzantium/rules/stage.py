@@ -6,9 +6,10 @@ import copy
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from byzantium.core import ByzantiumError, Formula
+from byzantium.vectors.weights import Weights
 
 # Methods and properties that subclasses may define, by their names up to 0.2.
 FORMER_HOOKS = {
@@ -50,6 +51,8 @@ class Stage(Formula):
 
     least = FormerHook()
     settled = FormerHook()
+    #: Whether it takes weights of the operator, `rule(updates, weights=...)`.
+    takes_weights: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -90,6 +93,15 @@ class Stage(Formula):
         """How many vectors may be Byzantine: its parameter f; None if it has no such parameter."""
         return getattr(self, "f", None)
 
+    @property
+    def max_share(self) -> float:
+        """With weights: what its f vectors hold of the weight must be below this share of all."""
+        return 1 / 2
+
+    def heaviest(self, weights: Weights) -> Weights:
+        """The weights of what comes out, in the case in which the f largest hold most."""
+        return weights
+
     def rows(self, n: int) -> int:
         """How many vectors come out when n go in: 1 from a rule."""
         return 1
@@ -114,6 +126,10 @@ class Stage(Formula):
         Most stages are returned unchanged; `Bucketing(s="auto")` gets its s here.
         """
         return self
+
+    def resolved_for(self, weights: Weights, following: Sequence[Stage]) -> Stage:
+        """The same for weights of the operator, in the case in which f vectors hold most."""
+        return self.resolved(len(weights.shares), following)
 
     def with_fewer_bad(self, rejected: int) -> Self:
         """This stage with f smaller by the number of vectors that were already rejected."""

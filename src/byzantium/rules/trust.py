@@ -26,7 +26,7 @@ MEANINGS = {
     ),
     "unheard": (
         "Its vectors were so far from most that the rule gave it little weight, round after round. "
-        "It may be lying, or it may be honest and hold data that nobody else has."
+        "It may be Byzantine, or it may be honest and hold data that nobody else has."
     ),
     "absent": "It sent nothing. This says nothing of its intentions.",
 }
@@ -34,9 +34,9 @@ MEANINGS = {
 
 #: A paragraph for reports: what the weights of workers over many rounds mean.
 CAUTION = (
-    "A weight says whom the rule listened to, not who lies. Attackers that copy an honest worker "
-    "(mimics) cannot be told from it. Attackers may be those who are heard most: then the rule has "
-    "failed. And an honest worker whose data nobody else has may go unheard."
+    "A weight says how much a worker counted, not whether it is bad. Attackers that copy an honest "
+    "worker (mimics) cannot be distinguished from it. Where attackers count most, the rule has "
+    "failed. And an honest worker whose data nobody else has may hardly count."
 )
 
 
@@ -126,7 +126,9 @@ class Trust:
             raise ByzantiumError(f"the report has {len(weights)} workers, got {len(names)} names")
         rejected = {names[k]: report.reasons.get(k, "rejected") for k in report.rejected}
         used = {w: v for w, v in zip(names, weights, strict=True) if w not in rejected}
-        self.update(used, rejected, absent)
+        shares = None if report.vouched is None else report.vouched.tolist()
+        vouched = None if shares is None else dict(zip(names, shares, strict=True))
+        self.update(used, rejected, absent, vouched=vouched)
 
     def update(
         self,
@@ -134,6 +136,7 @@ class Trust:
         rejected: Mapping[Any, str] | None = None,
         absent: Iterable[Hashable] = (),
         rounds: int = 1,
+        vouched: Mapping[Any, float] | None = None,
     ) -> None:
         """Add one round without a report, or the means of several.
 
@@ -141,13 +144,20 @@ class Trust:
         - `rejected`: for each rejected worker, the reason.
         - `absent`: the workers who were asked and sent nothing.
         - `rounds`: of how many rounds the weights are the means. They count as one round.
+        - `vouched`: the share of each worker that the operator vouches for: then the weights count
+          in units of these, and a worker whose share is 0 is not counted.
         """
         # In one round those who are heard share the weight of all; whoever is heard in one of
         # several rounds has at most the whole weight of that one.
         heard = sum(weight != 0 for weight in weights.values() if math.isfinite(weight))
         gain = len(weights) / max(heard, rounds, 1)
+        total = sum((vouched or {}).get(worker, 0.0) for worker in weights)
         for worker, weight in weights.items():
             share = weight * len(weights)
+            if vouched is not None:
+                if not vouched.get(worker):
+                    continue
+                share = weight * total / vouched[worker]
             record = self._of(worker)
             if math.isfinite(share):
                 record.rounds += 1

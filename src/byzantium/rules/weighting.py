@@ -13,12 +13,13 @@ from torch import Tensor
 
 from byzantium.core import ByzantiumError, Count, Measure, OrInfinity, Positive
 from byzantium.rules.geometric_median import SumOfDistances
-from byzantium.rules.kinds import Weighting, central_mean
-from byzantium.rules.pipeline import Attempt
+from byzantium.rules.kinds import Weighting, central_mean, central_weighted_mean
+from byzantium.rules.outcome import Attempt
 from byzantium.rules.subset import smallest_diameter
 from byzantium.vectors.geometry import Geometry
 from byzantium.vectors.points import EQUAL, Array
 from byzantium.vectors.source import Source
+from byzantium.vectors.weights import Weights, smallest_masses
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,16 +31,20 @@ class Mean(Weighting):
     """
 
     delta_max: ClassVar[float] = 0
+    takes_weights: ClassVar[bool] = True
 
     @property
     def measures(self) -> bool:
         return False
 
     def weights(self, geometry: Geometry) -> Array:
-        return geometry.uniform_over(np.arange(geometry.n))
+        return geometry.shares
 
     def try_before_admission(self, source: Source, explain: bool) -> Attempt:
         return central_mean(source, source.n, explain)
+
+    def try_with_weights(self, source: Source, vouched: Weights, explain: bool) -> Attempt:
+        return central_weighted_mean(source, vouched, 1.0, explain)
 
 
 # The largest power of numbers from 1 to 4 (see `Krum.weights`) whose sums stay within float64.
@@ -124,6 +129,7 @@ class GeometricMedian(Weighting):
     steps: Positive | None = None
     smoothing: Measure = 0
     start: Literal["medoid", "zero"] = "medoid"
+    takes_weights: ClassVar[bool] = True
 
     @property
     def needs_origin(self) -> bool:
@@ -133,7 +139,7 @@ class GeometricMedian(Weighting):
         objective = SumOfDistances(geometry, geometry.in_units(self.smoothing))
         if self.steps is None:
             return objective.minimize()
-        medoid = int(np.sqrt(geometry.squared_distances).sum(axis=1).argmin())
+        medoid = int(objective.sums().argmin())
         weights = geometry.at(geometry.origin if self.start == "zero" else medoid)
         for _ in range(self.steps):
             weights = objective.weiszfeld(weights)
@@ -162,6 +168,7 @@ class CenteredClipping(Weighting):
     radius: Annotated[float, Gt(0), OrInfinity]
     steps: Positive = 1
     delta_max: ClassVar[float] = 0.1  # what is proved, if the radius suits the vectors
+    takes_weights: ClassVar[bool] = True
 
     def weights(self, geometry: Geometry) -> Array:
         n = geometry.n
@@ -172,7 +179,10 @@ class CenteredClipping(Weighting):
             move[:n] = np.divide(
                 self.radius, distances, out=np.ones(n), where=distances > self.radius
             )
-            move /= n
+            if geometry.vouched is None:
+                move /= n
+            else:
+                move[:n] *= geometry.shares
             weights = weights + move - move.sum() * weights
         return weights
 
@@ -229,8 +239,11 @@ class AgnosticClipping(Weighting):
 
     f: Count
     b: Annotated[float, Gt(0), Le(1e9)] = 1.25
+    takes_weights: ClassVar[bool] = True
 
     def weights(self, geometry: Geometry) -> Array:
+        if geometry.vouched is not None:
+            return self._weighted(geometry)
         n, f = geometry.n, self.f
         if not f:
             return geometry.uniform_over(np.arange(n))
@@ -242,8 +255,24 @@ class AgnosticClipping(Weighting):
         radius = self.b * (n - f) / (2 * math.sqrt(f * (n - 2 * f))) * math.sqrt(spreads[middle])
         return SumOfDistances(geometry, radius).minimize()
 
+    def _weighted(self, geometry: Geometry) -> Array:
+        """The same in shares of the weight, F/N and (N - F)/N, instead of in vectors."""
+        bad, shares = geometry.bad_share(self.f), geometry.shares
+        if not bad:
+            return shares
+        squares = geometry.squared_distances
+        spreads = (smallest_masses(squares, shares, 1 - bad) * squares).sum(axis=1) / (1 - bad)
+        middle = int(spreads.argmin())
+        if not spreads[middle] > 0:
+            return geometry.at(middle)
+        radius = self.b * (1 - bad) / (2 * math.sqrt(bad * (1 - 2 * bad)))
+        return SumOfDistances(geometry, radius * math.sqrt(spreads[middle])).minimize()
+
     def try_before_admission(self, source: Source, explain: bool) -> Attempt:
         return Attempt() if self.f else central_mean(source, source.n, explain)
+
+    def try_with_weights(self, source: Source, vouched: Weights, explain: bool) -> Attempt:
+        return Attempt() if self.f else central_weighted_mean(source, vouched, 1.0, explain)
 
 
 @dataclass(frozen=True, repr=False)

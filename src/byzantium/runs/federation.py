@@ -63,6 +63,7 @@ class Federation(Job):
             **dict.fromkeys(("sampled", "used", "absent", "kept", "f"), values.whole),
             **dict.fromkeys(("accuracy", "loss"), values.measured),
             **dict.fromkeys(("root_norm", "root_distance"), values.size),
+            **dict.fromkeys(("heard", "vouched_used"), values.size),
             **dict.fromkeys(("spread_to_mean", "spread_to_mean_limit"), values.size),
             "weights": values.shares,
             "rejected": values.times,

@@ -28,8 +28,7 @@ from byzantium.core.options import former_attribute, with_default
 from byzantium.learning import metrics
 from byzantium.learning.settings import TrainingOptions
 from byzantium.runs import plugins, values
-from byzantium.runs.facets import rule_facets
-from byzantium.runs.job import METRICS, Job, Stop, Watch, append
+from byzantium.runs.job import METRICS, Job, Stop, Watch, append, rule_facets
 from byzantium.runs.records import Metrics
 from byzantium.runs.values import Checks
 
@@ -37,14 +36,17 @@ if TYPE_CHECKING:
     from torch import nn
 
     from byzantium.data import Dataset
-    from byzantium.learning import Randomness, Settings, Simulation
+    from byzantium.learning import Settings, Simulation
     from byzantium.rules import Aggregator
 
 #: The accuracy of a run is the mean of so many last evaluations, as in the paper.
 LAST = 5
+#: Models with so many parameters or fewer are tried with real numbers before a run begins. To try
+#: one without numbers, torch imports its compiler, which takes longer than importing torch.
+SMALL = 1 << 24
 #: The options that make no difference to a training on root data alone.
 OF_WORKERS = (
-    *("rule", "n", "f", "attack", "attackers", "partition", "participants"),
+    *("rule", "n", "f", "attack", "attackers", "partition", "participants", "weights"),
     *("batch", "reshuffle_every", "record", "plugin"),
 )
 #: What the option --plugin does.
@@ -105,7 +107,7 @@ class Run(Job, TrainingOptions):
         "that is written without f takes the f of the run.",
     )
     attack: str = option(
-        "InnerProduct(epsilon=0.1)",
+        "InnerProduct()",
         "What the attackers send: an attack from `byzantium list attacks`; NoAttack() for none.",
     )
     momentum: Beta = with_default(TrainingOptions, "momentum", 0.9)
@@ -125,6 +127,7 @@ class Run(Job, TrainingOptions):
         from byzantium.data import partition, user_files
         from byzantium.learning import settings
         from byzantium.rules.admission import check_sizes
+        from byzantium.rules.shares import check_takes_weights
         from byzantium.runs import builders, released
 
         if plugins.check_recorded(self, (*plugins.tables(), "optimizer")):
@@ -137,6 +140,8 @@ class Run(Job, TrainingOptions):
         settings.check_record(self.record, self.root)
         rule = self.aggregator()
         settings.check_root(rule, attacks.parse_attack(attack), self.root)
+        if self.weights == "sizes":
+            check_takes_weights(rule.stages)
         for stage in rule.stages:
             if stage.bad not in (None, self.f):
                 raise ByzantiumError(
@@ -184,7 +189,6 @@ class Run(Job, TrainingOptions):
 
     @property
     def workers(self) -> int:
-        """How many workers there are, attackers included."""
         return self.n
 
     @property
@@ -235,7 +239,9 @@ class Run(Job, TrainingOptions):
         """
         if not self.root or self.rule == "RootOnly()" or not self.aggregator().needs_root:
             return None
-        return self.varied(rule="RootOnly()", attack="NoAttack()", attackers=None, plugin=())
+        return self.varied(
+            rule="RootOnly()", attack="NoAttack()", attackers=None, plugin=(), weights="equal"
+        )
 
     def same_root_training(self, other: Run) -> bool:
         """Whether this and another run train on the same root data alone, in the same way.
@@ -290,11 +296,13 @@ class Run(Job, TrainingOptions):
         import torch
 
         from byzantium.data import partition
-        from byzantium.learning import losses, models, root_data
+        from byzantium.learning import losses, models, root_data, sizes
 
         models.check_device(self.device)
         try:
             with torch.device("meta"):  # shapes without numbers, which take no memory
+                model = self.build_model(data)
+            if sum(parameter.numel() for parameter in model.parameters()) <= SMALL:
                 model = self.build_model(data)
         except (RuntimeError, MemoryError) as error:
             raise ByzantiumError(f"the model {self.model} cannot be built: {error}") from error
@@ -303,59 +311,43 @@ class Run(Job, TrainingOptions):
         generator = torch.Generator().manual_seed(0)
         if self.root:
             data = root_data.without(data, root_data.draw_root(data, self.root, generator))
-        partition.read(self.partition)(
+        parts = partition.read(self.partition)(
             data.train_y, self.n - self.attacker_count, generator, users=data.train_user
         )
+        if self.weights == "sizes":
+            weights = sizes.site_sizes(parts, self.attacker_count)
+            sizes.check_weights(self.aggregator(), weights, self.participants)
 
     def heterogeneity(self, watch: Callable[[int, int], None] = lambda done, total: None) -> float:
-        r"""The median :math:`B^2` of what its workers send in the first rounds if nobody attacks.
-
-        - `watch`: called with how many rounds are done, and how many there are in all.
-        """
-        from byzantium.data import partition
-        from byzantium.runs import builders
-
-        data = self.dataset()
-        _, optimizer = builders.optimizer(self.optimizer)
-        return learning.measured_heterogeneity(
-            self.settings(),
-            data,
-            self.build_model(data),
-            partition.read(self.partition),
-            lambda parameters: optimizer(parameters, self.learning_rate),
-            randomness=self._randomness(),
-            watch=watch,
-        )
-
-    def _randomness(self) -> type[Randomness]:
-        from byzantium.runs import released
-
-        return released.Released if self.randomness == "released" else learning.Randomness
+        r"""The median :math:`B^2` of what its workers send at first if nobody attacks."""
+        return learning.measured_heterogeneity(**self._parts(), watch=watch)
 
     def simulation(self) -> Simulation:
         """Its training, before the first round."""
+        attack = attacks.parse_attack(self.attack)
+        return learning.Simulation(**self._parts(), rule=self.aggregator(), attack=attack)
+
+    def _parts(self) -> dict[str, Any]:
+        """What every training of it has, by the names of the parameters of `Simulation`."""
         from byzantium.data import partition
-        from byzantium.runs import builders
+        from byzantium.runs import builders, released
 
         data = self.dataset()
         _, optimizer = builders.optimizer(self.optimizer)
-        return learning.Simulation(
-            self.settings(),
-            data,
-            self.build_model(data),
-            self.aggregator(),
-            attacks.parse_attack(self.attack),
-            partition.read(self.partition),
-            lambda parameters: optimizer(parameters, self.learning_rate),
-            randomness=self._randomness(),
-        )
+        fresh = self.randomness == "fresh"
+        return {
+            "settings": self.settings(),
+            "data": data,
+            "model": self.build_model(data),
+            "partition": partition.read(self.partition),
+            "optimizer": lambda parameters: optimizer(parameters, self.learning_rate),
+            "randomness": learning.Randomness if fresh else released.Released,
+        }
 
     def until(self, last: int | None) -> Self:
         """The same run, which stops after a round for now; None carries it out to its end.
 
         It saves itself there. Its identity is that of the whole run, which goes on from there.
-
-        - `last`: the number of that round.
 
         >>> Run(rounds=600).until(90) == Run(rounds=600)
         True
@@ -434,7 +426,8 @@ def check_ready(jobs: Iterable[Job]) -> None:
             run._prepare()
             same = alike.setdefault((run.data, run.long_tail), {})
             honest = run.n - run.attacker_count
-            same[run.model, run.partition, run.loss, run.device, honest, run.root] = run
+            by_size = () if run.weights == "equal" else (run.rule, run.f, run.participants)
+            same[run.model, run.partition, run.loss, run.device, honest, run.root, by_size] = run
     for (name, gamma), different in alike.items():
         data = builders.load_data(name, gamma)
         for run in different.values():

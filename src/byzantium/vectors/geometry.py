@@ -42,6 +42,7 @@ from byzantium.vectors.points import (
     squared_distances,
 )
 from byzantium.vectors.scale import MOST, SMALL
+from byzantium.vectors.weights import Weights
 
 logger = logging.getLogger("byzantium")
 
@@ -65,6 +66,8 @@ class Geometry:
     - `steps`: the mixing matrices between the basis and the present points, in order.
     - `mixing`: (points, original points), the product of all mixings so far; its rows sum to one.
     - `notes`: sentences for the report.
+    - `vouched`: the weights of the present rows that the operator vouches for; None if all count
+      the same.
 
     Inner products and squared distances are in units of the square of `unit`; distances and norms
     are in the unit of the vectors.
@@ -84,18 +87,20 @@ class Geometry:
         steps: tuple[Array, ...],
         mixing: Array,
         notes: list[str] | None = None,
+        vouched: Weights | None = None,
     ) -> None:
         self.basis = basis
         self.steps = steps
         self.mixing = mixing
         self.notes = [] if notes is None else notes
+        self.vouched = vouched
         self._gram: Array | None = None
         self._squared_distances: Array | None = None
 
     @classmethod
-    def of(cls, points: Points) -> Self:
+    def of(cls, points: Points, vouched: Weights | None = None) -> Self:
         """The geometry of points, before any mixing."""
-        return cls(points, (), np.eye(points.n + len(points.anchors)))
+        return cls(points, (), np.eye(points.n + len(points.anchors)), vouched=vouched)
 
     def note(self, sentence: str, level: int = logging.WARNING) -> None:
         """Write a sentence for the user into the log and into the notes of the report."""
@@ -262,6 +267,15 @@ class Geometry:
         weights[index] = 1
         return weights
 
+    @property
+    def shares(self) -> Array:
+        """(n,): the share of each row in the mean, 1/n or what the operator vouches for."""
+        return np.full(self.n, 1 / self.n) if self.vouched is None else self.vouched.shares
+
+    def bad_share(self, f: int) -> float:
+        """The share of the weight that f rows can have at most, f/n if all count the same."""
+        return f / self.n if self.vouched is None else self.vouched.of_largest(f)
+
     def uniform_over(self, rows: NDArray[np.int64]) -> Array:
         """The weights whose point is the mean of the rows with these indices."""
         weights = np.zeros(self.points)
@@ -290,13 +304,15 @@ class Geometry:
 
     def rebased(self) -> Geometry:
         """The same points, as if they were the original ones."""
-        return Geometry(self.basis, self.steps, np.eye(self.points), self.notes)
+        return Geometry(self.basis, self.steps, np.eye(self.points), self.notes, self.vouched)
 
-    def mixed(self, matrix: Array) -> Geometry:
+    def mixed(self, matrix: Array, vouched: Weights | None = None) -> Geometry:
         """The geometry of P X, for P of shape (m, n), or (m, points) with the origin mixed in.
 
         The rows of P must sum to one: inner products are taken about a reference, and only such
         combinations do not depend on which one it is.
+
+        - `vouched`: the weights of the mixed rows.
         """
         matrix = np.asarray(matrix, dtype=np.float64)
         if matrix.ndim != 2:
@@ -316,7 +332,8 @@ class Geometry:
         extended = np.zeros((m + self.anchors, self.points))
         extended[:m, :columns] = matrix
         extended[m:, self.n :] = np.eye(self.anchors)
-        return Geometry(self.basis, (*self.steps, extended), extended @ self.mixing, self.notes)
+        mixing = extended @ self.mixing
+        return Geometry(self.basis, (*self.steps, extended), mixing, self.notes, vouched)
 
 
 def vectors_of(gram: Tensor | Array) -> Tensor:

@@ -462,3 +462,56 @@ def test_when_a_rank_is_gone_all_others_say_so_and_end(
     told = [(tmp_path / f"{rank}.txt").read_text() for rank in (0, 1, 3)]
     for rank, sentence in zip((0, 1, 3), told, strict=True):
         assert f"LostRankError: rank {rank} of 4 has lost another rank" in sentence, done.stderr
+
+
+# -- with weights of the operator -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def weighted(worlds: Callable[[int, str], Seen]) -> Seen:
+    return worlds(RANKS, "weighted")
+
+
+def test_weights_of_ranks_are_what_they_are_in_one_process(weighted: Seen) -> None:
+    X, weights = inputs.heterogeneous(RANKS, 90), world.sizes(RANKS)
+    X_spoiled = X.clone()
+    X_spoiled[1] = torch.nan
+    for k, rule in enumerate(world.WEIGHTED):
+        report = copy.deepcopy(rule).explain(X, world.seeded(), weights=weights)
+        for name in (str(k), f"{k} replicated"):
+            ours = same([one[name] for one in weighted])
+            assert torch.allclose(ours, report.aggregate, rtol=1e-9, atol=1e-12), rule
+        aggregate, counted = same([one[f"{k} explained"] for one in weighted])
+        assert torch.equal(aggregate, same([one[str(k)] for one in weighted]))
+        assert torch.allclose(counted, report.weights, rtol=1e-9, atol=1e-12)
+        theirs = copy.deepcopy(rule)(X_spoiled, world.seeded(), weights=weights)
+        ours = same([one[f"{k} spoiled"] for one in weighted])
+        assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-12), rule
+        theirs = copy.deepcopy(rule)(X[1:], world.seeded(), weights=weights[1:])
+        ours = same([one[f"{k} without"] for one in weighted])
+        assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-12), rule
+    assert same([one["still there"] for one in weighted]).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("case", "told"),
+    [
+        ("different", "the ranks disagree on what to aggregate: weights 1, 1.5, "),
+        ("missing on one", "the ranks disagree on what to aggregate: weights "),
+        ("length", f"one number for each of {RANKS} vectors"),
+        ("negative", "finite and at least 0, got -1 for vector 0"),
+        ("a text", "weights must be a number for each vector, got a str"),
+        ("other rule", "takes no weights"),
+        ("heavy", "% of the weight; TrimmedMean tolerates less than 50 %"),
+    ],
+)
+def test_wrong_weights_are_the_same_error_on_all_ranks(
+    case: str, told: str, weighted: Seen
+) -> None:
+    assert told in same([one[case] for one in weighted])
+
+
+def test_every_way_to_train_takes_weights(weighted: Seen) -> None:
+    by_hand = same([one["by hand"] for one in weighted])
+    assert torch.equal(by_hand, same([one["hook"] for one in weighted]))
+    assert torch.allclose(by_hand, same([one["in ddp"] for one in weighted]), atol=1e-6)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip(
-    "flwr", reason="flwr is not installed: pip install 'byzantium[flower]' runs Flower's tests"
+    "flwr", reason="flwr is not installed: pip install '.[flower]' runs Flower's tests"
 )
 
 import federation

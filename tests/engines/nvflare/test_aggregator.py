@@ -352,25 +352,38 @@ def test_the_rule_keeps_its_state(tmp_path: Path) -> None:
     assert clipping.applied_rule.state_dict()
 
 
-@pytest.mark.parametrize("weights", [{"site-0": 2.0, "site-1": 1, "site-2": 0.5}, len])
-def test_weights_of_the_operator_reach_the_rule_in_the_order_of_the_rows(
-    weights: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", list(ParamsType))
+@pytest.mark.parametrize("as_function", [False, True])
+def test_weights_of_the_operator_count_and_nothing_else_does(
+    as_function: bool, kind: ParamsType, tmp_path: Path
 ) -> None:
-    asked: list[Any] = []
+    """A site with the weight 3 counts like three sites, and one without weight does not."""
+    before = {"weight": flare_server.model()["weight"]}
+    sites: list[Site] = [honest(k, kind) for k in range(4)]
+    weights = {"site-0": 3, "site-1": 1.0, "site-2": 2}
+    given: Any = (lambda site: weights.get(site, 0)) if as_function else weights
+    aggregator = RobustAggregator("GeometricMedian()", f=1, weights=given)
+    after = Server(aggregator, dict(before), sites, tmp_path).run()
+    (at,) = aggregator.rounds
+    assert at.sampled == ("site-0", "site-1", "site-2")
+    assert not at.rejected
+    assert at.ignored == 1
+    assert not at.kept or "hold" in at.kept
+    mean = RobustAggregator("Mean()", f=0, weights=given)
+    after = Server(mean, dict(before), sites, tmp_path).run()
+    expected = sum(
+        weights[f"site-{k}"] * trained(before, k)["weight"].astype(float) for k in range(3)
+    )
+    np.testing.assert_allclose(after["weight"], np.asarray(expected) / 6, rtol=1e-6)
 
-    def explain(self: bz.Mean, source: Any, root: Any = None, **options: Any) -> None:
-        asked.append(options)
-        raise ByzantiumError("enough")
 
-    monkeypatch.setattr(bz.Mean, "explain", explain)
-    rows = {f"site-{k}": {"weight": np.ones(3)} for k in (2, 0)}
-    for given in (weights, None):
-        aggregation = RobustAggregator("Mean()", f=0, weights=given)._aggregation
-        aggregation.begin(1, ["site-2", "site-1", "site-0"], 3, {"weight": np.zeros(3)})
-        aggregation.rounds[-1].absent["site-1"] = "no result"
-        aggregation.explain(aggregation.rounds[-1], {"weight": np.zeros(3)}, rows)
-    expected = [6, 6] if weights is len else [0.5, 2.0]
-    assert asked == [{"weights": expected}, {}]
+def test_the_share_of_the_weight_of_a_round_is_in_its_record(tmp_path: Path) -> None:
+    weights = {f"site-{k}": k + 1 for k in range(N)}
+    aggregator = RobustAggregator("Median()", f=1, weights=weights)
+    server(tmp_path, REJECTED["NaN"], aggregator).run()
+    (at,) = aggregator.rounds
+    assert at.vouched == weights
+    assert at.vouched_used == pytest.approx(10 / 15)
 
 
 class Shift:
@@ -415,8 +428,9 @@ def test_with_root_data_most_sites_may_be_byzantine(kind: ParamsType, tmp_path: 
         ({"rule": "Krum()", "f": 1, "root": Shift()}, "does not use root="),
         ({"rule": "Krum()", "f": 1, "patience": 0}, "patience"),
         ({"rule": "Krum()", "f": 1, "timeout": -1}, "timeout"),
-        ({"rule": "Mean()", "f": 0, "weights": [1, 2]}, "weights as a dict"),
+        ({"rule": "Mean()", "f": 0, "weights": [1, 2]}, "a mapping from sites"),
         ({"rule": "Mean()", "f": 0, "weights": {"site-1": -1}}, "weights"),
+        ({"rule": "Krum()", "f": 1, "weights": {"site-1": 1}}, "weights"),
     ],
 )
 def test_wrong_arguments_are_errors_of_one_sentence(

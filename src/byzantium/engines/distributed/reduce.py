@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -20,6 +22,10 @@ from byzantium.rules import Aggregator, Report
 from byzantium.rules.admission import check_sizes
 from byzantium.vectors import Matrix, Source
 from byzantium.vectors.points import row_norms
+from byzantium.vectors.weights import with_weight
+
+# How many weights a message lists.
+MAX_LISTED = 16
 
 
 def robust_all_reduce(
@@ -30,6 +36,7 @@ def robust_all_reduce(
     *,
     out: Tensor | None = None,
     root: Tensor | None = None,
+    weights: Sequence[float] | Tensor | None = None,
     replicated: bool = False,
     timeout: float = TIMEOUT,
 ) -> Tensor:
@@ -57,6 +64,8 @@ def robust_all_reduce(
     - `root`: the root gradient, (d,), for rules that need it, such as `RootMatching`; the same on
       all ranks, to the bit. Where one rank computes it, `torch.distributed.broadcast` brings it to
       the others.
+    - `weights`: how much each rank counts: a number for each that you vouch for, such as the
+      number of samples that it was given; the same on all ranks. By default all count the same.
     - `replicated`: whether every rank gets all vectors and aggregates them by itself, which takes
       n times the memory and almost n times the work.
     - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
@@ -72,8 +81,11 @@ def robust_all_reduce(
         dist.init_process_group("gloo")
         update = robust_all_reduce(gradient, Krum(f=1))
     """
-    with _agreed_source(vector, rule, group, generator, root, replicated, timeout, out) as shared:
-        aggregate = _with_retry(rule, *shared, root)
+    trusted = Trusted(root, weights)
+    with _agreed_source(
+        vector, rule, group, generator, trusted, replicated, timeout, out
+    ) as shared:
+        aggregate = _with_retry(rule, *shared, trusted)
     return aggregate if out is None or aggregate is out else out.copy_(aggregate)
 
 
@@ -84,6 +96,7 @@ def explain_all_reduce(
     generator: torch.Generator | None = None,
     *,
     root: Tensor | None = None,
+    weights: Sequence[float] | Tensor | None = None,
     replicated: bool = False,
     timeout: float = TIMEOUT,
 ) -> Report:
@@ -94,30 +107,44 @@ def explain_all_reduce(
     - `group`: the process group; by default all processes.
     - `generator`: the source of randomness of random mixings; that of the first rank counts.
     - `root`: the root gradient, (d,), for rules that need it; the same on all ranks, to the bit.
+    - `weights`: how much each rank counts: a number for each that you vouch for; the same on all
+      ranks.
     - `replicated`: whether every rank gets all vectors and aggregates them by itself.
     - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
 
     Returns a `byzantium.Report`, the same on all ranks.
     """
-    with _agreed_source(vector, rule, group, generator, root, replicated, timeout) as shared:
-        return _with_retry(rule.explain, *shared, root)
+    trusted = Trusted(root, weights)
+    with _agreed_source(vector, rule, group, generator, trusted, replicated, timeout) as shared:
+        return _with_retry(rule.explain, *shared, trusted)
+
+
+class Trusted(NamedTuple):
+    """What all ranks know and trust.
+
+    - `root`: the root gradient, (d,).
+    - `weights`: how much each rank counts.
+    """
+
+    root: Any
+    weights: Any
 
 
 def _with_retry(
     rule: Callable[..., Any],
     source: Source,
     generator: torch.Generator | None,
-    root: Tensor | None,
+    trusted: Trusted,
 ) -> Any:
     """The result of a rule; it starts again where vectors turn out to be unusable on the way."""
     state = None if generator is None else generator.get_state()
     try:
-        return rule(source, generator, root=root)
+        return rule(source, generator, root=trusted.root, weights=trusted.weights)
     except UnusableVectors:
         source.norms = row_norms(source)
         if generator is not None and state is not None:
             generator.set_state(state)
-        return rule(source, generator, root=root)
+        return rule(source, generator, root=trusted.root, weights=trusted.weights)
 
 
 @contextmanager
@@ -126,7 +153,7 @@ def _agreed_source(
     rule: Any,
     group: dist.ProcessGroup | None,
     generator: Any,
-    root: Any,
+    trusted: Trusted,
     replicated: bool,
     timeout: float,
     out: Tensor | None = None,
@@ -139,7 +166,8 @@ def _agreed_source(
     timeout = validated("robust_all_reduce", "timeout", timeout, PositiveMeasure)
     with Ranks(group, device, timeout) as ranks:
         usable = _is_vector(vector)
-        view = _view(vector, rule, generator, root, replicated)
+        root, weights = trusted
+        view = _view(vector, rule, generator, trusted, replicated)
         if usable and out is not None and _describe(out) != _describe(vector):
             view["out"] = _describe(out)
         ranks.agree(view)
@@ -163,9 +191,13 @@ def _agreed_source(
             raise ByzantiumError(
                 f"out must be like the vector, {_describe(vector)}, got {view['out']}"
             )
-        check_sizes(rule.stages, ranks.n)
+        if weights is None:
+            check_sizes(rule.stages, ranks.n)
+        else:
+            rows, vouched = with_weight(weights, ranks.n)
+            check_sizes(rule.stages, len(rows), vouched)
         if ranks.rank == 0:
-            announce(rule, ranks.n)
+            announce(rule, ranks.n, weights=weights)
         if not replicated:
             yield Shard(vector.detach(), ranks, out), generator
             return
@@ -187,8 +219,11 @@ def _fits(generator: Any, replicated: bool) -> bool:
     return not replicated or generator.device.type == "cpu"
 
 
-def _view(vector: Any, rule: Any, generator: Any, root: Any, replicated: bool) -> dict[str, str]:
+def _view(
+    vector: Any, rule: Any, generator: Any, trusted: Trusted, replicated: bool
+) -> dict[str, str]:
     """What all ranks must have in common, as texts."""
+    root = trusted.root
     state = rule.state_dict() if isinstance(rule, Aggregator) else {}
     checksums = [f"{name} {_checksum(tensor)}" for name, tensor in state.items()]
     return {
@@ -197,6 +232,7 @@ def _view(vector: Any, rule: Any, generator: Any, root: Any, replicated: bool) -
         "generator": "fits" if _fits(generator, replicated) else _describe(generator),
         "replicated": str(replicated),
         "root": f"{_describe(root)} {_checksum(root)}" if _is_vector(root) else _describe(root),
+        "weights": _describe_weights(trusted.weights),
         "state": ", ".join(checksums) or "none",
     }
 
@@ -207,6 +243,19 @@ def _describe(value: Any) -> str:
     if value.layout != torch.strided:
         return f"{value.layout} of {value.dtype}"
     return f"{tuple(value.shape)} of {value.dtype}"
+
+
+def _describe_weights(weights: Any) -> str:
+    """A text that is the same for the same weights; of many, a digest."""
+    try:
+        numbers = np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError):
+        return type_name(weights)
+    if weights is None or numbers.ndim != 1:
+        return _describe(weights)
+    if len(numbers) > MAX_LISTED:
+        return f"{len(numbers)} numbers {hashlib.sha256(numbers.tobytes()).hexdigest()[:16]}"
+    return ", ".join(f"{number:.17g}" for number in numbers)
 
 
 def _checksum(tensor: Tensor) -> str:

@@ -29,6 +29,7 @@ def aggregate_gradients(
     *,
     momentum: Momentum | None = None,
     root: Root | None = None,
+    weights: Sequence[float] | Tensor | None = None,
     replicated: bool = False,
     timeout: float = TIMEOUT,
 ) -> None:
@@ -46,6 +47,8 @@ def aggregate_gradients(
     - `root`: the root gradient, (d,), for rules that need it: that of the trained parameters, one
       after the other, the same on all ranks to the bit. Or a function that returns it, which is
       called before each aggregation: `lambda: root_gradient(model, loader)`.
+    - `weights`: how much each rank counts: a number for each that you vouch for, such as the
+      number of samples that it was given; the same on all ranks.
     - `replicated`: whether every rank gets all gradients and aggregates them by itself: see
       `robust_all_reduce`.
     - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
@@ -65,6 +68,7 @@ def aggregate_gradients(
         generator,
         out=vector,
         root=root() if callable(root) else root,
+        weights=weights,
         replicated=replicated,
         timeout=timeout,
     )
@@ -107,6 +111,7 @@ def aggregate_in_ddp(
     *,
     momentum: Momentum | None = None,
     root: Root | None = None,
+    weights: Sequence[float] | Tensor | None = None,
     replicated: bool = False,
     timeout: float = TIMEOUT,
 ) -> None:
@@ -123,6 +128,8 @@ def aggregate_in_ddp(
     - `root`: the root gradient, (d,), for rules that need it: that of the trained parameters, one
       after the other, the same on all ranks to the bit. Or a function that returns it, which is
       called before each aggregation: `lambda: root_gradient(model, loader)`.
+    - `weights`: how much each rank counts: a number for each that you vouch for, such as the
+      number of samples that it was given; the same on all ranks.
     - `replicated`: whether every rank gets all gradients and aggregates them by itself: see
       `robust_all_reduce`.
     - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
@@ -156,6 +163,7 @@ def aggregate_in_ddp(
             generator,
             out=vector,
             root=root() if callable(root) else root,
+            weights=weights,
             replicated=replicated,
             timeout=timeout,
         )

@@ -14,7 +14,6 @@ from byzantium.core import (
     ArgumentTypeError,
     ByzantiumError,
     Count,
-    Measure,
     Positive,
     TooManyRejected,
     type_name,
@@ -26,16 +25,17 @@ from byzantium.engines.federation.rounds import (
     Round,
     Standstill,
     byzantine_count,
+    log_fraction,
     log_near_zero,
-    probability_of_more,
 )
 from byzantium.engines.federation.vectors import Arrays, measure, rejection_reasons
+from byzantium.engines.weights import SiteWeights
 from byzantium.guarantees import announce
 from byzantium.rules import Aggregator, Report, Trust, parse_rule
 from byzantium.vectors import as_source
 
 RuleOrText = Aggregator | str
-OperatorWeights = Mapping[Any, float] | Callable[[Any], float]
+WeightsOfNodes = Mapping[Any, float] | Callable[[Any], float]
 Fraction = Annotated[float, Ge(0), Lt(0.5)]
 # With a root update, which is trusted, more than half of the nodes may be Byzantine.
 RootFraction = Annotated[float, Ge(0), Lt(1)]
@@ -51,10 +51,9 @@ class Aggregation:
       number of sampled nodes.
     - `f`: how many of the sampled nodes may be Byzantine: an integer or a fraction.
     - `root`: a function for rules that need a root update.
+    - `weights`: the weights of nodes that the operator vouches for; None if all are equal.
     - `patience`: after so many rounds in a row that leave the model unchanged: `Standstill`.
     - `logger`: where the rounds are logged.
-    - `weights`: the weight of each node, by its name, that the operator vouches for, or a function
-      of the name; the rule gets them, in the order of the rows. None: the rule gets none.
     """
 
     def __init__(
@@ -63,9 +62,9 @@ class Aggregation:
         rule: RuleOrText | Callable[[int], RuleOrText],
         f: int | float,
         root: RootFunction | None,
+        weights: WeightsOfNodes | None,
         patience: int,
         logger: logging.Logger,
-        weights: OperatorWeights | None = None,
     ) -> None:
         fraction = Fraction if root is None else RootFraction
         allowed = fraction if isinstance(f, float | np.floating) else Count
@@ -74,13 +73,14 @@ class Aggregation:
         self.root = Root(root, logger)
         self.patience: int = validated(owner, "patience", patience, Positive)
         self.configured_rule = rule
-        self.weights = _checked_weights(owner, weights)
+        self.weights = SiteWeights(weights, owner)
         self._rule_state: Mapping[str, Any] = {}
         self.rule: Aggregator | None = None
         if isinstance(rule, Aggregator | str):
             known = self.f if isinstance(self.f, int) else 1
             fixed = parse_rule(rule, f=known) if isinstance(rule, str) else rule
             self.root.check(fixed, used=True)
+            self.weights.check(fixed)
             self.rule = self._rule_for(0, self.f) if isinstance(self.f, int) else None
         self.trust = Trust()
         self.rounds: list[Round[Any]] = []
@@ -90,16 +90,12 @@ class Aggregation:
     def begin(self, number: int, nodes: Sequence[Node], connected: int, model: Arrays) -> None:
         """Begin a round: with its f, its rule and, if that needs one, its root update."""
         f = byzantine_count(self.f, len(nodes))
-        self.rule = self._rule_for(len(nodes), f)
-        announce(self.rule, len(nodes), f)
-        if isinstance(self.f, float):
-            self.logger.info(
-                "configure_train: f = %d is %g of the %d sampled nodes; if %g of the %d connected "
-                "ones are Byzantine, more than f of a sample are with probability %.3g",
-                *(f, self.f, len(nodes), self.f, connected),
-                probability_of_more(self.f, len(nodes), connected),
-            )
+        self.rule, vouched = self._rule_for(len(nodes), f), self.weights.of(nodes)
+        announce(self.rule, len(nodes), f, weights=vouched)
         at = Round(number, tuple(nodes), connected, f)
+        if isinstance(self.f, float):
+            log_fraction(at, self.f, self.logger)
+        at.vouched = dict(zip(nodes, vouched or [], strict=False))
         self.root.compute(at, model, self.rule)
         self.rounds.append(at)
 
@@ -121,7 +117,8 @@ class Aggregation:
         vectors = [rows.get(node) for node in nodes]
         source = as_source(vectors, base=model, strict=False, names=nodes)
         try:
-            report = self.rule.explain(source, root=self.root.update, **self._weights_of(nodes))
+            weights = [at.vouched[node] for node in nodes] if at.vouched else None
+            report = self.rule.explain(source, root=self.root.update, weights=weights)
         except TooManyRejected as error:
             at.reject(nodes, error.reasons)
             at.check()
@@ -145,7 +142,7 @@ class Aggregation:
         at.log(title, self.logger)
         if at.above_limit and not any(one.above_limit for one in self.rounds[:-1]):
             self.logger.warning("\t> %s", at.above_limit)
-        self.trust.update(at.weights, at.rejected, at.absent)
+        self.trust.update(at.weights, at.rejected, at.absent, vouched=at.vouched or None)
         self._near_zero = log_near_zero(self.trust, self._near_zero, self.logger)
 
     def count(self, at: Round[Any]) -> None:
@@ -176,16 +173,6 @@ class Aggregation:
         if self.rule is not None:
             self.rule.load_state_dict(self._rule_state)
 
-    def _weights_of(self, nodes: Sequence[Any]) -> dict[str, Any]:
-        """The argument with the weights of some nodes, if the operator has given any."""
-        if self.weights is None:
-            return {}
-        if callable(self.weights):
-            return {"weights": [self.weights(node) for node in nodes]}
-        if missing := [node for node in nodes if node not in self.weights]:
-            raise ByzantiumError(f"weights= of {self.owner} has no weight for {missing[0]}")
-        return {"weights": [self.weights[node] for node in nodes]}
-
     def _rule_for(self, n: int, f: int) -> Aggregator:
         """The rule for n sampled nodes, of which f may be Byzantine; it continues the old state."""
         rule = self.configured_rule
@@ -195,6 +182,7 @@ class Aggregation:
         if not isinstance(rule, Aggregator):
             raise ArgumentTypeError(f"{self.owner} needs a rule, got {type_name(rule)}")
         self.root.check(rule)
+        self.weights.check(rule)
         for stage in rule.stages:
             if stage.bad not in (None, f):
                 raise ByzantiumError(
@@ -210,17 +198,6 @@ class Aggregation:
         return rule
 
 
-def _checked_weights(owner: str, weights: OperatorWeights | None) -> OperatorWeights | None:
-    if weights is None or callable(weights):
-        return weights
-    if not isinstance(weights, Mapping):
-        raise ArgumentTypeError(
-            f"{owner} needs weights as a dict of numbers by the names of nodes, or a function of "
-            f"the name, got {type_name(weights)}"
-        )
-    return {node: validated(owner, "weights", weight, Measure) for node, weight in weights.items()}
-
-
 def _measure(
     at: Round[Node],
     model: Arrays,
@@ -234,4 +211,4 @@ def _measure(
     used = [rows[node] for node in at.used]
     distances, at.spread_to_mean = measure(model, used, report.aggregate)
     at.distances = dict(zip(at.used, distances, strict=True))
-    at.notes = report.notes
+    at.notes, at.heard = report.notes, report.heard if np.isfinite(report.heard) else None

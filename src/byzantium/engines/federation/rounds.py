@@ -10,11 +10,14 @@ from fractions import Fraction
 from statistics import median
 from typing import Generic, TypeVar
 
+import numpy as np
+
 from byzantium.core import ByzantiumError
 from byzantium.guarantees import describe_limit, largest_heterogeneity
 from byzantium.learning.metrics import EARLY_ROUNDS
 from byzantium.rules import Trust
 from byzantium.rules.trust import WorkerRecord
+from byzantium.vectors.weights import Weights
 
 # The name of a node: a number in Flower, a text in FLARE.
 Node = TypeVar("Node", bound=Hashable)
@@ -50,6 +53,9 @@ class Round(Generic[Node]):
     - `kept`: why the model was left unchanged, in a sentence; empty if it was changed.
     - `cause`: the same in a word, for metrics.
     - `notes`: the notes of the rule.
+    - `vouched`: the weight of each sampled node for which the operator vouches; empty if all count
+      the same.
+    - `heard`: the share of the weight that was heard; see `byzantium.Report.heard`.
     - `root_norm`: the norm of the root update, if the rule needs one.
     - `root_distance`: how far the aggregate was from the root update. Where it is much larger than
       the root's own error explains, more than f nodes are Byzantine, or the root data are biased.
@@ -75,6 +81,8 @@ class Round(Generic[Node]):
     kept: str = ""
     cause: str = ""
     notes: tuple[str, ...] = ()
+    vouched: dict[Node, float] = field(default_factory=dict)
+    heard: float | None = None
     root_norm: float | None = None
     root_distance: float | None = None
     spread_to_mean: float | None = None
@@ -114,6 +122,24 @@ class Round(Generic[Node]):
                 f"{self.usable} usable replies, of which {left} may be Byzantine, leave no "
                 f"majority of honest ones: 2 x {left} + 1 are needed",
             )
+        elif self.root_norm is None and (held := self._held(left)) >= 1 / 2:
+            self.leave_unchanged(
+                "no-majority",
+                f"{left} of {self.usable} usable replies may be Byzantine, and can hold "
+                f"{100 * held:.3g} % of the weight, which leaves no majority of honest ones",
+            )
+
+    def _held(self, left: int) -> float:
+        """The share of the weight of the usable replies that Byzantine ones can hold.
+
+        - `left`: how many of the usable replies may be Byzantine.
+        """
+        if not self.vouched:
+            return 0.0
+        replied = [node for node in self.sampled if node not in self.absent]
+        weights = Weights.of(np.array([self.vouched[node] for node in replied]))
+        usable = np.array([node not in self.rejected for node in replied])
+        return weights.of_rows(usable).of_largest(left) if usable.any() else 0.0
 
     def leave_unchanged(self, cause: str, sentence: str) -> None:
         """Leave the model unchanged, and note why."""
@@ -141,8 +167,9 @@ class Round(Generic[Node]):
             for summary in (min, median, max) if known else ():
                 numbers[f"{name}-{summary.__name__}"] = summary(known)
         if self.weights:
-            share = 1 / len(self.weights)
-            numbers["near-zero"] = sum(w < NEAR_ZERO * share for w in self.weights.values())
+            numbers["near-zero"] = sum(
+                weight < NEAR_ZERO * self._usual(node) for node, weight in self.weights.items()
+            )
         if nodes:
             numbers |= {f"rejected-{node}": 1 for node in self.rejected}
             numbers |= {f"absent-{node}": 1 for node in self.absent}
@@ -151,15 +178,30 @@ class Round(Generic[Node]):
         numbers |= {name.replace("_", "-"): x for name, x in self.measurements().items()}
         return numbers
 
+    def _usual(self, node: Node) -> float:
+        """The weight of a used node if all used nodes count as much as they should."""
+        if not self.vouched:
+            return 1 / len(self.weights)
+        return self.vouched[node] / sum(self.vouched[other] for other in self.weights)
+
     def measurements(self) -> dict[str, float]:
         """What was measured in the round about all replies together, by name."""
         numbers = {
+            "heard": self.heard,
+            "vouched_used": self.vouched_used,
             "root_norm": self.root_norm,
             "root_distance": self.root_distance,
             "spread_to_mean": self.spread_to_mean,
             "spread_to_mean_limit": self.spread_to_mean_limit,
         }
         return {name: number for name, number in numbers.items() if number is not None}
+
+    @property
+    def vouched_used(self) -> float | None:
+        """The share of the sampled nodes' weight that replied and was used."""
+        if not self.vouched:
+            return None
+        return sum(self.vouched[node] for node in self.used) / sum(self.vouched.values())
 
     @property
     def spread_to_mean_limit(self) -> float | None:
@@ -223,6 +265,17 @@ class Round(Generic[Node]):
             logger.info("\t> %s", note)
         if self.kept:
             logger.warning("\t> the model is left unchanged: %s", self.kept)
+
+
+def log_fraction(at: Round[Node], fraction: float, logger: logging.Logger) -> None:
+    """Log what f is if it was given as a fraction, and how likely more than f are Byzantine."""
+    n = len(at.sampled)
+    logger.info(
+        "configure_train: f = %d is %g of the %d sampled nodes; if %g of the %d connected "
+        "ones are Byzantine, more than f of a sample are with probability %.3g",
+        *(at.f, fraction, n, fraction, at.connected),
+        probability_of_more(fraction, n, at.connected),
+    )
 
 
 def log_near_zero(trust: Trust, named: Collection[Node], logger: logging.Logger) -> list[Node]:

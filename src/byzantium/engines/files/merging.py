@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import os
 from collections import defaultdict
@@ -17,13 +18,19 @@ from byzantium._kernels.threads import parallel_map
 from byzantium._kernels.torch_passes import column_blocks
 from byzantium.core import ByzantiumError, validated
 from byzantium.engines.files.safetensors import Checkpoint
+from byzantium.engines.files.sizes import weights_of
 from byzantium.engines.files.source import Files, check_output
 from byzantium.guarantees import announce
-from byzantium.rules import Aggregator
+from byzantium.rules import Aggregator, Report
 from byzantium.runs import plugins
+from byzantium.vectors import Source
+
+logger = logging.getLogger("byzantium")
 
 # How many numbers of each array a first comparison of checkpoints reads.
 PREFIX = 4096
+# How many names a line of the log has at most.
+MAX_LISTED = 20
 # How many bytes a digest reads at a time.
 CHUNK = 1 << 20
 
@@ -35,6 +42,7 @@ def merge(
     *,
     base: str | os.PathLike[str] | None = None,
     root: str | os.PathLike[str] | None = None,
+    weights: Mapping[str, float] | Sequence[float] | None = None,
     force: bool = False,
     seed: int | None = None,
     watch: Callable[[int, int], None] | None = None,
@@ -52,6 +60,9 @@ def merge(
       and the merged change is added to it again.
     - `root`: a checkpoint that you made like the contributors, from data that you trust, for rules
       that need it, such as `RootMatching`. The base is subtracted from it, too.
+    - `weights`: how much each contributor counts: numbers that you vouch for, such as verified
+      sizes of data sets, by the names of the files or in their order (docs/do/weights.md). By
+      default all count the same.
     - `force`: also merge the two factors of low-rank updates (LoRA), which are refused otherwise:
       the product of merged factors is not the merged product.
     - `seed`: the seed of random mixings; by default they draw from the operating system.
@@ -75,30 +86,68 @@ def merge(
     [('ada.safetensors', 0.0), ('bob.safetensors', 1.0), ('eve.safetensors', 0.0)]
     """
     validated("merge", "rule", rule, Aggregator)
-    if rule.needs_root and root is None:
-        raise ByzantiumError(
-            f"{rule!r} needs a root (--root FILE): a checkpoint that you made like the "
-            "contributors, from data that you trust"
-        )
-    if root is not None and not rule.needs_root:
-        raise ByzantiumError(f"{rule!r} does not use a root; omit it, or take RootMatching")
+    check_root(rule, root, "a checkpoint")
     source = Files(paths, base, force)
     if root is not None:
         source.open_root(root)
-    check_output(source, Path(output))
+    check_output(source.identities, Path(output))
     if watch is not None:
         source.watch = lambda done: watch(done, source.d)
     generator = None if seed is None else torch.Generator().manual_seed(seed)
-    announce(rule, source.n)
-    report = rule.explain(source, generator, root=root)
+    vouched, unused = (
+        (None, [])
+        if weights is None
+        else weights_of(weights, [source.row_name(i) for i in range(source.n)])
+    )
+    if unused:
+        logger.warning("no checkpoint belongs to the weights of %s", ", ".join(unused[:MAX_LISTED]))
+    announce(rule, source.n, weights=vouched)
+    report = rule.explain(source, generator, root=root, weights=vouched)
     equals = _equal_rows(source)
     readable = {row: source.checkpoint(row) for row in source.readable.tolist()}
     others = {-1: source.base, -2: source.root}
-    digests = _digests({row: one for row, one in {**others, **readable}.items() if one is not None})
+    digests = digests_of(
+        {row: one for row, one in {**others, **readable}.items() if one is not None}
+    )
+    summary = summarize(rule, source, report, equals, digests, seed, vouched)
+    report.aggregate.save(output, summary)
+    return summary
+
+
+def check_root(rule: Aggregator, root: object, what: str) -> None:
+    """Raise an error unless there is a root exactly if a rule needs one.
+
+    - `what`: what a root is, in words.
+    """
+    if rule.needs_root and root is None:
+        raise ByzantiumError(
+            f"{rule!r} needs a root (--root FILE): {what} that you made like the contributors, "
+            "from data that you trust"
+        )
+    if root is not None and not rule.needs_root:
+        raise ByzantiumError(f"{rule!r} does not use a root; omit it, or take RootMatching")
+
+
+def summarize(
+    rule: Aggregator,
+    source: Source,
+    report: Report,
+    equals: Mapping[int, Sequence[int]],
+    digests: Mapping[int, Mapping[str, str]],
+    seed: int | None,
+    vouched: Sequence[float] | None = None,
+) -> dict[str, Any]:
+    """What is said about a merge: who counted how much, and who was rejected.
+
+    - `equals`: for each row that is equal to others, all of these, itself included.
+    - `digests`: for each row the digests of its files; those of the base at -1, of the root at -2.
+    - `vouched`: the weights that the operator vouches for.
+    """
     contributors = [
         {
             "name": source.row_name(i),
             "weight": weight if math.isfinite(weight) else None,
+            **({} if vouched is None else {"vouched": float(vouched[i])}),
             "rejected": report.reasons.get(i),
             "equal_to": [source.row_name(k) for k in equals.get(i, ()) if k != i],
             "sha256": digests.get(i, {}),
@@ -114,16 +163,15 @@ def merge(
         "remainder": report.remainder if math.isfinite(report.remainder) else None,
         "notes": list(report.notes),
     }
-    if root is not None:
+    if -2 in digests:
         summary["root"] = digests[-2]
     if used := plugins.used({"rule": repr(rule)}):
         summary["plugin"] = list(used)
-    report.aggregate.save(output, summary)
     return summary
 
 
-def _digests(checkpoints: Mapping[int, Checkpoint]) -> dict[int, dict[str, str]]:
-    """The SHA-256 of each file of each checkpoint, by name."""
+def digests_of(checkpoints: Mapping[int, Checkpoint]) -> dict[int, dict[str, str]]:
+    """The SHA-256 of each file of some checkpoints, by name."""
     pairs = [(i, file) for i, checkpoint in checkpoints.items() for file in checkpoint.files]
 
     def digest(k: int, _: int) -> str:

@@ -15,6 +15,7 @@ from byzantium.core import ByzantiumError
 from byzantium.engines.federation.replies import printable
 from byzantium.engines.federation.rounds import Round
 from byzantium.engines.flower.replies import UNREADABLE
+from byzantium.engines.weights import SiteWeights
 
 # Flower's own logger, so that these lines appear among Flower's.
 logger = logging.getLogger("flwr")
@@ -64,7 +65,12 @@ def renumber(result: Result, before: int) -> None:
 
 
 def sample_nodes(
-    grid: Grid, fraction: float, least: int, available: int, timeout: float
+    grid: Grid,
+    fraction: float,
+    least: int,
+    available: int,
+    timeout: float,
+    weights: SiteWeights | None = None,
 ) -> tuple[list[int], int]:
     """The nodes of a round, and how many are connected.
 
@@ -73,10 +79,12 @@ def sample_nodes(
     - `least`: how many to sample at least.
     - `available`: how many must be connected.
     - `timeout`: how many seconds to wait for them.
+    - `weights`: the weights that the operator vouches for: nodes without weight are left out.
     """
+    weights = SiteWeights(None) if weights is None else weights
     needed = max(available, least)
     deadline = time.monotonic() + timeout
-    while len(nodes := list(grid.get_node_ids())) < needed:
+    while len(nodes := weights.with_weight(list(grid.get_node_ids()))) < needed:
         if time.monotonic() > deadline:
             raise TooFewNodes(
                 f"{len(nodes)} nodes are connected after {timeout:g} s, and a round needs "

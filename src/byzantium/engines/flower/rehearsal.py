@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -34,8 +35,17 @@ class Rehearsal:
         else:
             self.count = validated("rehearse", "nodes", nodes, Positive)
 
-    def __call__(self, model: Arrays, rows: dict[int, Arrays], rule: Aggregator) -> None:
-        """Replace the rows of the attackers; this stacks all rows in memory."""
+    def __call__(
+        self,
+        model: Arrays,
+        rows: dict[int, Arrays],
+        rule: Aggregator,
+        vouched: Mapping[int, float] = MappingProxyType({}),
+    ) -> None:
+        """Replace the rows of the attackers; this stacks all rows in memory.
+
+        - `vouched`: the weight of each node for which the operator vouches, if there are any.
+        """
         if not self.nodes:
             self.nodes = set(sorted(rows)[: self.count])
         # In the same order in each round: an attack may follow one node.
@@ -48,7 +58,13 @@ class Rehearsal:
             torch.from_numpy(np.stack([change_vector(model, rows[node]) for node in nodes]))
             for nodes in (others, attackers)
         )
-        vectors = self.attack(honest, own, rule=rule, last_aggregate=self.last_aggregate).numpy()
+        vectors = self.attack(
+            honest,
+            own,
+            rule=rule,
+            last_aggregate=self.last_aggregate,
+            weights=[vouched[node] for node in (*others, *attackers)] if vouched else None,
+        ).numpy()
         for node, vector in zip(attackers, vectors, strict=True):
             rows[node] = apply_change(model, rows[node], vector)
 

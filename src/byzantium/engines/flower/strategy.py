@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,8 @@ class RobustStrategy(FedAvg):
       global model, a dict of NumPy arrays by name, and returns the model after training on data
       that the server trusts, like a client: arrays or tensors of the same names, shapes and dtypes.
       It is called once in each round, before nodes are; `byzantium.learning.RootUpdate` makes one.
+    - `weights`: how much each node counts: a mapping from node ids to numbers that you vouch for,
+      or a function of a node id. A node without weight is not asked. By default all are equal.
     - `patience`: after so many rounds in a row that leave the model unchanged: `Standstill`.
     - `node_timeout`: how many seconds to wait for enough nodes; after them: `TooFewNodes`.
     - `optimizer`: a function that makes an optimizer of torch for the parameters that it is given;
@@ -89,6 +91,7 @@ class RobustStrategy(FedAvg):
         *,
         f: int | float,
         root: RootFunction | None = None,
+        weights: Mapping[int, float] | Callable[[int], float] | None = None,
         patience: int = 3,
         node_timeout: float = 600.0,
         optimizer: MakeOptimizer | None = None,
@@ -120,10 +123,8 @@ class RobustStrategy(FedAvg):
             train_metrics_aggr_fn=train_metrics_aggr_fn or medians,
             evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn or medians,
         )
-        self.aggregation = Aggregation("RobustStrategy", rule, f, root, patience, logger)
-        self.node_timeout: float = validated(
-            "RobustStrategy", "node_timeout", node_timeout, Measure
-        )
+        self.aggregation = Aggregation("RobustStrategy", rule, f, root, weights, patience, logger)
+        self.node_timeout = validated("RobustStrategy", "node_timeout", node_timeout, Measure)
         self.step = Step(optimizer)
         self.rehearsal = None if rehearse is None else Rehearsal(rehearse, nodes)
         self.record: Record | None = None
@@ -213,9 +214,9 @@ class RobustStrategy(FedAvg):
             self.record.flush()
         self._model = model_of(arrays)
         fraction, least = self.fraction_train, self.min_train_nodes
-        nodes, connected = sample_nodes(
-            grid, fraction, least, self.min_available_nodes, self.node_timeout
-        )
+        available, timeout = self.min_available_nodes, self.node_timeout
+        weights = self.aggregation.weights
+        nodes, connected = sample_nodes(grid, fraction, least, available, timeout, weights)
         self.aggregation.begin(server_round, nodes, connected, self._model)
         config["server-round"] = server_round
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
@@ -232,7 +233,7 @@ class RobustStrategy(FedAvg):
         contents = {node: reply.content for node, reply in sort_replies(at, replies).items()}
         rows = self._rows(at, contents)
         if self.rehearsal is not None and self.rule is not None:
-            self.rehearsal(self._model, rows, self.rule)
+            self.rehearsal(self._model, rows, self.rule, at.vouched)
         report = self.aggregation.explain(at, self._model, rows)
         metrics, arrays = MetricRecord(), None
         if report is not None:

@@ -23,7 +23,7 @@ from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from byzantium.core import ByzantiumError, Measure, validated
-from byzantium.engines.federation.aggregation import Aggregation, OperatorWeights
+from byzantium.engines.federation.aggregation import Aggregation, WeightsOfNodes
 from byzantium.engines.federation.record import Record
 from byzantium.engines.federation.replies import UnusableReply, median_metrics, printable
 from byzantium.engines.federation.root import RootFunction
@@ -83,7 +83,8 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
     - `f`: how many of the sampled sites may be Byzantine: an integer, or a fraction below one half,
       which is rounded up (with a root below one).
     - `weights`: a weight for each site, by its name, that the operator of the federation vouches
-      for; or a function of the name. By default all sites have the same weight.
+      for; or a function of the name. The result of a site without weight is not used. By default
+      all sites have the same weight. The rule must be one that takes weights.
     - `root`: a function for rules that need a root update, such as `RootMatching`. It gets the
       global model, a dict of NumPy arrays by name, and returns the model after training on data
       that the server trusts.
@@ -104,7 +105,7 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
         rule: Aggregator | str,
         *,
         f: int | float,
-        weights: OperatorWeights | None = None,
+        weights: WeightsOfNodes | None = None,
         root: RootFunction | None = None,
         patience: int = 3,
         timeout: float = 0,
@@ -120,7 +121,7 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
         self.folder = None if folder is None else str(folder)
         self.federation = federation
         self._aggregation = Aggregation(
-            "RobustAggregator", self.rule, f, root, patience, self.logger, weights
+            "RobustAggregator", self.rule, f, root, weights, patience, self.logger
         )
         self._lock = threading.Lock()
         self._open: _OpenRound | None = None
@@ -181,7 +182,7 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
                 int(data.get_header(AppConstants.CURRENT_ROUND, len(self.rounds))) + 1,
                 params,
                 model,
-                sampled := tuple(given.task.targets),
+                sampled := tuple(self._aggregation.weights.with_weight(given.task.targets)),
                 max(len(fl_ctx.get_engine().get_clients()), len(sampled)),  # one may have left
             )
             if self.timeout and not given.task.timeout:
@@ -194,7 +195,9 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
             return
         with self._lock:
             at, site = self._open, given.site
-            if at is None or at.task is not given.task or site in at.results | at.rejected:
+            if at is None or at.task is not given.task or site not in at.sampled:
+                return
+            if site in at.results or site in at.rejected:
                 return
             code = result.get_return_code() if isinstance(result, Shareable) else None
             if code and code != ReturnCode.OK:
