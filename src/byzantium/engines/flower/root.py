@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from flwr.app import ArrayRecord
 
 from byzantium.core import ArgumentTypeError, ByzantiumError, type_name
 from byzantium.engines.flower.replies import Arrays
 from byzantium.engines.flower.rounds import Round, logger
+from byzantium.engines.flower.space import ArraySpace
 from byzantium.rules import Aggregator
-from byzantium.vectors import as_source
 
 RootFunction = Callable[[Arrays], Mapping[str, Any]]
 
@@ -50,7 +49,7 @@ class Root:
                 "rule such as 'RootMatching()'"
             )
 
-    def compute(self, at: Round, model: Arrays, rule: Aggregator) -> None:
+    def compute(self, at: Round, model: Arrays, rule: Aggregator, space: ArraySpace) -> None:
         """Compute the root update of a round, if the rule needs one; the round gets its norm."""
         self.update = None
         if not rule.needs_root:
@@ -69,7 +68,7 @@ class Root:
                 "like the one that it gets: arrays by name"
             )
         try:
-            at.root_norm = _norm(_change(model, result))
+            at.root_norm = space.distance(model, result, model)
         except ByzantiumError as error:
             raise ByzantiumError(
                 f"root= returned what cannot be used in round {at.number}: {error}"
@@ -78,10 +77,10 @@ class Root:
             logger.warning("\t> root= returned the model unchanged, so the root update is zero")
         self.update = result
 
-    def measure(self, at: Round, model: Arrays, aggregate: Arrays) -> None:
+    def measure(self, at: Round, model: Arrays, aggregate: Arrays, space: ArraySpace) -> None:
         """Record how far the aggregate is from the root update, if there is one."""
         if self.update is not None:
-            at.root_distance = _norm(_change(model, self.update) - _change(model, aggregate))
+            at.root_distance = space.distance(model, self.update, aggregate)
 
     def state_dict(self) -> dict[str, Any]:
         state_dict = getattr(self.function, "state_dict", None)
@@ -91,11 +90,3 @@ class Root:
         load = getattr(self.function, "load_state_dict", None)
         if state and load is not None:
             load(state)
-
-
-def _change(model: Arrays, row: Mapping[str, Any]) -> torch.Tensor:
-    return as_source([model], base=model).trusted("the root", row)
-
-
-def _norm(vector: torch.Tensor) -> float:
-    return float(torch.linalg.vector_norm(vector, dtype=torch.float64))

@@ -19,7 +19,7 @@ from byzantium.core import ByzantiumError
 from byzantium.engines.flower.replies import UNREADABLE, printable
 from byzantium.guarantees import describe_limit, largest_heterogeneity
 from byzantium.learning.metrics import EARLY_ROUNDS
-from byzantium.rules import Trust
+from byzantium.rules import Report, Trust
 
 # Flower's own logger, so that these lines appear among Flower's.
 logger = logging.getLogger("flwr")
@@ -145,6 +145,13 @@ class Round:
                 f"{self.usable} usable replies, of which {left} may be Byzantine, leave no "
                 f"majority of honest ones: 2 x {left} + 1 are needed",
             )
+
+    def use(self, nodes: Sequence[int], report: Report) -> None:
+        """Use the replies of all nodes that are not rejected, with the weights of a report."""
+        self.used = tuple(node for node in nodes if node not in self.rejected)
+        weights = dict(zip(nodes, report.weights.tolist(), strict=True))
+        self.weights = {node: weights[node] for node in self.used}
+        self.notes = report.notes
 
     def leave_unchanged(self, cause: str, sentence: str) -> None:
         """Leave the model unchanged, and note why."""

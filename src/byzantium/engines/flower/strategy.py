@@ -57,12 +57,12 @@ from byzantium.engines.flower.rounds import (
     renumber,
     sample_nodes,
 )
+from byzantium.engines.flower.space import ArraySpace, space_of
 from byzantium.engines.flower.step import MakeOptimizer, Step
-from byzantium.engines.flower.vectors import layout, measure, rejection_reasons
+from byzantium.engines.flower.vectors import layout, rejection_reasons
 from byzantium.guarantees import announce
 from byzantium.rules import Aggregator, Report, Trust, parse_rule
 from byzantium.runs import Federation
-from byzantium.vectors import as_source
 
 RuleOrText = Aggregator | str
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
@@ -99,6 +99,8 @@ class RobustStrategy(FedAvg):
       that was killed continues after the last one; `byzantium report FOLDER` shows it.
     - `name`: the name of the federation in that folder; another name is another federation.
     - `rehearse`: an attack to rehearse, by `nodes` (which, or how many) that see all others.
+    - `adapters`: whether LoRA factors among the arrays, such as `q.lora_A.weight`, are aggregated
+      as products; or their configuration, which has the scales (by default all are 1).
     - `node_metrics`: whether Flower's metrics have the numbers of each node, beside summaries. In
       any case `rounds` has them, and with a folder its file rounds.jsonl.
     - `fraction_train` and all that follow: as in Flower's FedAvg. Metrics are aggregated by their
@@ -122,6 +124,7 @@ class RobustStrategy(FedAvg):
         name: str = "federation",
         rehearse: Attack | str | None = None,
         nodes: int | Collection[int] | None = None,
+        adapters: bool | Mapping[str, Any] = True,
         node_metrics: bool = False,
         fraction_train: float = 1.0,
         fraction_evaluate: float = 1.0,
@@ -162,7 +165,7 @@ class RobustStrategy(FedAvg):
             fixed = parse_rule(rule, f=known) if isinstance(rule, str) else rule
             self.root.check(fixed, used=True)
             self.rule = self._rule_for(0, self.f) if isinstance(self.f, int) else None
-        self.step = Step(optimizer)
+        self.step, self.adapters, self.space = Step(optimizer), adapters, ArraySpace()
         self.rehearsal = None if rehearse is None else Rehearsal(rehearse, nodes)
         self.record: Record | None = None
         if folder is not None:
@@ -256,6 +259,8 @@ class RobustStrategy(FedAvg):
         )
         f = byzantine_count(self.f, len(nodes))
         self.rule = self._rule_for(len(nodes), f)
+        self.space = space_of(self._model, self.adapters)
+        self.space.check(self.rule, self.step.make is not None)
         announce(self.rule, len(nodes), f)
         if isinstance(self.f, float):
             logger.info(
@@ -265,7 +270,7 @@ class RobustStrategy(FedAvg):
                 probability_of_more(self.f, len(nodes), connected),
             )
         at = Round(server_round, tuple(nodes), connected, f)
-        self.root.compute(at, self._model, self.rule)
+        self.root.compute(at, self._model, self.rule, self.space)
         self.rounds.append(at)
         config["server-round"] = server_round
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
@@ -322,9 +327,9 @@ class RobustStrategy(FedAvg):
         # there were, and reduces its f.
         nodes = [node for node in at.sampled if node not in at.absent]
         vectors = [rows.get(node) for node in nodes]
-        source = as_source(vectors, base=self._model, strict=False, names=nodes)
+        source, root = self.space.source(vectors, self._model, nodes), self.root.update
         try:
-            report = self.rule.explain(source, root=self.root.update)
+            report = self.rule.explain(source, root=self.space.vector(root))
         except TooManyRejected as error:
             at.reject(nodes, error.reasons)
             at.check()
@@ -337,24 +342,17 @@ class RobustStrategy(FedAvg):
             at.reject(nodes, report.reasons)
             at.check()
             if not at.kept:
-                self._measure(at, nodes, rows, report)
-                self.root.measure(at, self._model, report.aggregate)
+                report = self.space.finished(report, self._model)
+                at.use(nodes, report)
+                used = [rows[node] for node in at.used]
+                far, at.spread_to_mean = self.space.measure(self._model, used, report.aggregate)
+                at.distances = dict(zip(at.used, far, strict=True))
+                self.root.measure(at, self._model, report.aggregate, self.space)
                 if self.rehearsal is not None:
                     self.rehearsal.observe(self._model, report.aggregate)
                 return report
         self.rule.load_state_dict(before)
         return None
-
-    def _measure(
-        self, at: Round, nodes: list[int], rows: dict[int, Arrays], report: Report
-    ) -> None:
-        at.used = tuple(node for node in nodes if node not in at.rejected)
-        weights = dict(zip(nodes, report.weights.tolist(), strict=True))
-        at.weights = {node: weights[node] for node in at.used}
-        used = [rows[node] for node in at.used]
-        distances, at.spread_to_mean = measure(self._model, used, report.aggregate)
-        at.distances = dict(zip(at.used, distances, strict=True))
-        at.notes = report.notes
 
     def _count(self, at: Round) -> None:
         """Count rounds in a row that leave the model unchanged; too many end the run."""
