@@ -271,6 +271,8 @@ def main() -> None:
             print("\n".join(line for line in lines if line.startswith("|")))
         else:
             print("\n".join(line for line in lines if "node " in line or "RESULT" in line))
+        if not status.endswith("completed"):
+            print("\n".join(lines[-40:]))
         print(status)
 
 

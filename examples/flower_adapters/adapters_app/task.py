@@ -64,7 +64,7 @@ def adapted(arrays: ArrayRecord | None = None) -> Any:
     model.load_state_dict(weights)
     torch.manual_seed(1)
     wrapped = get_peft_model(
-        model,  # type: ignore[arg-type]
+        model,
         LoraConfig(r=4, lora_alpha=8, target_modules="all-linear"),
     )
     if arrays is not None:

@@ -194,6 +194,7 @@ def test_a_root_update_of_factors() -> None:
     assert np.allclose(product(result), expected, atol=0.1 * abs(expected).max())
     at = robust.rounds[0]
     assert at.root_norm == pytest.approx(float(np.linalg.norm(expected)), rel=1e-5)
+    assert at.root_norm is not None
     assert at.root_distance is not None
     assert at.root_distance < 0.1 * at.root_norm
 
