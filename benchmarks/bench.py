@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 
+import adapters
 import byzfl_bridge
 import distributed
 import growth
@@ -48,6 +49,7 @@ SECTIONS = (
     "growth",
     "training",
     "distributed",
+    "adapters",
 )
 INTERVAL = 10.0  # seconds between lines about progress, where there is no terminal
 
@@ -120,6 +122,7 @@ def plan(arguments: argparse.Namespace) -> dict[str, tuple[Measure, int]]:
         "growth": (growth.growth, growth.STEPS),
         "training": (training.training, training.STEPS),
         "distributed": (distributed.all_reduce, distributed.STEPS),
+        "adapters": (adapters.adapters, adapters.STEPS),
     }
     plans = {key: plans[key] for key in SECTIONS if key in arguments.sections}
     if arguments.huge:

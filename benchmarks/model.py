@@ -100,6 +100,14 @@ GOALS = {
     "reduce gathered 8": Goal(
         "On 8 ranks: faster than gathering everything on each", 2, at_most=False
     ),
+    "adapter weights": Goal(
+        "LoRA adapters: weights from factors, faster than forming the products", 20, at_most=False
+    ),
+    "adapter merge": Goal(
+        "LoRA adapters: a whole merge with its cut, faster than forming the products",
+        5,
+        at_most=False,
+    ),
     "memory weighting": Goal("Peak extra memory of weightings, of the size of X", 10, "%"),
     "memory other": Goal("Peak extra memory of all other rules, of the size of X", 25, "%"),
 }

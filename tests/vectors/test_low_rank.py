@@ -286,8 +286,8 @@ def test_updates_that_cancel_in_a_mixing() -> None:
         }
 
     class InOrder(bz.Permutations):
-        def permutation(self, n: int) -> list[int]:
-            return list(range(n))
+        def permutation(self, n: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+            return np.arange(n)
 
     for text in ("Bucketing(s=2) >> Krum(f=0)", "Bucketing(s=2) >> GeometricMedian()"):
         expected = bz.parse_rule(text).explain(low_rank.matrix(rows), InOrder())

@@ -121,6 +121,22 @@ def difference(row: Mapping[Any, Entry], pattern: Mapping[Any, Any]) -> str:
     return ""
 
 
+def norm_bound(row: Mapping[Any, Entry]) -> float:
+    """An upper bound on the norm of an update, from those of its factors; perhaps not finite."""
+    total = 0.0
+    for entry in row.values():
+        if entry.stored is not None:
+            b, a, scale = entry.stored
+            factors = (torch.linalg.vector_norm(one, dtype=torch.float64) for one in (b, a))
+            size = abs(scale) * math.prod(map(float, factors))
+        elif entry.dtype in FLOATS:
+            size = float(torch.linalg.vector_norm(entry.array, dtype=torch.float64))
+        else:
+            continue
+        total += size * size  # a power would raise an error where it is not finite
+    return math.sqrt(total)
+
+
 def norm(row: Mapping[Any, Entry]) -> float:
     """The norm of an update; NaN or infinite if one of its numbers is."""
     total = 0.0

@@ -19,7 +19,15 @@ from torch import Tensor
 
 from byzantium.core import ArgumentTypeError, ByzantiumError, TooManyRejected, type_name
 from byzantium.vectors.arrays import COUNTERS, FLOATS, middle
-from byzantium.vectors.entries import Entry, difference, distinct, entries_of, norm, trusted_entries
+from byzantium.vectors.entries import (
+    Entry,
+    difference,
+    distinct,
+    entries_of,
+    norm,
+    norm_bound,
+    trusted_entries,
+)
 from byzantium.vectors.factors import Stack
 from byzantium.vectors.low_rank_update import LowRankUpdate, Part, chunks
 from byzantium.vectors.points import (
@@ -135,7 +143,7 @@ class LowRank(Source):
         """Reject updates that are not finite or absurdly large, before they are stacked."""
         largest = LARGEST_NORM.get(self.dtype, LARGEST_NORM_NARROW)
         for i, row in enumerate(self.rows):
-            if row is not None and not norm(row) <= largest:
+            if row is not None and not norm_bound(row) <= largest and not norm(row) <= largest:
                 self.unreadable[i] = f"not finite, or of norm above {largest:g}"
                 self.rows[i] = None
         if self.base is not None and not norm(self.base) <= largest:

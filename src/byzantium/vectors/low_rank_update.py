@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byzantium.vectors.factors import Cut
+from byzantium.vectors.factors import Cut, Stack
 
 if TYPE_CHECKING:
     from byzantium.vectors.low_rank import LowRank
@@ -66,7 +66,11 @@ class LowRankUpdate(Mapping[Any, Tensor]):
             parts.append(np.array([1 - weights.sum()]))
         if source.root is not None:
             parts.append(weights[-1:])
-        self.shares: Array = np.concatenate(parts)
+        everyone, shares = source.everyone, np.concatenate(parts)
+        active = np.flatnonzero(shares) if shares.any() else np.arange(1)
+        #: The updates that count, with the base and the root, and how much each of them does.
+        self.members = [everyone[k] for k in active]
+        self.shares: Array = shares[active]
         self.parts = {part.name: part for part in source.parts}
 
     def __len__(self) -> int:
@@ -80,12 +84,11 @@ class LowRankUpdate(Mapping[Any, Tensor]):
             return self.counters[name]
         part = self.parts[name]
         if part.factored:
-            return self.source.stack(name).whole(self.shares).to(part.dtype)
+            return self._stack(name).whole(self.shares).to(part.dtype)
         total = torch.zeros(part.size, dtype=torch.float64)
-        for share, one in zip(self.shares.tolist(), self.source.everyone, strict=True):
-            if share:
-                for columns in chunks(part.size):
-                    total[columns].add_(one[name].values(columns), alpha=share)
+        for share, one in zip(self.shares.tolist(), self.members, strict=True):
+            for columns in chunks(part.size):
+                total[columns].add_(one[name].values(columns), alpha=share)
         return total.reshape(part.shape).to(part.dtype)
 
     @property
@@ -95,7 +98,7 @@ class LowRankUpdate(Mapping[Any, Tensor]):
 
     def factors(self, name: Any) -> tuple[Tensor, Tensor]:
         """One of the `products` as factors b and a of float64, uncut: their product is the sum."""
-        return self.source.stack(name).combined(self.shares)
+        return self._stack(name).combined(self.shares)
 
     def cut(self, name: Any, rank: int | None = None) -> Cut:
         """One of the `products` as factors: the nearest matrix of a rank.
@@ -103,7 +106,10 @@ class LowRankUpdate(Mapping[Any, Tensor]):
         - `name`: its name.
         - `rank`: the largest rank of the result; by default nothing is cut.
         """
-        return self.source.stack(name).cut(self.shares, rank)
+        return self._stack(name).cut(self.shares, rank)
+
+    def _stack(self, name: Any) -> Stack:
+        return Stack([one[name].product for one in self.members])
 
 
 def chunks(size: int) -> Iterator[slice]:

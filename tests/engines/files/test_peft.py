@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import adapters  # first: it keeps the Hub out  # noqa: F401
+import adapter_folders  # first: it keeps the Hub out  # noqa: F401
 import pytest
 import torch
 from safetensors.torch import load_file, save_file

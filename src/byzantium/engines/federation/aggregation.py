@@ -28,11 +28,11 @@ from byzantium.engines.federation.rounds import (
     log_fraction,
     log_near_zero,
 )
-from byzantium.engines.federation.vectors import Arrays, measure, rejection_reasons
+from byzantium.engines.federation.space import ArraySpace, space_of
+from byzantium.engines.federation.vectors import Arrays, rejection_reasons
 from byzantium.engines.weights import SiteWeights
 from byzantium.guarantees import announce
 from byzantium.rules import Aggregator, Report, Trust, parse_rule
-from byzantium.vectors import as_source
 
 RuleOrText = Aggregator | str
 WeightsOfNodes = Mapping[Any, float] | Callable[[Any], float]
@@ -54,6 +54,9 @@ class Aggregation:
     - `weights`: the weights of nodes that the operator vouches for; None if all are equal.
     - `patience`: after so many rounds in a row that leave the model unchanged: `Standstill`.
     - `logger`: where the rounds are logged.
+    - `adapters`: whether LoRA factors are aggregated as products, or their configuration; see
+      `space_of`.
+    - `added`: whether the aggregated change is added to the model, rather than an optimizer's step.
     """
 
     def __init__(
@@ -65,12 +68,15 @@ class Aggregation:
         weights: WeightsOfNodes | None,
         patience: int,
         logger: logging.Logger,
+        adapters: bool | Mapping[str, Any] = False,
+        added: bool = True,
     ) -> None:
         fraction = Fraction if root is None else RootFraction
         allowed = fraction if isinstance(f, float | np.floating) else Count
         self.owner, self.logger = owner, logger
         self.f: int | float = validated(owner, "f", f, allowed)
         self.root = Root(root, logger)
+        self.adapters, self.added, self.space = adapters, added, ArraySpace()
         self.patience: int = validated(owner, "patience", patience, Positive)
         self.configured_rule = rule
         self.weights = SiteWeights(weights, owner)
@@ -91,12 +97,14 @@ class Aggregation:
         """Begin a round: with its f, its rule and, if that needs one, its root update."""
         f = byzantine_count(self.f, len(nodes))
         self.rule, vouched = self._rule_for(len(nodes), f), self.weights.of(nodes)
+        self.space = space_of(model, self.adapters)
+        self.space.check(self.rule, not self.added)
         announce(self.rule, len(nodes), f, weights=vouched)
         at = Round(number, tuple(nodes), connected, f)
         if isinstance(self.f, float):
             log_fraction(at, self.f, self.logger)
         at.vouched = dict(zip(nodes, vouched or [], strict=False))
-        self.root.compute(at, model, self.rule)
+        self.root.compute(at, model, self.rule, self.space)
         self.rounds.append(at)
 
     def explain(self, at: Round[Node], model: Arrays, rows: Mapping[Node, Arrays]) -> Report | None:
@@ -115,10 +123,10 @@ class Aggregation:
         # there were, and reduces its f.
         nodes = [node for node in at.sampled if node not in at.absent]
         vectors = [rows.get(node) for node in nodes]
-        source = as_source(vectors, base=model, strict=False, names=nodes)
+        source, root = self.space.source(vectors, model, nodes), self.root.update
         try:
             weights = [at.vouched[node] for node in nodes] if at.vouched else None
-            report = self.rule.explain(source, root=self.root.update, weights=weights)
+            report = self.rule.explain(source, root=self.space.vector(root), weights=weights)
         except TooManyRejected as error:
             at.reject(nodes, error.reasons)
             at.check()
@@ -131,8 +139,12 @@ class Aggregation:
             at.reject(nodes, report.reasons)
             at.check()
             if not at.kept:
-                _measure(at, model, nodes, rows, report)
-                self.root.measure(at, model, report.aggregate)
+                report = self.space.finished(report, model)
+                at.use(nodes, report)
+                used = [rows[node] for node in at.used]
+                far, at.spread_to_mean = self.space.measure(model, used, report.aggregate)
+                at.distances = dict(zip(at.used, far, strict=True))
+                self.root.measure(at, model, report.aggregate, self.space)
                 return report
         self.rule.load_state_dict(before)
         return None
@@ -196,19 +208,3 @@ class Aggregation:
         if state:
             rule.load_state_dict(state)
         return rule
-
-
-def _measure(
-    at: Round[Node],
-    model: Arrays,
-    nodes: Sequence[Node],
-    rows: Mapping[Node, Arrays],
-    report: Report,
-) -> None:
-    at.used = tuple(node for node in nodes if node not in at.rejected)
-    weights = dict(zip(nodes, report.weights.tolist(), strict=True))
-    at.weights = {node: weights[node] for node in at.used}
-    used = [rows[node] for node in at.used]
-    distances, at.spread_to_mean = measure(model, used, report.aggregate)
-    at.distances = dict(zip(at.used, distances, strict=True))
-    at.notes, at.heard = report.notes, report.heard if np.isfinite(report.heard) else None

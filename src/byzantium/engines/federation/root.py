@@ -10,9 +10,9 @@ import torch
 
 from byzantium.core import ArgumentTypeError, ByzantiumError, type_name
 from byzantium.engines.federation.rounds import Round
+from byzantium.engines.federation.space import ArraySpace
 from byzantium.engines.federation.vectors import Arrays
 from byzantium.rules import Aggregator
-from byzantium.vectors import as_source
 
 RootFunction = Callable[[Arrays], Mapping[str, Any]]
 
@@ -51,7 +51,7 @@ class Root:
                 "rule such as 'RootMatching()'"
             )
 
-    def compute(self, at: Round[Any], model: Arrays, rule: Aggregator) -> None:
+    def compute(self, at: Round[Any], model: Arrays, rule: Aggregator, space: ArraySpace) -> None:
         """Compute the root update of a round, if the rule needs one; the round gets its norm."""
         self.update = None
         if not rule.needs_root:
@@ -70,7 +70,7 @@ class Root:
         # Flower's records hold arrays that turn into those of NumPy.
         result = {key: _array(value) for key, value in result.items()}
         try:
-            at.root_norm = _norm(_change(model, result))
+            at.root_norm = space.distance(model, result, model)
         except ByzantiumError as error:
             raise ByzantiumError(
                 f"root= returned what cannot be used in round {at.number}: {error}"
@@ -81,10 +81,10 @@ class Root:
             )
         self.update = result
 
-    def measure(self, at: Round[Any], model: Arrays, aggregate: Arrays) -> None:
+    def measure(self, at: Round[Any], model: Arrays, aggregate: Arrays, space: ArraySpace) -> None:
         """Record how far the aggregate is from the root update, if there is one."""
         if self.update is not None:
-            at.root_distance = _norm(_change(model, self.update) - _change(model, aggregate))
+            at.root_distance = space.distance(model, self.update, aggregate)
 
     def state_dict(self) -> dict[str, Any]:
         state_dict = getattr(self.function, "state_dict", None)
@@ -99,11 +99,3 @@ class Root:
 def _array(value: Any) -> Any:
     turn = None if isinstance(value, torch.Tensor) else getattr(value, "numpy", None)
     return value if turn is None else turn()
-
-
-def _change(model: Arrays, row: Mapping[str, Any]) -> torch.Tensor:
-    return as_source([model], base=model).trusted("the root", row)
-
-
-def _norm(vector: torch.Tensor) -> float:
-    return float(torch.linalg.vector_norm(vector, dtype=torch.float64))

@@ -15,7 +15,7 @@ import numpy as np
 from byzantium.core import ByzantiumError
 from byzantium.guarantees import describe_limit, largest_heterogeneity
 from byzantium.learning.metrics import EARLY_ROUNDS
-from byzantium.rules import Trust
+from byzantium.rules import Report, Trust
 from byzantium.rules.trust import WorkerRecord
 from byzantium.vectors.weights import Weights
 
@@ -140,6 +140,14 @@ class Round(Generic[Node]):
         weights = Weights.of(np.array([self.vouched[node] for node in replied]))
         usable = np.array([node not in self.rejected for node in replied])
         return weights.of_rows(usable).of_largest(left) if usable.any() else 0.0
+
+    def use(self, nodes: Sequence[Node], report: Report) -> None:
+        """Use the replies of all nodes that are not rejected, with the weights of a report."""
+        self.used = tuple(node for node in nodes if node not in self.rejected)
+        weights = dict(zip(nodes, report.weights.tolist(), strict=True))
+        self.weights = {node: weights[node] for node in self.used}
+        self.notes = report.notes
+        self.heard = report.heard if np.isfinite(report.heard) else None
 
     def leave_unchanged(self, cause: str, sentence: str) -> None:
         """Leave the model unchanged, and note why."""

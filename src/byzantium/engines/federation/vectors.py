@@ -84,10 +84,14 @@ def measure(
             total += np.subtract(target[chunk], origin[chunk], dtype=np.float64)
             mean_squared += float(total @ total)
     spread = max(0.0, float(squares.mean()) - to_aggregate)
-    distances = np.sqrt(squares).tolist()
+    return np.sqrt(squares).tolist(), spread_ratio(spread, mean_squared)
+
+
+def spread_ratio(spread: float, mean_squared: float) -> float | None:
+    """The spread-to-mean ratio, at most 1e100; None if all rows are the model."""
     if not spread and not mean_squared:
-        return distances, None
-    return distances, min(spread / mean_squared if mean_squared else math.inf, LARGEST)
+        return None
+    return min(spread / mean_squared if mean_squared else math.inf, LARGEST)
 
 
 def _flat(array: NDArray[Any]) -> Any:

@@ -25,8 +25,6 @@ from byzantium.rules import Aggregator
 from byzantium.vectors import LowRankUpdate
 
 Rank = int | Literal["full"] | None
-# A singular value below this part of the largest is a rounding error.
-ROUNDING = 1e-13
 
 
 def merge_adapters(
@@ -176,9 +174,10 @@ def _cut(
     """The factors of a module, its rank, and the share of its squared norm that the cut loses."""
     cut = update.cut(name, usual if rank is None else None if rank == "full" else rank)
     b, a = cut.b, cut.a
-    if rank == "full":  # its columns are in order of size
+    if rank == "full":  # but for what is below the rounding of the factors; in order of size
         sizes = torch.linalg.vector_norm(b, dim=0) ** 2
-        clear = max(1, int((sizes > ROUNDING * sizes.max()).sum())) if len(sizes) else 0
+        rounding = torch.finfo(update.source.pattern[name].dtype).eps
+        clear = max(1, int((sizes > rounding * sizes.max()).sum())) if len(sizes) else 0
         b, a = b[:, :clear], a[:clear]
     share = cut.lost / cut.square if cut.square else 0.0
     return b, a, {"rank": len(a), "lost": share, "square": cut.square}

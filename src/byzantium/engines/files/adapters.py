@@ -294,6 +294,10 @@ def _form(update: Update) -> Hashable:
 
 
 def are_adapters(paths: Sequence[str | os.PathLike[str]]) -> bool:
-    """Whether more than half of some paths are folders of adapters."""
+    """Whether more than half of some paths are folders of adapters, with an adapter_config.json.
+
+    >>> are_adapters(["client.safetensors"])
+    False
+    """
     found = sum(os.path.lexists(Path(path) / CONFIG) for path in paths)
     return 2 * found > len(paths)

@@ -75,6 +75,8 @@ class RobustStrategy(FedAvg):
       that was killed continues after the last one; `byzantium report FOLDER` shows it.
     - `name`: the name of the federation in that folder; another name is another federation.
     - `rehearse`: an attack to rehearse, by `nodes` (which, or how many) that see all others.
+    - `adapters`: whether LoRA factors among the arrays, such as `q.lora_A.weight`, are aggregated
+      as products; or their configuration, which has the scales (by default all are 1).
     - `node_metrics`: whether Flower's metrics have the numbers of each node, beside summaries. In
       any case `rounds` has them, and with a folder its file rounds.jsonl.
     - `fraction_train` and all that follow: as in Flower's FedAvg. Metrics are aggregated by their
@@ -99,6 +101,7 @@ class RobustStrategy(FedAvg):
         name: str = "federation",
         rehearse: Attack | str | None = None,
         nodes: int | Collection[int] | None = None,
+        adapters: bool | Mapping[str, Any] = True,
         node_metrics: bool = False,
         fraction_train: float = 1.0,
         fraction_evaluate: float = 1.0,
@@ -123,7 +126,9 @@ class RobustStrategy(FedAvg):
             train_metrics_aggr_fn=train_metrics_aggr_fn or medians,
             evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn or medians,
         )
-        self.aggregation = Aggregation("RobustStrategy", rule, f, root, weights, patience, logger)
+        self.aggregation = Aggregation(
+            "RobustStrategy", rule, f, root, weights, patience, logger, adapters, optimizer is None
+        )
         self.node_timeout = validated("RobustStrategy", "node_timeout", node_timeout, Measure)
         self.step = Step(optimizer)
         self.rehearsal = None if rehearse is None else Rehearsal(rehearse, nodes)
