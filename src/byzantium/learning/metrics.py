@@ -100,6 +100,11 @@ def mean(values: list[float]) -> float:
     return float(f"{sum(values) / len(values):.6g}")
 
 
+def mean_of_known(values: list[float]) -> float:
+    """The mean of the numbers that are not NaN, with six digits; NaN if all are."""
+    return mean([value for value in values if not math.isnan(value)] or values)
+
+
 def mean_of_each(values: list[list[float]]) -> list[float]:
     """The mean of each worker's numbers, with six decimals."""
     return [round(sum(column) / len(values), 6) for column in zip(*values, strict=True)]
@@ -154,7 +159,7 @@ SHIPPED = (
         "train_loss",
         "training loss",
         lambda scene: scene.loss,
-        mean,
+        mean_of_known,
         "log",
         record=None,
         key="loss",

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 LAST = 5
 #: The options that make no difference to a training on root data alone.
 OF_WORKERS = (
-    *("rule", "n", "f", "attack", "attackers", "partition", "participants"),
+    *("rule", "n", "f", "attack", "attackers", "partition", "participants", "cache"),
     *("batch", "reshuffle_every", "record", "plugin"),
 )
 #: What the option --plugin does.
@@ -213,11 +213,6 @@ class Run(Job, TrainingOptions):
 
         self._prepare()
         return builders.read_rule(self.rule, self.f)
-
-    @property
-    def vectors(self) -> int:
-        """How many vectors the rule is given in each round."""
-        return self.participants or self.n
 
     @property
     def bad(self) -> int:
