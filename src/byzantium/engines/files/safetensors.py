@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -331,17 +332,17 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def encode_header(entries: Mapping[str, Entry], metadata: str) -> bytes:
-    """The first bytes of a file with contiguous arrays of these dtypes and shapes.
+def encode_header(arrays: Mapping[str, tuple[str, tuple[int, ...]]], metadata: str) -> bytes:
+    """The first bytes of a file with contiguous arrays.
 
+    - `arrays`: the dtype of each array, as safetensors names it, and its shape.
     - `metadata`: the text under "byzantium" in its metadata.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt", "byzantium": metadata}}
     end = 0
-    for name, entry in entries.items():
-        start, end = end, end + entry.size * entry.dtype.stored.itemsize
-        shape = list(entry.shape)
-        header[name] = {"dtype": entry.dtype.name, "shape": shape, "data_offsets": [start, end]}
+    for name, (dtype, shape) in arrays.items():
+        start, end = end, end + math.prod(shape) * DTYPES[dtype].stored.itemsize
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text

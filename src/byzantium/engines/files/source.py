@@ -320,10 +320,10 @@ class Merged(Mapping[str, Tensor]):
         # The widest numbers first, as other writers do, so that all are aligned.
         reference = self.source.reference
         names = sorted(self, key=lambda name: (-reference[name].dtype.stored.itemsize, name))
-        entries = {name: reference[name] for name in names}
+        arrays = {name: (reference[name].dtype.name, reference[name].shape) for name in names}
         files.clear_abandoned(path)
         with files.writing(path) as file:
-            file.write(encode_header(entries, json.dumps(metadata)))
+            file.write(encode_header(arrays, json.dumps(metadata)))
             for name in names:
                 for block in self._blocks(name):
                     file.write(block.view(torch.uint8).numpy().data)
