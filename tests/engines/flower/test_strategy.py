@@ -25,9 +25,9 @@ import federation
 from federation import ABSENT, FIRST, LIES, REJECTED, USED, Arrays, Nodes, honest_ones, hostile
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from byzantium.engines.federation.rounds import byzantine_count, probability_of_more
 from byzantium.engines.flower import RobustStrategy, Standstill, TooFewNodes
 from byzantium.engines.flower.replies import UnusableReply, model_of, row_of
-from byzantium.engines.flower.rounds import byzantine_count, probability_of_more
 
 BAD = FIRST + N - 1
 
@@ -140,8 +140,8 @@ def test_changes_are_aggregated_and_not_weights() -> None:
 @pytest.mark.parametrize(
     ("f", "rule", "sentence"),
     [
-        (2, bz.Krum(f=1), "f=1 and the strategy says f=2"),
-        (1, "Bucketing(2) >> TrimmedMean(f=2)", "f=2 and the strategy says f=1"),
+        (2, bz.Krum(f=1), "f=1 and RobustStrategy says f=2"),
+        (1, "Bucketing(2) >> TrimmedMean(f=2)", "f=2 and RobustStrategy says f=1"),
         (0.5, "Median()", "f < 0.5"),
         (1.0, "Median()", "f < 0.5"),
         (-1, "Median()", "f >= 0"),

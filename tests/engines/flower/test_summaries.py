@@ -17,8 +17,8 @@ pytest.importorskip(
 import federation
 from federation import FIRST, LIES, REJECTED, USED, Nodes, honest_ones, hostile
 
+from byzantium.engines.federation.record import ROUNDS
 from byzantium.engines.flower import RobustStrategy
-from byzantium.engines.flower.record import ROUNDS
 
 ROUNDS_OF_RUN = 50
 

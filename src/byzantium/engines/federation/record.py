@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -16,12 +15,10 @@ import numpy as np
 import torch
 
 from byzantium.core import files, folder_lock
-from byzantium.engines.flower.replies import Arrays
-from byzantium.engines.flower.rounds import Round
+from byzantium.engines.federation.rounds import Round
+from byzantium.engines.federation.vectors import Arrays
 from byzantium.learning import checkpoint
 from byzantium.runs import Federation, job, records
-
-logger = logging.getLogger("flwr")
 
 # Files in addition to those of every job: the ids of the nodes, and the record of each round.
 NODES, ROUNDS = "nodes.json", "rounds.jsonl"
@@ -35,7 +32,7 @@ class Record:
     def __init__(self, root: Path | str, federation: Federation) -> None:
         self.federation = federation
         self.folder = Path(root) / federation.identity
-        self.nodes: list[int] = []
+        self.nodes: list[Any] = []
         self.lines: list[dict[str, Any]] = []
         self.details: list[dict[str, Any]] = []
         self.written = 0
@@ -69,7 +66,7 @@ class Record:
 
     # -- rounds ------------------------------------------------------------------------------------
 
-    def add(self, at: Round) -> None:
+    def add(self, at: Round[Any]) -> None:
         """Add a round of training; `add_evaluation` adds to its line."""
         new = [node for node in at.sampled if node not in set(self.nodes)]
         if new:

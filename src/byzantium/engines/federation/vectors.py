@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byzantium.core import TooManyRejected
-from byzantium.engines.flower.replies import Arrays
 from byzantium.rules import Mean
 from byzantium.rules.admission import admit
 from byzantium.runs.values import LARGEST
 from byzantium.vectors import Source
+
+Arrays = dict[str, NDArray[Any]]
 
 # How many numbers of a reply are measured at a time.
 CHUNK = 1 << 18
