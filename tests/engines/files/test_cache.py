@@ -14,7 +14,7 @@ from memory import LINUX, megabytes
 
 import byzantium as bz
 from byzantium.core import BusyError
-from byzantium.engines.files.cache import NAME, ChangeCache, measure
+from byzantium.engines.files.cache import NAME, ChangeCache, measure_changes
 from byzantium.vectors import as_source
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -250,7 +250,7 @@ def test_distances_and_spread_are_those_of_a_slow_loop(tmp_path: Path) -> None:
     used = np.array([0, 2, 3, 6])
     X = np.array([source.block(slice(0, source.d), np.array([k]))[0].tolist() for k in used])
     aggregate = X[1] + 0.25
-    distances, ratio = measure(source, used, aggregate)
+    distances, ratio = measure_changes(source, used, aggregate)
     expected = [sum((x - a) ** 2 for x, a in zip(one, aggregate, strict=True)) ** 0.5 for one in X]
     assert distances == pytest.approx(expected)
     mean = [sum(column) / 4 for column in X.T]
@@ -260,7 +260,7 @@ def test_distances_and_spread_are_those_of_a_slow_loop(tmp_path: Path) -> None:
     for k in range(3):
         still.put(k, 1, before, before)
     source = still.source([0, 1, 2], before)
-    assert measure(source, np.arange(3), np.zeros(source.d)) == ([0, 0, 0], None)
+    assert measure_changes(source, np.arange(3), np.zeros(source.d)) == ([0, 0, 0], None)
 
 
 PEAK = """

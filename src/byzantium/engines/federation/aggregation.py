@@ -28,10 +28,16 @@ from byzantium.engines.federation.rounds import (
     log_near_zero,
     probability_of_more,
 )
-from byzantium.engines.federation.vectors import Arrays, measure, rejection_reasons
+from byzantium.engines.federation.vectors import (
+    Arrays,
+    change_vector,
+    measure,
+    rejection_reasons,
+)
+from byzantium.engines.files.cache import ChangeCache, measure_changes
 from byzantium.guarantees import announce
 from byzantium.rules import Aggregator, Report, Trust, parse_rule
-from byzantium.vectors import as_source
+from byzantium.vectors import Source, as_source
 
 RuleOrText = Aggregator | str
 Fraction = Annotated[float, Ge(0), Lt(0.5)]
@@ -51,6 +57,8 @@ class Aggregation:
     - `root`: a function for rules that need a root update.
     - `patience`: after so many rounds in a row that leave the model unchanged: `Standstill`.
     - `logger`: where the rounds are logged.
+    - `cache`: the last changes of all nodes: those of nodes that were not sampled are aggregated,
+      too, and f counts among all nodes.
     """
 
     def __init__(
@@ -61,10 +69,11 @@ class Aggregation:
         root: RootFunction | None,
         patience: int,
         logger: logging.Logger,
+        cache: ChangeCache | None = None,
     ) -> None:
         fraction = Fraction if root is None else RootFraction
         allowed = fraction if isinstance(f, float | np.floating) else Count
-        self.owner, self.logger = owner, logger
+        self.owner, self.logger, self.cache = owner, logger, cache
         self.f: int | float = validated(owner, "f", f, allowed)
         self.root = Root(root, logger)
         self.patience: int = validated(owner, "patience", patience, Positive)
@@ -80,13 +89,17 @@ class Aggregation:
         self.rounds: list[Round[Any]] = []
         self.unchanged_in_a_row = 0
         self._near_zero = list[Any]()
+        self._heard_more = False
 
     def begin(self, number: int, nodes: Sequence[Node], connected: int, model: Arrays) -> None:
         """Begin a round: with its f, its rule and, if that needs one, its root update."""
-        f = byzantine_count(self.f, len(nodes))
-        self.rule = self._rule_for(len(nodes), f)
-        announce(self.rule, len(nodes), f)
-        if isinstance(self.f, float):
+        n = len(nodes)
+        if self.cache is not None:
+            n = max(connected, len({*nodes, *self.cache.nodes(number)}))
+        f = byzantine_count(self.f, n)
+        self.rule = self._rule_for(n, f)
+        announce(self.rule, n, f)
+        if isinstance(self.f, float) and self.cache is None:
             self.logger.info(
                 "configure_train: f = %d is %g of the %d sampled nodes; if %g of the %d connected "
                 "ones are Byzantine, more than f of a sample are with probability %.3g",
@@ -104,16 +117,17 @@ class Aggregation:
         - `model`: the model that the nodes were sent.
         - `rows`: the arrays of each node whose reply is usable so far.
         """
+        if self.cache is not None:
+            self._heard_more = remember(self.cache, at, model, rows)
         if not rows:
             at.check()
+            if not at.kept:
+                at.leave_unchanged("no-reply", "no reply of this round is usable")
             return None
         assert self.rule is not None
         before = self.rule.state_dict()
-        # The rule also gets the unreadable rows, as None, and rejects them: so it knows how many
-        # there were, and reduces its f.
-        nodes = [node for node in at.sampled if node not in at.absent]
-        vectors = [rows.get(node) for node in nodes]
-        source = as_source(vectors, base=model, strict=False, names=nodes)
+        nodes = [*(node for node in at.sampled if node not in at.absent), *at.cached]
+        source = self._source(nodes, model, rows)
         try:
             report = self.rule.explain(source, root=self.root.update)
         except TooManyRejected as error:
@@ -128,11 +142,44 @@ class Aggregation:
             at.reject(nodes, report.reasons)
             at.check()
             if not at.kept:
-                _measure(at, model, nodes, rows, report)
+                self._measure(at, model, nodes, rows, source, report)
                 self.root.measure(at, model, report.aggregate)
                 return report
         self.rule.load_state_dict(before)
         return None
+
+    def _source(self, nodes: Sequence[Node], model: Arrays, rows: Mapping[Node, Arrays]) -> Source:
+        """What the rule gets: the rows, or the last changes of all nodes.
+
+        It also gets the unreadable rows, as None, and rejects them: so it knows how many there
+        were, and reduces its f.
+        """
+        if self.cache is not None:
+            return self.cache.source(nodes, model)
+        vectors = [rows.get(node) for node in nodes]
+        return as_source(vectors, base=model, strict=False, names=nodes)
+
+    def _measure(
+        self,
+        at: Round[Node],
+        model: Arrays,
+        nodes: Sequence[Node],
+        rows: Mapping[Node, Arrays],
+        source: Source,
+        report: Report,
+    ) -> None:
+        at.used = tuple(node for node in nodes if node not in at.rejected)
+        weights = dict(zip(nodes, report.weights.tolist(), strict=True))
+        at.weights = {node: weights[node] for node in at.used}
+        if self.cache is None:
+            used = [rows[node] for node in at.used]
+            distances, at.spread_to_mean = measure(model, used, report.aggregate)
+        else:
+            indices = np.array([k for k, node in enumerate(nodes) if node not in at.rejected])
+            aggregate = change_vector(model, report.aggregate)
+            distances, at.spread_to_mean = measure_changes(source, indices, aggregate)
+        at.distances = dict(zip(at.used, distances, strict=True))
+        at.notes = report.notes
 
     def end(self, at: Round[Any], title: str) -> None:
         """End a round: write it to the log, and add it to the records of the nodes."""
@@ -143,7 +190,12 @@ class Aggregation:
         self._near_zero = log_near_zero(self.trust, self._near_zero, self.logger)
 
     def count(self, at: Round[Any]) -> None:
-        """Count rounds in a row that leave the model unchanged; too many end the run."""
+        """Count rounds in a row that leave the model unchanged; too many end the run.
+
+        A round in which a cache gets to know another node is a step towards enough of them.
+        """
+        if at.kept and self._heard_more:
+            return
         self.unchanged_in_a_row = self.unchanged_in_a_row + 1 if at.kept else 0
         if self.unchanged_in_a_row >= self.patience:
             raise Standstill(
@@ -159,6 +211,7 @@ class Aggregation:
             "kept": self.unchanged_in_a_row,
             "trust": self.trust.state(),
             "root": self.root.state_dict(),
+            **({} if self.cache is None else {"cache": self.cache.state_dict()}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -167,6 +220,8 @@ class Aggregation:
         self.unchanged_in_a_row = state["kept"]
         self.trust = Trust.of(state["trust"])
         self.root.load_state_dict(state.get("root", {}))
+        if self.cache is not None:
+            self.cache.load_state_dict(state.get("cache", {}))
         if self.rule is not None:
             self.rule.load_state_dict(self._rule_state)
 
@@ -194,17 +249,19 @@ class Aggregation:
         return rule
 
 
-def _measure(
-    at: Round[Node],
-    model: Arrays,
-    nodes: Sequence[Node],
-    rows: Mapping[Node, Arrays],
-    report: Report,
-) -> None:
-    at.used = tuple(node for node in nodes if node not in at.rejected)
-    weights = dict(zip(nodes, report.weights.tolist(), strict=True))
-    at.weights = {node: weights[node] for node in at.used}
-    used = [rows[node] for node in at.used]
-    distances, at.spread_to_mean = measure(model, used, report.aggregate)
-    at.distances = dict(zip(at.used, distances, strict=True))
-    at.notes = report.notes
+def remember(
+    cache: ChangeCache, at: Round[Node], model: Arrays, rows: Mapping[Node, Arrays]
+) -> bool:
+    """Put the replies of a round into the cache; the round gets the nodes of earlier replies.
+
+    Returns whether a node was heard that is not in the cache yet, or no longer.
+    """
+    before = set(cache.nodes(at.number))
+    for node, row in rows.items():
+        cache.put(node, at.number, row, model)
+    for node, reason in at.rejected.items():
+        cache.put_fault(node, at.number, f"{reason} (in round {at.number})")
+    replied = {*rows, *at.rejected}
+    at.cached = tuple(node for node in cache.nodes(at.number) if node not in replied)
+    at.rejected |= cache.faults(at.cached)
+    return not before.issuperset(replied)

@@ -86,6 +86,7 @@ class Record:
                 "absent": len(at.absent),
                 "kept": int(bool(at.kept)),
                 "f": at.f,
+                **({"cached": len(at.cached)} if at.cached else {}),
                 "weights": weights,
                 "rejected": {str(index[node]): 1 for node in at.rejected},
                 **at.measurements(),

@@ -119,6 +119,10 @@ class ChangeCache:
         """Keep that a node sent last what cannot be used, so that it still counts as Byzantine."""
         self._last[node] = _Last(number, fault)
 
+    def faults(self, nodes: Sequence[Any]) -> dict[Any, str]:
+        """Why the last change of some nodes cannot be used, for those of which it cannot."""
+        return {node: last.fault for node in nodes if (last := self._last[node]).fault}
+
     def nodes(self, number: int) -> list[Any]:
         """The nodes that were heard, and are not too old in a round, in the order of arrival."""
         return [
@@ -130,8 +134,9 @@ class ChangeCache:
     def source(self, nodes: Sequence[Any], model: Arrays) -> Changes:
         """The last changes of nodes, as the input of a rule whose result is the next model."""
         paths = [self._path(node, self._last[node].number) for node in nodes]
-        faults = {k: self._last[node].fault for k, node in enumerate(nodes)}
-        return Changes(paths, {k: fault for k, fault in faults.items() if fault}, model, nodes)
+        found = self.faults(nodes)
+        faults = {k: found[node] for k, node in enumerate(nodes) if node in found}
+        return Changes(paths, faults, model, nodes)
 
     def state_dict(self) -> dict[str, str]:
         """Which files are in use."""
@@ -219,7 +224,7 @@ class Changes(Source):
         return self.model.pattern.rebuilt(arrays)
 
 
-def measure(
+def measure_changes(
     source: Source, rows: Rows, aggregate: NDArray[Any]
 ) -> tuple[list[float], float | None]:
     """The distance of each change to the aggregate, and the spread-to-mean ratio of all changes.

@@ -27,6 +27,7 @@ from byzantium.engines.federation.replies import UnusableReply
 from byzantium.engines.federation.root import RootFunction
 from byzantium.engines.federation.rounds import Round, byzantine_count
 from byzantium.engines.federation.vectors import Arrays, layout
+from byzantium.engines.files.cache import ChangeCache
 from byzantium.engines.flower.grid import ReplyGrid, message_to
 from byzantium.engines.flower.nodes import logger, renumber, sample_nodes, sort_replies
 from byzantium.engines.flower.rehearsal import Rehearsal
@@ -72,6 +73,11 @@ class RobustStrategy(FedAvg):
     - `folder`: the folder of results, as for other runs. Every round is saved there, and a server
       that was killed continues after the last one; `byzantium report FOLDER` shows it.
     - `name`: the name of the federation in that folder; another name is another federation.
+    - `cache`: a folder for the last change of each node. If it is given, the rule aggregates those
+      of all nodes, and f counts among all of them, so that attackers cannot capture a round in
+      which few nodes are sampled. A node that was not heard yet is absent. A folder is for one
+      federation; the changes take n times the size of the model there, and not in memory.
+    - `cache_age`: how many rounds old such a change may be; by default any number.
     - `rehearse`: an attack to rehearse, by `nodes` (which, or how many) that see all others.
     - `node_metrics`: whether Flower's metrics have the numbers of each node, beside summaries. In
       any case `rounds` has them, and with a folder its file rounds.jsonl.
@@ -94,6 +100,8 @@ class RobustStrategy(FedAvg):
         optimizer: MakeOptimizer | None = None,
         folder: Path | str | None = None,
         name: str = "federation",
+        cache: Path | str | None = None,
+        cache_age: int | None = None,
         rehearse: Attack | str | None = None,
         nodes: int | Collection[int] | None = None,
         node_metrics: bool = False,
@@ -120,7 +128,17 @@ class RobustStrategy(FedAvg):
             train_metrics_aggr_fn=train_metrics_aggr_fn or medians,
             evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn or medians,
         )
-        self.aggregation = Aggregation("RobustStrategy", rule, f, root, patience, logger)
+        self.cache = None if cache is None else ChangeCache(cache, cache_age)
+        if self.cache is None and cache_age is not None:
+            raise ByzantiumError("RobustStrategy needs a cache for cache_age: cache=, a folder")
+        if self.cache is not None and rehearse is not None:
+            raise ByzantiumError(
+                "RobustStrategy cannot rehearse an attack with a cache: the attackers would see "
+                "only the sampled nodes; byzantium run --participants 10 --cache simulates it"
+            )
+        self.aggregation = Aggregation(
+            "RobustStrategy", rule, f, root, patience, logger, self.cache
+        )
         self.node_timeout: float = validated(
             "RobustStrategy", "node_timeout", node_timeout, Measure
         )
@@ -129,7 +147,9 @@ class RobustStrategy(FedAvg):
         self.record: Record | None = None
         if folder is not None:
             text = rule if isinstance(rule, str) else getattr(rule, "__name__", repr(rule))
-            self.record = Record(folder, Federation(name=name, rule=text, f=str(self.f)))
+            cached = cache is not None
+            federation = Federation(name=name, rule=text, f=str(self.f), cache=cached)
+            self.record = Record(folder, federation)
         self.evaluations: list[Round[int]] = []
         self.node_metrics = node_metrics
         self._model: Arrays = {}
@@ -138,7 +158,8 @@ class RobustStrategy(FedAvg):
     def summary(self) -> None:
         """Log the configuration."""
         logger.info(
-            "\t├──> Rule: %r, f = %s of the sampled nodes", self.aggregation.configured_rule, self.f
+            "\t├──> Rule: %r, f = %s of %s nodes",
+            *(self.aggregation.configured_rule, self.f, "the sampled" if not self.cache else "all"),
         )
         super().summary()
 
@@ -153,7 +174,10 @@ class RobustStrategy(FedAvg):
         evaluate_fn: EvaluateFunction | None = None,
     ) -> Result:
         """Run Flower's loop over rounds; with a folder, continue after the last saved one."""
-        with nullcontext() if self.record is None else self.record.open():
+        with (
+            nullcontext() if self.cache is None else self.cache.open(),
+            nullcontext() if self.record is None else self.record.open(),
+        ):
             arrays = self._resume(initial_arrays)
 
             def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -233,7 +257,7 @@ class RobustStrategy(FedAvg):
         if report is not None:
             if self.rehearsal is not None:
                 self.rehearsal.observe(self._model, report.aggregate)
-            used = [contents[node] for node in at.used]
+            used = [contents[node] for node in at.fresh]
             metrics = self.train_metrics_aggr_fn(used, self.weighted_by_key)
             arrays = record_of(self.step(self._model, report.aggregate))
         self.aggregation.end(at, "aggregate_train")
@@ -263,6 +287,8 @@ class RobustStrategy(FedAvg):
         server_round += self._rounds_before
         if self.record is not None and self.rounds:
             self.record.save(server_round, model_of(arrays), self._state())
+        if self.cache is not None:
+            self.cache.commit()
         if self.fraction_evaluate == 0.0:
             return []
         fraction, least = self.fraction_evaluate, self.min_evaluate_nodes
