@@ -15,6 +15,7 @@ from byzantium.cli import (
     reproduce,
     run,
     sweep,
+    track,
     watch,
 )
 from byzantium.cli.main import main
@@ -35,5 +36,6 @@ __all__ = [
     "reproduce",
     "run",
     "sweep",
+    "track",
     "watch",
 ]

@@ -14,7 +14,9 @@ from byzantium.runs import (
     INTERRUPTS,
     Board,
     Engine,
+    Event,
     Job,
+    Listen,
     Result,
     Run,
     Store,
@@ -82,6 +84,7 @@ def execute_jobs(
     until: int | None = None,
     results: Sequence[Result] = (),
     on_failure: Callable[[list[Result]], None] = lambda results: None,
+    follow: Listen = lambda event: None,
 ) -> list[Result]:
     """Execute unfinished jobs; exit with 1 if some failed, and with 130 if they were stopped.
 
@@ -91,6 +94,7 @@ def execute_jobs(
     - `until`: the round after which runs stop for now; None runs them to their end.
     - `results`: results of the jobs that were read before, and are not read again.
     - `on_failure`: called with all results before the exit with 1.
+    - `follow`: called with each event, such as by trackers.
 
     Returns a result for each job.
     """
@@ -98,7 +102,12 @@ def execute_jobs(
     results = results or store.results(jobs)
     done = sum(result.done for result in results)
     with interruptible() as stopped, Board(len(jobs), done, err) as board:
-        results = execute(jobs, store, engine, board.show, stopped.is_set, results)
+
+        def listen(event: Event) -> None:
+            board.show(event)
+            follow(event)
+
+        results = execute(jobs, store, engine, listen, stopped.is_set, results)
     if stopped.is_set():
         err.print(f"Stopped with {board.done} of {len(jobs)} done; the same command goes on.")
         raise SystemExit(INTERRUPTED)

@@ -123,6 +123,13 @@ def _engine(kind: str, address: str | None, jobs: int | None) -> Engine:
     return Processes(jobs or 1)
 
 
+track_option = click.option(
+    "--track",
+    type=click.Choice(["mlflow", "wandb", "tensorboard"]),
+    multiple=True,
+    help="Also send parameters, metrics and results to an experiment tracker, through its own "
+    "library. May be given several times.",
+)
 until_option = count_option(
     "--until",
     "Stop each run after this round for now; the same command without it goes on from there.",

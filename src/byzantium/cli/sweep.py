@@ -15,10 +15,12 @@ from byzantium.cli.options import (
     engine_options,
     plugin_option,
     results_option,
+    track_option,
     until_option,
 )
 from byzantium.cli.report_files import print_paths, write_report
 from byzantium.cli.tables import print_tables, read_shape, table_options, write_tables
+from byzantium.cli.track import tracking
 from byzantium.runs import Engine, Snapshot, Store, load
 
 
@@ -29,8 +31,16 @@ from byzantium.runs import Engine, Snapshot, Store, load
 @until_option
 @data_option
 @plugin_option
+@track_option
 @table_options
-def sweep(file: Path, results: Path, engine: Engine, until: int | None, **options: Any) -> None:
+def sweep(
+    file: Path,
+    results: Path,
+    engine: Engine,
+    until: int | None,
+    track: tuple[str, ...],
+    **options: Any,
+) -> None:
     """Train all combinations of settings that a file lists.
 
     The file is TOML: what all runs share is under [fixed]; what differs is under [varies], where
@@ -53,11 +63,25 @@ def sweep(file: Path, results: Path, engine: Engine, until: int | None, **option
     store, runs, shape = Store(results), load(file), read_shape(**options)
     before = store.results(runs)
     check_unfinished(before)
-    after = execute_jobs(
-        runs, store, engine, until, before, lambda some: print_tables(shape.tables(some))
-    )
-    tables = shape.tables(after)
-    print_tables(tables, shape.metric)
-    write_tables(tables, shape.files)
-    print_paths(write_report(Snapshot(results, after), shape))
+    with tracking(track, results) as trackers:
+        trackers.begin_group(f"sweep {file.name}", runs)
+        for result in before:
+            if result.done:
+                trackers.send(result)
+        after = execute_jobs(
+            runs,
+            store,
+            engine,
+            until,
+            before,
+            lambda some: print_tables(shape.tables(some)),
+            trackers.show,
+        )
+        tables = shape.tables(after)
+        print_tables(tables, shape.metric)
+        write_tables(tables, shape.files)
+        files = write_report(Snapshot(results, after), shape)
+        print_paths(files)
+        if until is None:
+            trackers.attach([files.page, *files.figures])
     print_gaps(runs)

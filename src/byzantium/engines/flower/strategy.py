@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,8 @@ class RobustStrategy(FedAvg):
     - `folder`: the folder of results, as for other runs. Every round is saved there, and a server
       that was killed continues after the last one; `byzantium report FOLDER` shows it.
     - `name`: the name of the federation in that folder; another name is another federation.
+    - `track`: experiment trackers that follow the federation: "mlflow", "wandb", "tensorboard", or
+      several of them; they need a folder of results.
     - `cache`: a folder for the last change of each node. If it is given, the rule aggregates those
       of all nodes, and f counts among all of them, so that attackers cannot capture a round in
       which few nodes are sampled. A node that was not heard yet is absent. A folder is for one
@@ -100,6 +102,7 @@ class RobustStrategy(FedAvg):
         optimizer: MakeOptimizer | None = None,
         folder: Path | str | None = None,
         name: str = "federation",
+        track: str | Sequence[str] = (),
         cache: Path | str | None = None,
         cache_age: int | None = None,
         rehearse: Attack | str | None = None,
@@ -149,7 +152,9 @@ class RobustStrategy(FedAvg):
             text = rule if isinstance(rule, str) else getattr(rule, "__name__", repr(rule))
             cached = cache is not None
             federation = Federation(name=name, rule=text, f=str(self.f), cache=cached)
-            self.record = Record(folder, federation)
+            self.record = Record(folder, federation, track)
+        elif track:
+            raise ByzantiumError("RobustStrategy needs a folder of results to track it: folder=")
         self.evaluations: list[Round[int]] = []
         self.node_metrics = node_metrics
         self._model: Arrays = {}
