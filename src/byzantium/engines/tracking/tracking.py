@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from byzantium.core import ByzantiumError, files, type_name
+from byzantium.core import ByzantiumError, files
 from byzantium.engines.tracking.tracker import Before, Tracked, Tracker
 from byzantium.runs import Event, Job, Result, Store
 from byzantium.runs.job import CONFIGURATION, LOG, METRICS, SUMMARY, measured
@@ -230,4 +230,4 @@ def job_files(result: Result) -> Iterator[list[Path]]:
 
 def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split()) or "no reason given"
-    return f"{type_name(error)}: {text if len(text) <= 300 else text[:300] + '...'}"
+    return f"{type(error).__name__}: {text if len(text) <= 300 else text[:300] + '...'}"
