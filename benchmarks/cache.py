@@ -55,7 +55,10 @@ def main() -> None:
     plt.rcParams.update({"font.size": 9.5, "svg.hashsalt": "byzantium"})
     figure, axes = plt.subplots(1, len(TITLES), figsize=(7.5, 2.6), sharey=True, layout="tight")
     for axis, (attack, title) in zip(axes, TITLES.items(), strict=True):
-        for cache, label, color in ((True, "with a cache", HONEST), (False, "without", ATTACKER)):
+        for cache, label, color in (
+            (True, "with a cache", HONEST.light),
+            (False, "without", ATTACKER.light),
+        ):
             draw(axis, found[attack, cache], label, color)
             means = {k: round(fmean(v), 1) for k, v in sorted(found[attack, cache].items())}
             print(f"{attack:18} {label:13} {means}")
