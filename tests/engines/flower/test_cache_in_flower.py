@@ -24,12 +24,12 @@ from flwr.serverapp.strategy import Result
 
 from byzantium.engines.federation.rounds import Standstill
 from byzantium.engines.flower import RobustStrategy
-from byzantium.engines.flower import nodes as flower_nodes
 from byzantium.reports.contents import contents as page_contents
 from byzantium.runs import Federation, Store
 
 N, F = 9, 2
 LIARS = (7, 8)
+SAMPLE = "byzantium.engines.flower.nodes.random.sample"
 
 
 def liar(message: Message) -> Message:
@@ -56,7 +56,7 @@ def sampling(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
         wanted = schedule.pop(0)
         return [node for node in nodes if node - FIRST in wanted]
 
-    monkeypatch.setattr(flower_nodes.random, "sample", sample)
+    monkeypatch.setattr(SAMPLE, sample)
     return schedule
 
 
@@ -91,7 +91,7 @@ def steps(strategy: RobustStrategy, rounds: int, nodes: Nodes | None = None) -> 
 def test_if_all_take_part_nothing_changes_to_the_bit(
     tmp_path: Path, rule: str, bad: federation.Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flower_nodes.random, "sample", lambda nodes, count: nodes)
+    monkeypatch.setattr(SAMPLE, lambda nodes, count: nodes)
     plain, cached = (RobustStrategy(rule, f=F, cache=cache) for cache in (None, tmp_path / "cache"))
     assert (
         weight(started(plain, 4, grid(bad))).tobytes()

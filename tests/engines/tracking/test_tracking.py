@@ -277,8 +277,8 @@ def test_a_real_mlflow_server_has_runs_a_sweep_and_what_was_sent_afterwards(tmp_
         run = runs.pop(result.job.identity)
         assert run["info"]["status"] == "FINISHED"
         params = by_key(run["data"]["params"])
-        assert params["rule"] == result.job.rule  # type: ignore[attr-defined]
-        assert params["seed"] == str(result.job.seed)  # type: ignore[attr-defined]
+        for name in ("rule", "seed"):
+            assert params[name] == str(getattr(result.job, name))
         steps = [(metric["step"], metric["value"]) for metric in run["accuracy"]]
         assert steps == [(line["round"], line["accuracy"]) for line in result.metrics]
         assert by_key(run["data"]["metrics"])["summary/accuracy"] == result.accuracy

@@ -72,6 +72,17 @@ class Tracker(ABC):
     - `root`: the folder of results.
 
     `title` is what messages call it.
+
+    >>> class Printed(Tracker):
+    ...     title = "the terminal"
+    ...     def begin(self, tracked):
+    ...         return Before()
+    ...     def log(self, tracked, number, numbers):
+    ...         print(tracked.name, number, numbers)
+    ...     def end(self, tracked, status, summary, artifacts):
+    ...         print(tracked.name, status)
+    >>> Printed(Path("results")).log(Tracked("0", "mine"), 30, {"accuracy": 91.5})
+    mine 30 {'accuracy': 91.5}
     """
 
     title: ClassVar[str]
