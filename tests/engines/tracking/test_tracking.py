@@ -353,3 +353,22 @@ def test_results_of_others_are_sent_as_they_are(tmp_path: Path) -> None:
     assert set(logged[3]) <= {"loss", "accuracy"}
     (ended,) = [told for told in tracker.told if told[0] == "end"]
     assert "data" not in ended[3]
+
+
+def test_metrics_that_cannot_be_read_stop_nothing(tmp_path: Path) -> None:
+    """Those of an unfinished job are written anew when it goes on."""
+    store, tracker = Store(tmp_path), Listed(tmp_path)
+    perform(RUN.until(6), store.folder(RUN))
+    (store.folder(RUN) / "metrics.jsonl").write_text("no JSON\n")
+    with Tracking([], tmp_path) as following:
+        following.trackers = [tracker]
+        following.show(Event(RUN, "begun"))
+        execute([RUN], store, listen=following.show)
+    assert rounds(tracker, RUN.identity) == [3, 6, 9, 12]
+    damaged = RUN.varied(seed=1)
+    perform(damaged, store.folder(damaged))
+    (store.folder(damaged) / "summary.json").write_text("no JSON\n")
+    with Tracking([], tmp_path) as following:
+        following.trackers = [tracker]
+        following.show(Event(damaged, "done"))
+    assert tracker.told[-2][:3] == ("end", damaged.identity, "failed")

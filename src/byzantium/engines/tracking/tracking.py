@@ -92,14 +92,16 @@ class Tracking:
 
     def update(self, job: Job) -> None:
         """Begin a job, if that was not done, and send what it measured since."""
-        tracked = self._begin(job)
+        tracked, folder = self._begin(job), self.store.folder(job)
         try:
-            size = os.stat(self.store.folder(job) / METRICS).st_size
-        except OSError:
+            size = os.stat(folder / METRICS).st_size
+            if size == self._sizes.get(job.identity):
+                return
+            lines = measured(job, folder)
+        except (OSError, ValueError):  # nothing is there yet, or the job will say what is wrong
             return
-        if size != self._sizes.get(job.identity):
-            self._sizes[job.identity] = size
-            self._send(tracked, measured(job, self.store.folder(job)))
+        self._sizes[job.identity] = size
+        self._send(tracked, lines)
 
     def finish(self, job: Job, kind: str = "done", reason: str = "") -> None:
         """End a job: it is done, failed, or stopped so that it can be continued.
@@ -110,12 +112,13 @@ class Tracking:
         """
         if not self.trackers:
             return
-        if kind == "done":
-            self.send(self.store.result(job))
+        (result,) = self.store.results([job])
+        if kind == "done" and result.done:
+            self.send(result)
         else:
             self.update(job)
-            failed = kind == "failed"
-            summary = {"reason": reason} if failed else {}
+            failed = kind != "stopped" and (kind == "failed" or result.status == "damaged")
+            summary = {"reason": reason or result.reason} if failed else {}
             self._end(self._begin(job), "failed" if failed else "stopped", summary, ())
 
     # -- afterwards ------------------------------------------------------------------------------
