@@ -22,7 +22,7 @@ from byzantium.runs import Run, check_ready
 # their own here.
 NOT_OF_TRAINING = {
     *("data", "n", "f", "rule", "attack", "attackers", "plugin", "participants", "root"),
-    *("rounds", "evaluate_every", "record", "randomness", "weights"),
+    *("cache", "rounds", "evaluate_every", "record", "randomness", "weights"),
 }
 TRAINING = [field.name for field in fields(Run) if field.name not in NOT_OF_TRAINING]
 

@@ -70,12 +70,14 @@ def execute_jobs(
     until: int | None = None,
     results: Sequence[runs.Result] = (),
     on_failure: Callable[[list[runs.Result]], None] = lambda results: None,
+    follow: runs.Listen = lambda event: None,
 ) -> list[runs.Result]:
     """Execute unfinished jobs; exit with 1 if some failed, and with 130 if they were stopped.
 
     - `until`: the round after which runs stop for now; None runs them to their end.
     - `results`: results of the jobs that were read before, and are not read again.
     - `on_failure`: called with all results before the exit with 1.
+    - `follow`: called with each event, such as by trackers.
 
     Returns a result for each job.
     """
@@ -83,7 +85,12 @@ def execute_jobs(
     results = results or store.results(jobs)
     done = sum(result.done for result in results)
     with interruptible() as stopped, runs.Board(len(jobs), done, err) as board:
-        results = runs.execute(jobs, store, engine, board.show, stopped.is_set, results)
+
+        def listen(event: runs.Event) -> None:
+            board.show(event)
+            follow(event)
+
+        results = runs.execute(jobs, store, engine, listen, stopped.is_set, results)
     if stopped.is_set():
         err.print(f"Stopped with {board.done} of {len(jobs)} done; the same command continues.")
         raise SystemExit(INTERRUPTED)

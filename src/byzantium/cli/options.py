@@ -165,6 +165,13 @@ f_option = click.option(
     required=True,
     help="How many of them may be Byzantine: too few is fatal, one too many costs little.",
 )
+track_option = click.option(
+    "--track",
+    type=click.Choice(["mlflow", "wandb", "tensorboard"]),
+    multiple=True,
+    help="Also send parameters, metrics and results to an experiment tracker, through its own "
+    "library. May be given several times.",
+)
 until_option = count_option(
     "--until",
     "Stop each run after this round for now; the same command without it continues from there.",

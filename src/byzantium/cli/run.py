@@ -9,8 +9,16 @@ import click
 
 from byzantium.cli.execution import check_unfinished, execute_jobs
 from byzantium.cli.main import main
-from byzantium.cli.options import FilePath, data_option, results_option, run_options, until_option
+from byzantium.cli.options import (
+    FilePath,
+    data_option,
+    results_option,
+    run_options,
+    track_option,
+    until_option,
+)
 from byzantium.cli.terminal import out
+from byzantium.cli.track import tracking
 from byzantium.core.options import present_names
 from byzantium.runs import Processes, Run, Store, read
 
@@ -25,8 +33,15 @@ from byzantium.runs import Processes, Run, Store, read
 @results_option
 @until_option
 @data_option
+@track_option
 @run_options
-def run(config: Path | None, results: Path, until: int | None, **options: Any) -> None:
+def run(
+    config: Path | None,
+    results: Path,
+    until: int | None,
+    track: tuple[str, ...],
+    **options: Any,
+) -> None:
     """Train one model, once.
 
     The same command again continues where it was stopped or, if it is done, shows the result.
@@ -44,7 +59,10 @@ def run(config: Path | None, results: Path, until: int | None, **options: Any) -
     job, store = Run.of({**values, **written}), Store(results)
     found = store.results([job])
     check_unfinished(found)
-    (result,) = execute_jobs([job], store, Processes(1), until, found)
+    with tracking(track, results, reports=True) as trackers:
+        if found[0].done:
+            trackers.send(found[0])
+        (result,) = execute_jobs([job], store, Processes(1), until, found, follow=trackers.show)
     text = f"done before: {result.ending}" if found[0].done else result.ending
     if result.accuracy is not None:
         text += f", accuracy {result.accuracy:.2f} % (mean of the last five evaluations)"

@@ -1,4 +1,5 @@
 from . import distributed as distributed
+from . import tracking as tracking
 from .files import Adapters as Adapters
 from .files import Files as Files
 from .files import Merged as Merged

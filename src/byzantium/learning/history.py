@@ -18,7 +18,8 @@ class History:
     """What happened in a simulation, round by round.
 
     - `rounds`: for each round a mapping from names to what was recorded: "round", "loss" (the
-      honest workers' mean training loss) and what `Settings.record` asks for.
+      honest participants' mean training loss; NaN if there is none) and what `Settings.record` asks
+      for.
     - `evaluations`: for each evaluation on the test set a mapping: "round", "loss" and, where there
       are classes, "accuracy" (percent).
     - `status`: "running", "completed", or "diverged" if the last round gave numbers that are not

@@ -99,6 +99,11 @@ def mean(values: list[float]) -> float:
     return float(f"{sum(values) / len(values):.6g}")
 
 
+def mean_of_known(values: list[float]) -> float:
+    """The mean of the numbers that are not NaN, with six digits; NaN if all are."""
+    return mean([value for value in values if not math.isnan(value)] or values)
+
+
 def mean_of_each(values: list[list[float]]) -> list[float]:
     """The mean of each worker's numbers, with six decimals."""
     return [round(sum(column) / len(values), 6) for column in zip(*values, strict=True)]
@@ -145,7 +150,14 @@ SHIPPED = (
         needs="trigger",
         better="less",
     ),
-    _always("train_loss", "training loss", lambda scene: scene.loss, mean, "log", key="loss"),
+    _always(
+        "train_loss",
+        "training loss",
+        lambda scene: scene.loss,
+        mean_of_known,
+        "log",
+        key="loss",
+    ),
     Metric("distance", "distance to the honest mean", formulas.distance, mean),
     Metric("spread", "spread of honest vectors (heterogeneity)", formulas.spread, mean),
     Metric("norm", "mean norm of honest vectors", formulas.norm, mean, "log"),

@@ -43,7 +43,8 @@ def check(training: Simulation, state: State) -> History:
     history = check_result(training, state)
     templates = {
         "seen": training.workers.seen,
-        "sent": training.sent if training.settings.momentum else None,
+        "sent": training.sent if training.keeps_rows else None,
+        "heard": training.participants.heard if training.settings.cache else None,
         "generators": {name: g.get_state() for name, g in training.generators.items()},
         "batches": training.batches.state_dict(),
         "own batches": training.own_batches.state_dict(),
@@ -130,8 +131,11 @@ def _check_history(training: Simulation, state: State) -> History:
         early = early and isinstance(record, dict) and "early_heterogeneity" in record
         measured = metrics.round_metrics(settings.record, training.rule, evaluated, early)
         template = {"round": int, **{m.key: _recorded(m, settings.n) for m in measured}}
-        if diverged and k + 1 == t and isinstance(record, dict):
-            # The round in which it diverged ended before everything was measured.
+        if isinstance(record, dict) and (
+            (diverged and k + 1 == t) or (settings.cache and record.keys() == {"round", "loss"})
+        ):
+            # The round in which it diverged ended before everything was measured; so does one in
+            # which too few workers were heard.
             template = {name: template[name] for name in template if name in record}
         check_form(record, template, "history")
         for metric in measured:
@@ -184,7 +188,7 @@ def _check_batches(batches: Batches, state: State, name: str) -> None:
 def _try_rule_and_attack(training: Simulation, state: State) -> None:
     """Only rule and attack know their states: try copies of them on vectors of zeros."""
     settings = training.settings
-    count = settings.participants or settings.n
+    count = settings.vectors
     honest = min(count - 1, settings.n - settings.attackers) if settings.attackers else count
     rows = training.sent.new_zeros(count, training.gradients.d)
     root = None if training.root is None else rows.new_zeros(training.gradients.d)

@@ -84,7 +84,7 @@ def root_alone(alone: Run, others: Sequence[Result]) -> str:
 
 
 def _theorems(run: Run, lines: Sequence[Metrics]) -> dict[str, str]:
-    promise = _guarantee(run.rule, run.participants or run.n, run.attacker_count or run.f)
+    promise = _guarantee(run.rule, run.vectors, run.attacker_count or run.f)
     if not isinstance(promise, Guarantee):
         return {"promise": f"not covered: {promise}"}
     sentences = {"promise": str(promise).splitlines()[-1]}

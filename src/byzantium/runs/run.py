@@ -46,7 +46,7 @@ LAST = 5
 SMALL = 1 << 24
 #: The options that make no difference to a training on root data alone.
 OF_WORKERS = (
-    *("rule", "n", "f", "attack", "attackers", "partition", "participants", "weights"),
+    *("rule", "n", "f", "attack", "attackers", "partition", "participants", "cache", "weights"),
     *("batch", "reshuffle_every", "record", "plugin"),
 )
 #: What the option --plugin does.
@@ -217,11 +217,6 @@ class Run(Job, TrainingOptions):
 
         self._prepare()
         return builders.read_rule(self.rule, self.f)
-
-    @property
-    def vectors(self) -> int:
-        """How many vectors the rule is given in each round."""
-        return self.participants or self.n
 
     @property
     def bad(self) -> int:

@@ -12,11 +12,11 @@ import torch
 
 pytest.importorskip("flwr")
 
-from byzantium.engines.federation.space import ArraySpace, space_of
 from federation import FIRST, Arrays, Nodes, arrays_of, received, record, reply
 from flwr.app import Message
 
 import byzantium as bz
+from byzantium.engines.federation.space import ArraySpace, space_of
 from byzantium.engines.flower import RobustStrategy
 
 A, B = "q.lora_A.weight", "q.lora_B.weight"

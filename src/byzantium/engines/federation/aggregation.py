@@ -29,10 +29,12 @@ from byzantium.engines.federation.rounds import (
     log_near_zero,
 )
 from byzantium.engines.federation.space import ArraySpace, space_of
-from byzantium.engines.federation.vectors import Arrays, rejection_reasons
+from byzantium.engines.federation.vectors import Arrays, change_vector, rejection_reasons
+from byzantium.engines.files.cache import ChangeCache, measure_changes
 from byzantium.engines.weights import SiteWeights
 from byzantium.guarantees import announce
 from byzantium.rules import Aggregator, Report, Trust, parse_rule
+from byzantium.vectors import Source
 
 RuleOrText = Aggregator | str
 WeightsOfNodes = Mapping[Any, float] | Callable[[Any], float]
@@ -57,6 +59,8 @@ class Aggregation:
     - `adapters`: whether LoRA factors are aggregated as products, or their configuration; see
       `space_of`.
     - `added`: whether the aggregated change is added to the model, rather than an optimizer's step.
+    - `cache`: the last changes of all nodes: those of nodes that were not sampled are aggregated,
+      too, and f counts among all nodes.
     """
 
     def __init__(
@@ -70,10 +74,11 @@ class Aggregation:
         logger: logging.Logger,
         adapters: bool | Mapping[str, Any] = False,
         added: bool = True,
+        cache: ChangeCache | None = None,
     ) -> None:
         fraction = Fraction if root is None else RootFraction
         allowed = fraction if isinstance(f, float | np.floating) else Count
-        self.owner, self.logger = owner, logger
+        self.owner, self.logger, self.cache = owner, logger, cache
         self.f: int | float = validated(owner, "f", f, allowed)
         self.root = Root(root, logger)
         self.adapters, self.added, self.space = adapters, added, ArraySpace()
@@ -92,16 +97,25 @@ class Aggregation:
         self.rounds: list[Round[Any]] = []
         self.unchanged_in_a_row = 0
         self._near_zero = list[Any]()
+        self._heard_more = False
 
     def begin(self, number: int, nodes: Sequence[Node], connected: int, model: Arrays) -> None:
         """Begin a round: with its f, its rule and, if that needs one, its root update."""
-        f = byzantine_count(self.f, len(nodes))
-        self.rule, vouched = self._rule_for(len(nodes), f), self.weights.of(nodes)
+        n = len(nodes)
+        if self.cache is not None:
+            n = max(connected, len({*nodes, *self.cache.nodes(number)}))
+        f = byzantine_count(self.f, n)
+        self.rule, vouched = self._rule_for(n, f), self.weights.of(nodes)
         self.space = space_of(model, self.adapters)
         self.space.check(self.rule, not self.added)
-        announce(self.rule, len(nodes), f, weights=vouched)
+        if self.cache is not None and type(self.space) is not ArraySpace:
+            raise ByzantiumError(
+                f"{self.owner} cannot keep products of the factors of adapters in a cache; omit "
+                "cache, or adapters=False to aggregate factors as any arrays"
+            )
+        announce(self.rule, n, f, weights=vouched if self.cache is None else None)
         at = Round(number, tuple(nodes), connected, f)
-        if isinstance(self.f, float):
+        if isinstance(self.f, float) and self.cache is None:
             log_fraction(at, self.f, self.logger)
         at.vouched = dict(zip(nodes, vouched or [], strict=False))
         self.root.compute(at, model, self.rule, self.space)
@@ -114,16 +128,20 @@ class Aggregation:
         - `model`: the model that the nodes were sent.
         - `rows`: the arrays of each node whose reply is usable so far.
         """
+        if self.cache is not None:
+            self._heard_more = remember(self.cache, at, model, rows)
         if not rows:
             at.check()
+            if not at.kept:
+                at.leave_unchanged("no-reply", "no reply of this round is usable")
             return None
         assert self.rule is not None
         before = self.rule.state_dict()
-        # The rule also gets the unreadable rows, as None, and rejects them: so it knows how many
-        # there were, and reduces its f.
-        nodes = [node for node in at.sampled if node not in at.absent]
-        vectors = [rows.get(node) for node in nodes]
-        source, root = self.space.source(vectors, model, nodes), self.root.update
+        if self.cache is not None and at.vouched:
+            nodes = list(dict.fromkeys([*at.sampled, *at.cached]))
+            at.vouched = dict(zip(nodes, self.weights.of(nodes) or [], strict=True))
+        nodes = [*(node for node in at.sampled if node not in at.absent), *at.cached]
+        source, root = self._source(nodes, model, rows), self.root.update
         try:
             weights = [at.vouched[node] for node in nodes] if at.vouched else None
             report = self.rule.explain(source, root=self.space.vector(root), weights=weights)
@@ -141,13 +159,38 @@ class Aggregation:
             if not at.kept:
                 report = self.space.finished(report, model)
                 at.use(nodes, report)
-                used = [rows[node] for node in at.used]
-                far, at.spread_to_mean = self.space.measure(model, used, report.aggregate)
+                far, at.spread_to_mean = self._measured(at, model, nodes, rows, source, report)
                 at.distances = dict(zip(at.used, far, strict=True))
                 self.root.measure(at, model, report.aggregate, self.space)
                 return report
         self.rule.load_state_dict(before)
         return None
+
+    def _source(self, nodes: Sequence[Node], model: Arrays, rows: Mapping[Node, Arrays]) -> Source:
+        """What the rule gets: the rows, or the last changes of all nodes.
+
+        It also gets the unreadable rows, as None, and rejects them: so it knows how many there
+        were, and reduces its f.
+        """
+        if self.cache is not None:
+            return self.cache.source(nodes, model)
+        return self.space.source([rows.get(node) for node in nodes], model, nodes)
+
+    def _measured(
+        self,
+        at: Round[Node],
+        model: Arrays,
+        nodes: Sequence[Node],
+        rows: Mapping[Node, Arrays],
+        source: Source,
+        report: Report,
+    ) -> tuple[list[float], float | None]:
+        """The distance of each used row to the aggregate, and the spread-to-mean ratio."""
+        if self.cache is None:
+            used = [rows[node] for node in at.used]
+            return self.space.measure(model, used, report.aggregate)
+        indices = np.array([k for k, node in enumerate(nodes) if node not in at.rejected])
+        return measure_changes(source, indices, change_vector(model, report.aggregate))
 
     def end(self, at: Round[Any], title: str) -> None:
         """End a round: write it to the log, and add it to the records of the nodes."""
@@ -158,7 +201,12 @@ class Aggregation:
         self._near_zero = log_near_zero(self.trust, self._near_zero, self.logger)
 
     def count(self, at: Round[Any]) -> None:
-        """Count rounds in a row that leave the model unchanged; too many end the run."""
+        """Count rounds in a row that leave the model unchanged; too many end the run.
+
+        A round in which a cache gets to know another node is a step towards enough of them.
+        """
+        if at.kept and self._heard_more:
+            return
         self.unchanged_in_a_row = self.unchanged_in_a_row + 1 if at.kept else 0
         if self.unchanged_in_a_row >= self.patience:
             raise Standstill(
@@ -174,6 +222,7 @@ class Aggregation:
             "kept": self.unchanged_in_a_row,
             "trust": self.trust.state(),
             "root": self.root.state_dict(),
+            **({} if self.cache is None else {"cache": self.cache.state_dict()}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -182,6 +231,8 @@ class Aggregation:
         self.unchanged_in_a_row = state["kept"]
         self.trust = Trust.of(state["trust"])
         self.root.load_state_dict(state.get("root", {}))
+        if self.cache is not None:
+            self.cache.load_state_dict(state.get("cache", {}))
         if self.rule is not None:
             self.rule.load_state_dict(self._rule_state)
 
@@ -208,3 +259,21 @@ class Aggregation:
         if state:
             rule.load_state_dict(state)
         return rule
+
+
+def remember(
+    cache: ChangeCache, at: Round[Node], model: Arrays, rows: Mapping[Node, Arrays]
+) -> bool:
+    """Put the replies of a round into the cache; the round gets the nodes of earlier replies.
+
+    Returns whether a node was heard that is not in the cache yet, or no longer.
+    """
+    before = set(cache.nodes(at.number))
+    for node, row in rows.items():
+        cache.put(node, at.number, row, model)
+    for node, reason in at.rejected.items():
+        cache.put_fault(node, at.number, f"{reason} (in round {at.number})")
+    replied = {*rows, *at.rejected}
+    at.cached = tuple(node for node in cache.nodes(at.number) if node not in replied)
+    at.rejected |= cache.faults(at.cached)
+    return not before.issuperset(replied)

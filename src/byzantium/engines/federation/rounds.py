@@ -41,6 +41,8 @@ class Round(Generic[Node]):
     - `connected`: how many nodes were connected.
     - `f`: how many of the sampled nodes may be Byzantine.
     - `used`: the nodes whose replies were aggregated.
+    - `cached`: with a cache, the nodes whose reply of an earlier round stands for them: those that
+      were not asked in this round, or are absent.
     - `rejected`: the nodes whose replies were unusable, each with the reason; they count among the
       f Byzantine ones.
     - `absent`: the nodes that sent no reply, or an error, each with the reason; they do not count
@@ -62,6 +64,8 @@ class Round(Generic[Node]):
     - `spread_to_mean`: the mean squared distance of the used replies to their mean, over the
       squared norm of the mean change of the model; None if nobody changed it. Byzantine replies
       count, so attackers can change this number.
+
+    With a cache, f counts among all nodes, and nodes of `cached` may be used or rejected.
 
     >>> at = Round(number=1, sampled=(7, 8, 9), connected=5, f=1, absent={9: "no reply"})
     >>> at.replied, at.usable
@@ -86,6 +90,7 @@ class Round(Generic[Node]):
     root_norm: float | None = None
     root_distance: float | None = None
     spread_to_mean: float | None = None
+    cached: tuple[Node, ...] = ()
 
     @property
     def replied(self) -> int:
@@ -94,8 +99,13 @@ class Round(Generic[Node]):
 
     @property
     def usable(self) -> int:
-        """How many replies were not rejected."""
-        return self.replied - len(self.rejected)
+        """How many replies were not rejected, those of earlier rounds included."""
+        return self.replied + len(self.cached) - len(self.rejected)
+
+    @property
+    def fresh(self) -> tuple[Node, ...]:
+        """The nodes whose replies in this round were aggregated."""
+        return tuple(node for node in self.used if node not in set(self.cached))
 
     def reject(self, nodes: Sequence[Node], reasons: Mapping[int, str]) -> None:
         """Reject some of the nodes, by their indices, unless they are rejected already."""
@@ -136,7 +146,7 @@ class Round(Generic[Node]):
         """
         if not self.vouched:
             return 0.0
-        replied = [node for node in self.sampled if node not in self.absent]
+        replied = [*(node for node in self.sampled if node not in self.absent), *self.cached]
         weights = Weights.of(np.array([self.vouched[node] for node in replied]))
         usable = np.array([node not in self.rejected for node in replied])
         return weights.of_rows(usable).of_largest(left) if usable.any() else 0.0
@@ -168,6 +178,8 @@ class Round(Generic[Node]):
             "f": self.f,
             "kept": int(bool(self.kept)),
         }
+        if self.cached:
+            numbers["cached"] = len(self.cached)
         if self.cause:
             numbers[f"kept-{self.cause}"] = 1
         for name, values in (("weight", self.weights), ("distance", self.distances)):
@@ -247,6 +259,8 @@ class Round(Generic[Node]):
             len(self.absent),
             self.f,
         )
+        if self.cached:
+            logger.info("\t> of %d nodes the replies of earlier rounds count", len(self.cached))
         for status, nodes in (("rejected", self.rejected), ("absent", self.absent)):
             for node, reason in list(nodes.items())[:MAX_LISTED]:
                 logger.warning("\t> node %s is %s: %s", node, status, reason)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from byzantium.engines.federation.replies import UnusableReply
 from byzantium.engines.federation.root import RootFunction
 from byzantium.engines.federation.rounds import Round, byzantine_count
 from byzantium.engines.federation.vectors import Arrays, layout
+from byzantium.engines.files.cache import ChangeCache
 from byzantium.engines.flower.grid import ReplyGrid, message_to
 from byzantium.engines.flower.nodes import logger, renumber, sample_nodes, sort_replies
 from byzantium.engines.flower.rehearsal import Rehearsal
@@ -74,6 +75,13 @@ class RobustStrategy(FedAvg):
     - `folder`: the folder of results, as for other runs. Every round is saved there, and a server
       that was killed continues after the last one; `byzantium report FOLDER` shows it.
     - `name`: the name of the federation in that folder; another name is another federation.
+    - `track`: experiment trackers that follow the federation: "mlflow", "wandb", "tensorboard", or
+      several of them; they need a folder of results.
+    - `cache`: a folder for the last change of each node. If it is given, the rule aggregates those
+      of all nodes, and f counts among all of them, so that attackers cannot capture a round in
+      which few nodes are sampled. A node that was not heard yet is absent. A folder is for one
+      federation; the changes take n times the size of the model there, and not in memory.
+    - `cache_age`: how many rounds old such a change may be; by default any number.
     - `rehearse`: an attack to rehearse, by `nodes` (which, or how many) that see all others.
     - `adapters`: whether LoRA factors among the arrays, such as `q.lora_A.weight`, are aggregated
       as products; or their configuration, which has the scales (by default all are 1).
@@ -99,6 +107,9 @@ class RobustStrategy(FedAvg):
         optimizer: MakeOptimizer | None = None,
         folder: Path | str | None = None,
         name: str = "federation",
+        track: str | Sequence[str] = (),
+        cache: Path | str | None = None,
+        cache_age: int | None = None,
         rehearse: Attack | str | None = None,
         nodes: int | Collection[int] | None = None,
         adapters: bool | Mapping[str, Any] = True,
@@ -126,8 +137,25 @@ class RobustStrategy(FedAvg):
             train_metrics_aggr_fn=train_metrics_aggr_fn or medians,
             evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn or medians,
         )
+        self.cache = None if cache is None else ChangeCache(cache, cache_age)
+        if self.cache is None and cache_age is not None:
+            raise ByzantiumError("RobustStrategy needs a cache for cache_age: cache=, a folder")
+        if self.cache is not None and rehearse is not None:
+            raise ByzantiumError(
+                "RobustStrategy cannot rehearse an attack with a cache: the attackers would see "
+                "only the sampled nodes; byzantium run --participants 10 --cache simulates it"
+            )
         self.aggregation = Aggregation(
-            "RobustStrategy", rule, f, root, weights, patience, logger, adapters, optimizer is None
+            "RobustStrategy",
+            rule,
+            f,
+            root,
+            weights,
+            patience,
+            logger,
+            cache=self.cache,
+            adapters=adapters,
+            added=optimizer is None,
         )
         self.node_timeout = validated("RobustStrategy", "node_timeout", node_timeout, Measure)
         self.step = Step(optimizer)
@@ -135,7 +163,11 @@ class RobustStrategy(FedAvg):
         self.record: Record | None = None
         if folder is not None:
             text = rule if isinstance(rule, str) else getattr(rule, "__name__", repr(rule))
-            self.record = Record(folder, Federation(name=name, rule=text, f=str(self.f)))
+            cached = cache is not None
+            federation = Federation(name=name, rule=text, f=str(self.f), cache=cached)
+            self.record = Record(folder, federation, track)
+        elif track:
+            raise ByzantiumError("RobustStrategy needs a folder of results to track it: folder=")
         self.evaluations: list[Round[int]] = []
         self.node_metrics = node_metrics
         self._model: Arrays = {}
@@ -144,7 +176,8 @@ class RobustStrategy(FedAvg):
     def summary(self) -> None:
         """Log the configuration."""
         logger.info(
-            "\t├──> Rule: %r, f = %s of the sampled nodes", self.aggregation.configured_rule, self.f
+            "\t├──> Rule: %r, f = %s of %s nodes",
+            *(self.aggregation.configured_rule, self.f, "the sampled" if not self.cache else "all"),
         )
         super().summary()
 
@@ -163,7 +196,10 @@ class RobustStrategy(FedAvg):
 
         - `options`: what Flower's own strategies get in versions later than the one we know.
         """
-        with nullcontext() if self.record is None else self.record.open():
+        with (
+            nullcontext() if self.cache is None else self.cache.open(),
+            nullcontext() if self.record is None else self.record.open(),
+        ):
             arrays = self._resume(initial_arrays)
 
             def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -244,7 +280,7 @@ class RobustStrategy(FedAvg):
         if report is not None:
             if self.rehearsal is not None:
                 self.rehearsal.observe(self._model, report.aggregate)
-            used = [contents[node] for node in at.used]
+            used = [contents[node] for node in at.fresh]
             metrics = self.train_metrics_aggr_fn(used, self.weighted_by_key)
             arrays = record_of(self.step(self._model, report.aggregate))
         self.aggregation.end(at, "aggregate_train")
@@ -274,6 +310,8 @@ class RobustStrategy(FedAvg):
         server_round += self._rounds_before
         if self.record is not None and self.rounds:
             self.record.save(server_round, model_of(arrays), self._state())
+        if self.cache is not None:
+            self.cache.commit()
         if self.fraction_evaluate == 0.0:
             return []
         fraction, least = self.fraction_evaluate, self.min_evaluate_nodes
