@@ -6,7 +6,9 @@ READY := $(VENV)/.ready
 # cpu: torch without CUDA where PyTorch's index can be reached; cuda: as PyPI has it; or another index.
 TORCH ?= cpu
 
-.PHONY: help demo test test-slow lint docs rehearse bench dist chromium clean
+FLWR ?= 1.42.0
+
+.PHONY: help demo test test-slow test-flower lint docs rehearse rehearse-nvflare bench dist chromium clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -20,6 +22,15 @@ test: $(READY) chromium  ## the fast tests and the doctests
 
 test-slow: $(READY)  ## the tests that take minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --numprocesses=auto --maxprocesses=2 --dist=worksteal
+
+# Other versions of flwr exclude what constraints.txt has: each has an environment of its own.
+test-flower:  ## the tests of Flower's engine with another version of flwr, FLWR=1.42.0
+	$(PYTHON) -m venv .venv-flwr-$(FLWR)
+	grep '^torch==' constraints.txt > .venv-flwr-$(FLWR)/constraints.txt
+	index=$$(.venv-flwr-$(FLWR)/bin/python scripts/torch_index.py '$(TORCH)') && .venv-flwr-$(FLWR)/bin/python -m pip install \
+	--quiet --disable-pip-version-check --constraint .venv-flwr-$(FLWR)/constraints.txt $$index --editable . \
+	'flwr[simulation]==$(FLWR)' matplotlib pandas hypothesis pytest
+	OMP_NUM_THREADS=1 .venv-flwr-$(FLWR)/bin/python -m pytest tests/engines/flower
 
 lint: $(READY)  ## style, format, types
 	$(BIN)/ruff check
@@ -35,6 +46,10 @@ rehearse: $(READY)  ## strategies of Flower and ours with Byzantine clients: a t
 	unshare -n -p -f --kill-child --mount-proc bash -c 'ip link set lo up && "$$@"' -- \
 	$(CURDIR)/$(BIN)/python examples/flower/launch.py rehearsal --nodes 8
 
+rehearse-nvflare: $(READY)  ## FLARE's FedAvg and ours with a Byzantine site: a table
+	unshare -n -p -f --kill-child --mount-proc bash -c 'ip link set lo up && "$$@"' -- \
+	$(CURDIR)/$(BIN)/python examples/nvflare/rehearsal.py
+
 bench: $(READY)  ## speed and memory, as ratios to a floor, to plain torch and to byzfl
 	$(BIN)/python benchmarks/bench.py
 
@@ -48,11 +63,11 @@ chromium:
 	|| echo 'No chromium, and no root to install it: the tests of the report and of the site will be skipped.' >&2
 
 clean:  ## remove the environment and what the tools left
-	rm -rf $(VENV) docs/_build .bench .hypothesis .mypy_cache .pytest_cache .ruff_cache demo
+	rm -rf $(VENV) .venv-flwr-* docs/_build .bench .hypothesis .mypy_cache .pytest_cache .ruff_cache demo
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Byzantium needs Python 3.11 or newer; say make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	index=$$($(BIN)/python scripts/torch_index.py '$(TORCH)') && $(BIN)/python -m pip install --quiet \
-	--disable-pip-version-check --constraint constraints.txt $$index --editable '.[dev,flower-simulation]'
+	--disable-pip-version-check --constraint constraints.txt $$index --editable '.[dev,flower-simulation,nvflare]'
 	@touch $@

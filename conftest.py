@@ -15,9 +15,12 @@ import torch
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-# The engine cannot even be imported without its library; its tests say so when they are skipped.
+# An engine cannot even be imported without its library; its tests say so when they are skipped.
+collect_ignore = list[str]()
 if not importlib.util.find_spec("flwr"):
-    collect_ignore = ["src/byzantium/engines/flower", "docs/do/flower.md"]
+    collect_ignore += ["src/byzantium/engines/flower", "docs/do/flower.md"]
+if not importlib.util.find_spec("nvflare"):
+    collect_ignore += ["src/byzantium/engines/nvflare", "docs/do/nvflare.md"]
 
 # No deadline: no test fails on a clock. CI draws the same examples every time.
 hypothesis.settings.register_profile("default", deadline=None, max_examples=10)

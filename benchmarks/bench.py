@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 
+import adapters
 import byzfl_bridge
 import distributed
 import growth
@@ -19,6 +20,7 @@ import page
 import report
 import sections
 import training
+import whole
 from contestants import entries
 from model import Section
 from rich.console import Console
@@ -39,9 +41,15 @@ SECTIONS = (
     "attack",
     "first",
     "memory",
+    "start",
+    "recording",
+    "plain",
+    "clients",
+    "trainings",
     "growth",
     "training",
     "distributed",
+    "adapters",
 )
 INTERVAL = 10.0  # seconds between lines about progress, where there is no terminal
 
@@ -106,9 +114,15 @@ def plan(arguments: argparse.Namespace) -> dict[str, tuple[Measure, int]]:
         "attack": (sections.under_attack, 3 * repeats),
         "first": (sections.first_call, sections.FIRST_CALLS),
         "memory": (lambda run: sections.peaks(run, run.n), count + 1),
+        "start": (whole.start, whole.STARTS),
+        "recording": (whole.recording, whole.BLOCKS),
+        "plain": (whole.without_llvmlite, len(whole.WITHOUT_LLVMLITE)),
+        "clients": (whole.clients, 1 + len(whole.MANY)),
+        "trainings": (whole.trainings, 2),
         "growth": (growth.growth, growth.STEPS),
         "training": (training.training, training.STEPS),
         "distributed": (distributed.all_reduce, distributed.STEPS),
+        "adapters": (adapters.adapters, adapters.STEPS),
     }
     plans = {key: plans[key] for key in SECTIONS if key in arguments.sections}
     if arguments.huge:

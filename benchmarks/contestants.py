@@ -123,10 +123,13 @@ class Entry:
 
     @property
     def floor(self) -> str:
-        """The minimal work: the mean, or one Gram product and one weighted sum."""
+        """The minimal work: see `floor_of`."""
+        if self.rule == "bulyan":
+            return "gram and mean"
+        if self.rule in COORDINATE and self.mixing == "nearest":
+            return "gram, mixing and mean"
         plain_mean = self.rule == "mean" and self.mixing is None
-        by_coordinate = self.rule in COORDINATE and self.mixing != "nearest"
-        return "mean" if plain_mean or by_coordinate else "gram"
+        return "mean" if plain_mean or self.rule in COORDINATE else "gram"
 
     @property
     def is_random(self) -> bool:
@@ -172,10 +175,21 @@ def entries(n: int, only: str = "") -> list[Entry]:
 
 
 def floor_of(kind: str, n: int) -> Callable[[Tensor], Tensor]:
-    """The minimal work on matrices of n rows: the mean, or a Gram product and a weighted sum."""
+    """The minimal work on matrices of n rows.
+
+    - `kind`: the mean; a Gram product and a weighted sum ("gram"); a Gram product and the mean,
+      perhaps with the mixed rows between them.
+    """
     if kind == "mean":
         return lambda x: x.mean(0)
-    weights = torch.full((n,), 1 / n)
+    weights, mixing = torch.full((n,), 1 / n), torch.full((n, n), 1 / n)
+
+    def gram_and_mean(x: Tensor) -> Tensor:
+        x @ x.T
+        return (mixing @ x if "mixing" in kind else x).mean(0)
+
+    if kind != "gram":
+        return gram_and_mean
 
     def gram_and_sum(x: Tensor) -> Tensor:
         x @ x.T

@@ -30,6 +30,15 @@ GOALS = {
     "offset": Goal("The same where products need float64 (large common offset)", 3),
     "coordinate": Goal("Median, trimmed mean at n = 13 and 25: time over `X.mean(0)`", 1.3),
     "coordinate51": Goal("Median, trimmed mean at n = 51: time over `X.mean(0)`", 2),
+    "bucket coordinate": Goal(
+        "Median, trimmed mean behind bucketing, n = 25: time over `X.mean(0)`", 1.3
+    ),
+    "bucket meamed": Goal("MeaMed behind bucketing, n = 25: the same", 1.5),
+    "counted": Goal(
+        "Trimmed mean behind nearest-neighbor mixing, over one `X @ X.T`, one `P @ X` and one "
+        "`X.mean(0)`; Bulyan, over one `X @ X.T` and one `X.mean(0)`",
+        1.0,
+    ),
     "meamed": Goal("MeaMed at n = 13 and 25: time over `X.mean(0)`", 2),
     "explain": Goal("Rules by coordinate: `explain`, which says who counted, over the rule", 2),
     "weights": Goal(
@@ -53,6 +62,19 @@ GOALS = {
     "flop": Goal("Krum at n = 50, 100, 300: time per flop of the Gram product, to n = 25", 2),
     "comparator": Goal("Median at n = 50, 100, 300: time per comparator and column, to n = 25", 2),
     "first": Goal("First median call of a process, compiling included", 0.3, "s"),
+    "start": Goal("`byzantium run --rounds 1`, over importing torch", 1.35),
+    "recording": Goal(
+        "A digits round of `byzantium run` with its default records, over a bare round", 1.25
+    ),
+    "without llvmlite": Goal(
+        "Median, trimmed mean in plain torch, without llvmlite, over straightforward torch", 0.2
+    ),
+    "clients": Goal(
+        "5,000 clients: time over one `X @ X.T` (with nearest neighbors also one `P @ X` and one "
+        "sort of X by columns)",
+        1.5,
+    ),
+    "memory clients": Goal("5,000 clients: memory beside X", 3, "n x n"),
     "round": Goal(
         "One round with the paper's CNN, aggregation and attack included, over its plain passes "
         "in torch's default layout",
@@ -77,6 +99,14 @@ GOALS = {
     ),
     "reduce gathered 8": Goal(
         "On 8 ranks: faster than gathering everything on each", 2, at_most=False
+    ),
+    "adapter weights": Goal(
+        "LoRA adapters: weights from factors, faster than forming the products", 20, at_most=False
+    ),
+    "adapter merge": Goal(
+        "LoRA adapters: a whole merge with its cut, faster than forming the products",
+        5,
+        at_most=False,
     ),
     "memory weighting": Goal("Peak extra memory of weightings, of the size of X", 10, "%"),
     "memory other": Goal("Peak extra memory of all other rules, of the size of X", 25, "%"),

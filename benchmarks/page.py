@@ -32,6 +32,11 @@ NOTES = {
         "milliseconds. Our kernels run on these threads, so that it costs nothing."
     ),
     "attack": "What attackers can make us spend: see [Limits](limits.md).",
+    "clients": (
+        "Each rule in a process of its own, the faster of two calls. Memory is the most of the "
+        "first call beside X, in matrices of n x n float64."
+    ),
+    "plain": ("The same code serves other devices, such as GPUs, where it has not been measured."),
     "growth": (
         "Milliseconds; in brackets, over a model of bytes read, products and comparisons. Below "
         "d = 10⁶ what a call costs by itself is more than its passes.\n\n"

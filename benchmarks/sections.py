@@ -90,6 +90,10 @@ def floor_goal(entry: Entry) -> str | None:
         return "weighting clipping"
     if entry.rule in ("krum", "geometric", "clipping") and entry.mixing != "resampling":
         return "weighting"
+    if entry.floor in ("gram and mean", "gram, mixing and mean"):
+        return "counted" if entry.mixing != "bucketing" else None
+    if entry.mixing == "bucketing" and entry.rule in ("median", "trimmed", "meamed"):
+        return "bucket meamed" if entry.rule == "meamed" else "bucket coordinate"
     if entry.mixing:
         return None
     if entry.rule in ("median", "trimmed"):

@@ -1,8 +1,8 @@
 """Why the mean is not enough, and why robust rules are not either.
 
 25 workers hold about +1 or about -1, and the right answer is their mean, about 0. Robust rules
-answer with the larger camp. Then one worker attacks, and the mean is lost. Behind buckets of two,
-robust rules tolerate the attacker and use both camps; buckets are random: the mean of 1000 draws.
+answer with the larger group. Then one worker attacks, and the mean is lost. Behind buckets of two,
+robust rules tolerate the attacker and use both groups; buckets are random: the mean of 1000 draws.
 """
 
 import torch

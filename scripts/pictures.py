@@ -147,21 +147,21 @@ def spread(vectors: Tensor) -> float:
 
 
 @picture(
-    "A line from -1 to +1. 12 workers stand at -1 and 13 at +1. The mean is near 0; Krum, the "
-    "median and the geometric median all stand at +1."
+    "A line from -1 to +1. 12 workers are at -1 and 13 at +1. The mean is near 0; Krum, the "
+    "median and the geometric median are all at +1."
 )
 def camps() -> tuple[Figure, str]:
     """The paper's opening example."""
     updates = torch.tensor([[(-1.0) ** i] for i in range(25)])
     results = {name: rule(updates).item() for name, rule in {"Mean": bz.Mean(), **RULES}.items()}
-    figure = sheet("Nobody lies, and robust rules still hear one camp only", 2.7)
+    figure = sheet("All workers are honest, and robust rules still follow one group only", 2.7)
     axis = figure.subplots()
     axis.axhline(0, color=GREY, lw=1, zorder=1)
     for camp in (-1, 1):
         count = int((updates == camp).sum())
         for k in range(count):
             axis.scatter(camp + 0.06 * (k % 5 - 2), 0.14 + 0.16 * (k // 5), s=52, color=PALE)
-        axis.text(camp, 0.62, f"{count} workers say {camp:+d}", ha="center")
+        axis.text(camp, 0.62, f"{count} workers send {camp:+d}", ha="center")
     axis.text(0, 0.08, "0", ha="center", color=GREY)
     axis.plot([0, 0], [0, 0.05], color=GREY, lw=1)
     for name, value in results.items():
@@ -221,7 +221,7 @@ def mimic() -> tuple[Figure, str]:
     """The results of rules for three groups of workers and attackers that copy one worker."""
     draws, honest = 100, groups(20, seed=4)
     X, mean = attacked(honest, 5), honest.mean(dim=0)
-    figure = sheet("Copies of one worker pull robust rules to it; buckets pull them back", 4.0)
+    figure = sheet("Copies of one worker move robust rules to it; buckets move them back", 4.0)
     axes, numbers = figure.subplots(1, 2, sharex=True, sharey=True), []
     for axis, s in zip(axes, (1, 2), strict=True):
         axis.scatter(*honest.T, s=30, color=PALE)
@@ -504,7 +504,7 @@ def weights() -> tuple[Figure, str]:
         "5 attackers far away": torch.cat([honest, torch.full((q, 2), 60.0)]),
         "5 attackers copy worker 0": attacked(honest, q),
     }
-    title = "Weights say who was heard, not who lies: a copy counts like its original"
+    title = "Weights say who counted, not who is bad: a copy counts like its original"
     figure = sheet(title, 4.4)
     axes, numbers = figure.subplots(2, 2, sharex=True, sharey="row"), []
     for column, (name, X) in enumerate(sent.items()):

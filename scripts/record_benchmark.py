@@ -3,8 +3,9 @@
     byzantium benchmark --jobs 2 --out benchmark
     python scripts/record_benchmark.py benchmark
 
-A pipeline's results replace its recorded row, in the splits in which all its runs are there. The
-row names the commit of this checkout, or the one after the folder, which made the runs.
+A pipeline's results replace those of its recorded row, in the splits in which all its runs are
+there. The row names the commit of this checkout, or the one after the folder, which made the runs,
+and the commits of the splits that stay.
 """
 
 import platform
@@ -17,7 +18,7 @@ from byzantium.papers import benchmark, compare
 from byzantium.papers.benchmarks import SUITE, SUITES
 from byzantium.reports.ranking import write_page
 from byzantium.runs import Store
-from byzantium.tables import Ranking, ranking_rows
+from byzantium.tables import Ranking, Row, ranking_rows
 
 ROOT = Path(__file__).parents[1]
 RECORDED = ROOT / "src/byzantium/papers/reference/benchmark.json"
@@ -39,6 +40,14 @@ def checkout() -> str:
     ).stdout.strip()
 
 
+def with_splits(former: Row | None, row: Row) -> Row:
+    """A row, with the splits that only its former version has."""
+    if former is None or former.scores.keys() <= row.scores.keys():
+        return row
+    commits = dict.fromkeys([*former.commit.split(", "), row.commit])
+    return replace(row, scores={**former.scores, **row.scores}, commit=", ".join(commits))
+
+
 def main(folder: str, commit: str) -> None:
     """Record the runs of a folder, which a commit made."""
     table = compare(benchmark(), Store(folder))
@@ -50,8 +59,12 @@ def main(folder: str, commit: str) -> None:
         for cell in table.cells
         if (cell.labels["aggregator"], cell.labels["split"]) not in unfinished
     ]
-    rows = ranking_rows(replace(table, cells=tuple(finished)), commit)
     known = Ranking.read(RECORDED).rows if RECORDED.exists() else ()
+    former = {(row.rule, row.root): row for row in known}
+    rows = [
+        with_splits(former.get((row.rule, row.root)), row)
+        for row in ranking_rows(replace(table, cells=tuple(finished)), commit)
+    ]
     ranking = Ranking(SUITE, tuple(SUITES[SUITE]), known, processor()).with_rows(rows)
     ranking.write(RECORDED)
     if ranking.rows:

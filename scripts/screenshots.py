@@ -29,17 +29,17 @@ WIDTH, HEIGHT = 900, 770
 SCALE = 2
 ALTS = {
     "pictures/report-worst.png": (
-        "The first screen of the report: what the worst attack leaves of a rule, alone and behind "
-        "buckets, and a table of rules by attacks, coloured by accuracy."
+        "The first screen of the report: the best rule under its worst attack, and a table of "
+        "rules by attacks, colored by accuracy."
     ),
     "pictures/report-curves.png": (
         "The test accuracy of every rule over the rounds, under each attack."
     ),
     "pictures/report-trust.png": (
-        "A map of how much each of 25 workers counted, over the rounds: the geometric median alone "
-        "listens to the attackers, which are the last five rows."
+        "A map of how much each of 25 workers counted, over the rounds: Krum gives all weight to "
+        "one of the attackers, which are the last five rows."
     ),
-    "report.png": "The first screen of the report, and beside it whom a rule listened to.",
+    "report.png": "The first screen of the report, and beside it how much each worker counted.",
 }
 
 

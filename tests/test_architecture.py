@@ -223,7 +223,7 @@ def test_files_that_the_documentation_names_exist(page: str) -> None:
     } == set()
 
 
-HEAVY = {"torch", "numpy", "llvmlite", "matplotlib", "flwr", "ray", "sklearn", "pandas"}
+HEAVY = {"torch", "numpy", "llvmlite", "matplotlib", "flwr", "nvflare", "ray", "sklearn", "pandas"}
 HEAVY |= {"scipy", "byzfl", "plotly"}
 
 

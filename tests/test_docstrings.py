@@ -21,6 +21,8 @@ DOORS = sorted(
 # An example would need what a documentation does not have, or is that of another name.
 CLUSTER, ELSEWHERE, ABSTRACT = "needs other processes", "has its example elsewhere", "is abstract"
 NO_EXAMPLE = {
+    "Adapters": ELSEWHERE,
+    "LowRankUpdate": ELSEWHERE,
     "LostRankError": CLUSTER,
     "Shard": CLUSTER,
     "aggregate_before_step": CLUSTER,

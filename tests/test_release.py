@@ -5,6 +5,7 @@ from __future__ import annotations
 import email
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -55,6 +56,30 @@ def test_actions_of_others_are_pinned_to_a_commit() -> None:
     for path in WORKFLOWS.iterdir():
         for action in re.findall(r"uses: (?!\./)(.+)", path.read_text(encoding="utf-8")):
             assert re.fullmatch(r"[\w/.-]+@[0-9a-f]{40} # v[\d.]+", action), action
+
+
+def test_with_an_address_links_and_urls_name_it(tmp_path: Path) -> None:
+    """In a copy whose address is given, as it will be once there is one."""
+    for name in ("README.md", "hatch_build.py", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    package = Path("src", "byzantium")
+    shutil.copytree(ROOT / package / "reports" / "page", tmp_path / package / "reports" / "page")
+    shutil.copy(ROOT / package / "__init__.py", tmp_path / package)
+    address = "https://github.com/somebody/byzantium"
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    text, given = re.subn(r'^address = ".*?"', f'address = "{address}"', text, flags=re.MULTILINE)
+    assert given == 1
+    (tmp_path / "pyproject.toml").write_text(text, encoding="utf-8")
+    built = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path]
+    subprocess.run([*built, tmp_path], check=True)
+    name = f"byzantium-{bz.__version__}"
+    with zipfile.ZipFile(tmp_path / f"{name}-py3-none-any.whl") as wheel:
+        metadata = email.message_from_bytes(wheel.read(f"{name}.dist-info/METADATA"))
+    assert f"Repository, {address}" in metadata.get_all("Project-URL", [])
+    links = re.findall(r"\]\(([^)]+)\)", metadata.get_payload())
+    assert f"{address}/raw/v{bz.__version__}/docs/report.png" in links
+    assert f"{address}/blob/v{bz.__version__}/docs/start.md" in links
+    assert all(link.startswith("https://") for link in links)
 
 
 def test_the_wheel_holds_the_package_and_the_sdist_its_tests_and_docs(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ python launch.py simulation                        # Flower's simulation, in one
 python launch.py deployment                        # a SuperLink and SuperNodes, a process each
 python launch.py tls                               # the same with TLS and known SuperNodes only
 python launch.py rehearsal --nodes 8               # all strategies, all behaviors: a table
+python launch.py adapters                          # LoRA adapters, one of them poisoned: a table
 python launch.py deployment --byzantine "0: NonFinite(); 1: Scaling(-10)" --rounds 3
 
 Everything listens on the loopback address (Ray, inside the simulation, on all: run it in a network
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any, Self
 
 APP = Path(__file__).parent
+ADAPTERS = APP.parent / "flower_adapters"
 BIN = Path(sys.executable).parent
 
 
@@ -164,10 +166,10 @@ class Federation:
         nodes = json.loads(output[output.index("{") :]).get("nodes", [])
         return [node for node in nodes if node.get("status") == "online"]
 
-    def submit(self, config: dict[str, Any], simulated: int = 0) -> str:
-        """Start a run; its id."""
+    def submit(self, config: dict[str, Any], simulated: int = 0, app: Path = APP) -> str:
+        """Start a run of an app; its id."""
         options = " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
-        command = ["flwr", "run", str(APP), "here", "--format", "json", "-c", options]
+        command = ["flwr", "run", str(app), "here", "--format", "json", "-c", options]
         if simulated:
             resources = "init-args-num-cpus=2 client-resources-num-cpus=1"
             command += ["--federation-config", f"num-supernodes={simulated} {resources}"]
@@ -229,7 +231,9 @@ class Federation:
 def main() -> None:
     """Train once, and print who was rejected."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("mode", choices=["simulation", "deployment", "tls", "rehearsal"])
+    parser.add_argument(
+        "mode", choices=["simulation", "deployment", "tls", "rehearsal", "adapters"]
+    )
     parser.add_argument("--nodes", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--f", type=int, default=2)
@@ -249,20 +253,26 @@ def main() -> None:
         "folder": str(arguments.results.absolute()) if arguments.results else "",
         "rehearse": arguments.mode == "rehearsal",
     }
-    simulated = arguments.mode in ("simulation", "rehearsal")
+    simulated = arguments.mode in ("simulation", "rehearsal", "adapters")
+    app, table = APP, arguments.mode == "rehearsal"
+    if arguments.mode == "adapters":
+        app, table, arguments.nodes = ADAPTERS, True, 5
+        config = {"num-rounds": arguments.rounds}
     print(f"logs and keys: {work}", flush=True)
     with Federation(work, tls=arguments.mode == "tls") as federation:
         federation.link(simulation=simulated)
         if not simulated:
             for k in range(arguments.nodes):
                 federation.node(k, arguments.nodes)
-        run = federation.submit(config, arguments.nodes if simulated else 0)
+        run = federation.submit(config, arguments.nodes if simulated else 0, app)
         status = federation.wait(run, 3600)
         lines = federation.log(run).splitlines()
-        if arguments.mode == "rehearsal":
+        if table:
             print("\n".join(line for line in lines if line.startswith("|")))
         else:
             print("\n".join(line for line in lines if "node " in line or "RESULT" in line))
+        if not status.endswith("completed"):
+            print("\n".join(lines[-40:]))
         print(status)
 
 

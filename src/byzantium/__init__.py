@@ -24,4 +24,4 @@ __getattr__, __dir__, __all__ = lazy_exports(
     },
 )
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -60,18 +61,10 @@ def check_rule(rule: Aggregator, *, n: int = N, breaks: Iterable[str] = ()) -> N
     _check_state(rule, X)
     _check_rejection(rule, X)
     _check_report(rule, X)
-
-    def law(name: str, changed: Tensor, expected: Tensor) -> None:
-        if name not in broken:
-            _assert_close(_call(rule, changed), expected, f"{rule!r} breaks {name!r}")
-
-    if not _is_random(rule):
-        law("permutation", X[torch.randperm(n, generator=_generator(2))], plain)
-    law("translation", X + 3, plain + 3)
-    rotation = torch.linalg.qr(torch.randn(D, D, generator=_generator(3), dtype=X.dtype))[0]
-    law("rotation", X @ rotation, plain @ rotation)
-    law("scale", 4 * X, 4 * plain)
-    law("unanimity", X[:1].expand(n, D), X[0])
+    if not _is_random(rule) and "permutation" not in broken:
+        permuted = _call(rule, X[torch.randperm(n, generator=_generator(2))])
+        _assert_close(permuted, plain, f"{rule!r} breaks 'permutation'")
+    _check_laws(rule, partial(_call, rule), broken, X, plain)
     if "robustness" not in broken:
         _check_robustness(rule, X)
 
@@ -104,27 +97,12 @@ def check_mixing(mixing: Mixing, *, n: int = N, breaks: Iterable[str] = ()) -> N
     assert torch.equal(mixed, mixing(X, _generator())), (
         f"{mixing!r} gives different results for equal generators"
     )
-
-    def law(name: str, changed: Tensor, expected: Tensor) -> None:
-        if name not in broken:
-            _assert_close(mixing(changed, _generator()), expected, f"{mixing!r} breaks {name!r}")
-
-    law("translation", X + 3, mixed + 3)
-    rotation = torch.linalg.qr(torch.randn(D, D, generator=_generator(3), dtype=X.dtype))[0]
-    law("rotation", X @ rotation, mixed @ rotation)
-    law("scale", 4 * X, 4 * mixed)
-    law("unanimity", X[:1].expand(n, D), X[:1].expand(len(mixed), D))
+    _check_laws(mixing, lambda changed: mixing(changed, _generator()), broken, X, mixed)
     composed = (mixing >> Mean()).explain(X, _generator())
-    _assert_close(
-        composed.aggregate,
-        mixed.mean(dim=0),
-        f"{mixing!r} >> Mean() is not the mean of the mixed vectors",
-    )
-    _assert_close(
-        composed.mixing.to(X) @ X,
-        mixed,
-        f"{mixing!r}: the mixing in the report is not what it does",
-    )
+    sentence = f"{mixing!r} >> Mean() is not the mean of the mixed vectors"
+    _assert_close(composed.aggregate, mixed.mean(dim=0), sentence)
+    sentence = f"{mixing!r}: the mixing in the report is not what it does"
+    _assert_close(composed.mixing.to(X) @ X, mixed, sentence)
 
 
 def check_attack(attack: Attack, *, honest: int = N, attackers: int = 3) -> None:
@@ -187,6 +165,26 @@ def check_attack(attack: Attack, *, honest: int = N, attackers: int = 3) -> None
 
 
 # -- parts of the checks ----------------------------------------------------------------------
+
+
+def _check_laws(
+    checked: Aggregator | Mixing,
+    call: Callable[[Tensor], Tensor],
+    broken: Collection[str],
+    X: Tensor,
+    plain: Tensor,
+) -> None:
+    """Assert the laws of rules and mixings alike; `plain` is what comes of X itself."""
+    rotation = torch.linalg.qr(torch.randn(D, D, generator=_generator(3), dtype=X.dtype))[0]
+    laws = {
+        "translation": (X + 3, plain + 3),
+        "rotation": (X @ rotation, plain @ rotation),
+        "scale": (4 * X, 4 * plain),
+        "unanimity": (X[:1].expand(X.shape), X[0].expand(plain.shape)),
+    }
+    for name, (changed, expected) in laws.items():
+        if name not in broken:
+            _assert_close(call(changed), expected, f"{checked!r} breaks {name!r}")
 
 
 def _check_form(rule: Aggregator, X: Tensor) -> None:

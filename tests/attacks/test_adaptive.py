@@ -128,3 +128,11 @@ def test_few_and_many_honest_workers_and_equal_vectors(h: int) -> None:
     for honest in (inputs.gaussian(h, 8), torch.ones(h, 8), torch.zeros(h, 8)):
         sent = bz.Adaptive()(honest, q=1, rule=bz.Mean(), generator=seeded())
         assert sent.isfinite().all()
+
+
+def test_candidates_that_overflow_give_no_warning() -> None:
+    """Against the mean each round finds longer vectors than the one before, until they overflow."""
+    attack, honest = bz.Adaptive("collapse"), inputs.heterogeneous(H, D)
+    k = len(Space(scene_of(bz.Mean(), honest)).features)
+    attack.load_state_dict({"last": torch.full((k,), 1e200, dtype=torch.float64)})
+    assert attack.vectors(scene_of(bz.Mean(), honest)).shape[-1] == D

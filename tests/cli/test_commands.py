@@ -232,7 +232,8 @@ def test_a_missing_library_is_named_before_anything_is_begun(
     monkeypatch.setitem(sys.modules, library, None)
     result = byzantium(*command, code=1)
     name = library.partition(".")[0]
-    assert f"needs {name}: pip install '.[report]'" in result.stderr
+    assert f"needs {name}: " in result.stderr
+    assert "pip install '.[report]'" in result.stderr
     assert sorted(Path().rglob("*")) == before
 
 
@@ -415,7 +416,7 @@ def test_a_polite_kill_saves_and_says_how_to_go_on(tmp_path: Path, number: signa
     os.kill(process.pid, number)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert "Stopped with 0 of 1 done; the same command goes on." in said.replace("\n", " ")
+    assert "Stopped with 0 of 1 done; the same command continues." in said.replace("\n", " ")
     assert "Traceback" not in said
     (result,) = Store("results")
     assert result.status == "unfinished"
@@ -424,7 +425,7 @@ def test_a_polite_kill_saves_and_says_how_to_go_on(tmp_path: Path, number: signa
 
 def test_ctrl_c_on_a_sweep_stops_every_process_and_the_same_command_goes_on(tmp_path: Path) -> None:
     Path("sweep.toml").write_text(
-        "[fixed]\nn = 3\nf = 0\nrounds = 1000\nevaluate_every = 50\nbatch = 1\n"
+        "[fixed]\nn = 3\nf = 0\nrounds = 5000\nevaluate_every = 50\nbatch = 1\n"
         '[varies]\nrule = ["Mean()", "Median()"]\n'
     )
     command = program("sweep", "sweep.toml", "--jobs", "2")
@@ -442,7 +443,7 @@ def test_ctrl_c_on_a_sweep_stops_every_process_and_the_same_command_goes_on(tmp_
     again = list(Store("results"))
     assert [result.status for result in again] == ["completed"] * 2
     for result, count in zip(again, far, strict=True):
-        assert 0 < count < len(result.metrics) == 20
+        assert 0 < count < len(result.metrics) == 100
 
 
 def test_a_terminal_that_is_closed_stops_a_sweep_which_saves_itself(tmp_path: Path) -> None:
@@ -465,7 +466,7 @@ def test_a_terminal_that_is_closed_stops_a_sweep_which_saves_itself(tmp_path: Pa
     assert [result.status for result in found] == ["unfinished"] * 2
     for result in found:
         log = (result.folder / "run.log").read_text()
-        assert "stopped; the next start goes on from here" in log
+        assert "stopped; the next start continues from here" in log
 
 
 def test_what_is_started_with_nohup_survives_the_terminal(tmp_path: Path) -> None:
@@ -515,6 +516,7 @@ def test_a_second_interrupt_ends_at_once_without_a_traceback() -> None:
     assert "Interrupted." in said
 
 
+@pytest.mark.slow
 def test_the_demonstration_tells_the_story(tmp_path: Path) -> None:
     """What fails, what helps, and the limit; the installed program, two processes."""
     installed = Path(sys.executable).with_name("byzantium")

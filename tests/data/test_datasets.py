@@ -71,7 +71,7 @@ def publish(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Files], None]:
 
     def publish(name: str, files: Files) -> None:
         original = data.ORIGINALS[name]
-        digests = tuple(hashlib.sha256(files[part]).hexdigest() for part in original.parts)
+        digests = {part: hashlib.sha256(files[part]).hexdigest() for part in original.digests}
         changed = dataclasses.replace(original, digests=digests)
         monkeypatch.setitem(data.ORIGINALS, name, changed)
 

@@ -279,6 +279,7 @@ def test_a_table_of_regression_has_losses_and_the_largest_is_the_worst() -> None
         rounds = 30
         evaluate_every = 5
         learning_rate = 0.1
+        momentum = 0
         [varies]
         seed = [0, 1, 2, 3]
         rule = ["Mean()", "Median()"]

@@ -78,7 +78,7 @@ def test_a_worker_that_is_killed_costs_what_it_did_since_its_last_checkpoint(
     found = witness("worker_killed", tmp_path)
     monkeypatch.setenv("BYZANTIUM_DATA", str(data))
     assert found["code"] == 0, found["said"]
-    assert "its worker process has died; another process goes on with it" in found["said"]
+    assert "its worker process has died; another process continues it" in found["said"]
     assert "2/2 done" in found["said"]
     assert found["before"] == 2
     assert {where.rpartition(":")[0] for where in found["listeners"]} <= {"127.0.0.1", "::1"}
@@ -101,7 +101,7 @@ def test_a_lock_that_outlives_its_process_is_waited_for(tmp_path: Path) -> None:
 def test_when_a_node_is_killed_the_others_go_on_with_its_jobs(tmp_path: Path) -> None:
     found = witness("node_killed", tmp_path)
     assert found["code"] == 0, found["said"]
-    assert "another process goes on with it" in found["said"]
+    assert "another process continues it" in found["said"]
     assert_as_undisturbed(tmp_path)
 
 
@@ -112,7 +112,7 @@ def test_a_sweep_that_is_interrupted_saves_itself_and_goes_on(tmp_path: Path) ->
     interrupted, terminated, killed, last, again = witness("driver_interrupted", tmp_path)["told"]
     for code, said, _ in (interrupted, terminated):
         assert code == 130, said
-        assert "Stopped with 0 of 2 done; the same command goes on." in said
+        assert "Stopped with 0 of 2 done; the same command continues." in said
     assert killed[0] == -9
     assert last[0] == again[0] == 0, last[1]
     assert 0 < interrupted[2] < terminated[2] < killed[2] < last[2] == again[2] == 20
@@ -186,5 +186,5 @@ def test_the_engine_is_looked_at_before_anything_else(
     monkeypatch.setitem(sys.modules, "ray", None)
     told = CliRunner().invoke(main, [*command, "--engine", "ray"])
     assert told.exit_code == 1
-    assert "a sweep on Ray needs ray: install Byzantium again with its extra" in told.output
+    assert "a sweep on Ray needs ray: pip install '.[ray]'" in told.output
     assert not (tmp_path / "results").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import os
 import random
 import re
@@ -31,7 +32,7 @@ from torch import Tensor
 
 import byzantium as bz
 from byzantium.core.locks import BusyError, folder_lock
-from byzantium.learning import Settings, Simulation, checkpoint, mlp, simulate
+from byzantium.learning import Settings, Simulation, checkpoint, mlp, saving, simulate
 from byzantium.learning.checkpoint import MAGIC, CheckpointError
 
 # -- files that hold no state --------------------------------------------------------------------
@@ -355,3 +356,14 @@ def test_a_folder_someone_works_in_is_refused_and_a_finished_one_only_read(tmp_p
     before = {path.name: path.stat().st_mtime_ns for path in [done, *done.iterdir()]}
     assert simulate(settings, DIGITS, model(), bz.Mean(), folder=done) == first
     assert {path.name: path.stat().st_mtime_ns for path in [done, *done.iterdir()]} == before
+
+
+@pytest.mark.parametrize(("share", "rounds"), [(math.inf, [2, 4]), (1e-12, [2])])
+def test_savings_after_evaluations_take_a_small_share_of_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, rounds: list[int]
+) -> None:
+    monkeypatch.setattr(saving, "SHARE", share)
+    found: list[str] = []
+    for _ in saving.checkpointed(simulation(), tmp_path):
+        found += [path.name for path in checkpoint.checkpoints(tmp_path)]
+    assert list(dict.fromkeys(sorted(found))) == [f"checkpoint-{k:09d}.pt" for k in rounds]

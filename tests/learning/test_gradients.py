@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from byzantium.learning import models
+from byzantium.data import load
+from byzantium.learning import Settings, Simulation, models
 from byzantium.learning.gradients import WorkerGradients
+from byzantium.rules import MatrixRule
 
 N, B = 4, 5
 SHAPE = (1, 28, 28)
@@ -207,3 +209,26 @@ def test_the_gradient_of_the_pooling_is_that_of_torch_to_the_bit() -> None:
         rows.append(torch.zeros(2, gradients.d))
         gradients(rows[-1], x, y, seeds=[3, 4])
     assert torch.equal(*rows)
+
+
+class Threads(MatrixRule):
+    """The mean, which notes with how many threads torch computes."""
+
+    def aggregate(self, updates: Tensor) -> Tensor:
+        SEEN.append(torch.get_num_threads())
+        return updates.mean(dim=0)
+
+
+SEEN: list[int] = []
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize(("hidden", "threads"), [(64, 1), (4096, 2)])
+def test_a_small_model_uses_one_thread_and_gives_the_others_back(hidden: int, threads: int) -> None:
+    settings = Settings(n=10, rounds=2, record=())
+    network = models.mlp((1, 8, 8), (hidden,))
+    SEEN.clear()
+    for _ in Simulation(settings, load("digits"), network, Threads()):
+        assert torch.get_num_threads() == 2
+    assert len(SEEN) == 2
+    assert set(SEEN) == {threads}

@@ -14,7 +14,15 @@ import torch
 
 import byzantium as bz
 from byzantium.data import load
-from byzantium.learning import Settings, Simulation, measured_heterogeneity, metrics, mlp
+from byzantium.learning import (
+    Settings,
+    Simulation,
+    evaluation,
+    formulas,
+    measured_heterogeneity,
+    metrics,
+    mlp,
+)
 from byzantium.learning.evaluation import relative_spread
 from byzantium.learning.formulas import Round
 from byzantium.learning.metrics import Metric
@@ -134,6 +142,23 @@ def test_relative_spread_is_the_spread_over_the_squared_mean(dtype: torch.dtype)
         assert relative_spread(7 * rows) == pytest.approx(relative_spread(rows), rel=1e-3)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_metrics_of_a_round_share_one_pass_and_agree_with_loops(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for n, d, shift in ((1, 5, 1.0), (2, 3, 0.0), (7, 40, 1.0), (20, 1000, 100.0)):
+        rows = torch.randn(n, d, generator=generator).to(dtype) + shift
+        scene = Round(n, range(n), rows, rows, 0.0, rows[0])
+        exact = rows.double()
+        away = exact - exact.mean(dim=0)
+        expected = float(away.square().sum(dim=1).mean())
+        tolerance = 1e-6 if dtype == torch.float32 else 1e-12
+        assert formulas.spread(scene) == pytest.approx(expected, rel=tolerance)
+        assert evaluation.spread(rows) == pytest.approx(expected, rel=1e-12, abs=1e-20)
+        assert formulas.relative_spread(scene) == relative_spread(rows)
+        distance = float((exact[0] - exact.mean(dim=0)).norm())
+        assert float(formulas.distance(scene)) == pytest.approx(distance, rel=1e-4, abs=1e-9)
+
+
 def test_relative_spread_of_few_or_no_rows_that_differ() -> None:
     assert relative_spread(torch.tensor([[1.0, 2.0]])) == 0
     assert relative_spread(torch.ones(3, 4)) == 0
@@ -186,7 +211,7 @@ def test_a_mean_of_zero_is_not_written() -> None:
 
 
 def test_what_is_measured_beforehand_is_what_an_honest_run_records(tmp_path: Path) -> None:
-    run = Run(n=10, f=3, rule="Mean()", rounds=25, momentum=0.9, partition="dirichlet(0.5)")
+    run = Run(n=10, f=3, rule="Mean()", attack="NoAttack()", rounds=25, partition="dirichlet(0.5)")
     store, calls = Store(tmp_path), list[tuple[int, int]]()
     assert perform(run, store.folder(run)) is not None
     (result,) = store.results([run])

@@ -113,9 +113,26 @@ def test_a_ranking_sorts_by_the_worst_attack_and_keeps_to_complete_rows(tmp_path
     better = Row("mine", "Krum()", 0, scores(none=90, x=70, y=80))
     replaced = ranking.with_rows([better])
     assert [row.name for row in replaced.sorted("noniid")] == ["mine", "b"]
-    _, lines = table(replaced, "noniid")
+    lines = [[entry.text for entry in line] for line in table(replaced, "noniid").rows]
     assert [line[0] for line in lines] == ["Krum() *", "Median()"]
     assert lines[0][1:] == ["71.0 ± 1.4 (x)", "91.0"]
+
+
+def test_the_best_of_a_column_are_marked_and_none_because_its_seeds_vary_much() -> None:
+    values = {
+        "best": (96.0, 96.4, 96.2),
+        "tied": (95.9, 96.3, 95.8),
+        "worse": (93.0, 93.2, 93.1),
+        "wild": (69.0, 1.0, 2.0),
+        "broken": (10.0, 10.0, 10.0),
+    }
+    rows = tuple(Row(name, name, 0, {("iid", 5): {"x": v}}) for name, v in values.items())
+    ranking = Ranking("1", ("x",), rows)
+    assert [row.name for row in ranking.best("iid", 5)] == ["best", "tied"]
+    tones = {line[0].text: line[1].tone for line in table(ranking, "iid").rows}
+    assert {name for name, tone in tones.items() if tone} == {"best *", "tied *"}
+    once = tuple(Row(n, n, 0, {("iid", 5): {"x": v[:1]}}) for n, v in values.items())
+    assert Ranking("1", ("x",), once).best("iid", 5) == []
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"suite": "1"}', '{"rows": [1]}', "\x00"])

@@ -354,5 +354,5 @@ def test_without_matplotlib_it_is_said_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r"pip install 'byzantium\[report\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[report\]'"):
         draw(comparison("table2", Store(tmp_path), ONE), tmp_path)

@@ -20,7 +20,7 @@ from report_page import lay, metrics, opened_at
 from byzantium.core import folder_lock
 from byzantium.reports import live
 from byzantium.reports.live import LiveReport, served
-from byzantium.runs import Run, Snapshot, Store
+from byzantium.runs import Run, Snapshot, Store, described
 from byzantium.runs.job import METRICS, SUMMARY
 from byzantium.tables import pivots
 
@@ -169,9 +169,7 @@ def test_the_progress_is_that_of_the_sweep(address: str, store: Store) -> None:
     assert (now["done"], now["total"]) == (1, 3)
     # One of three is done, and one is in round 30 of 90.
     assert now["share"] == pytest.approx((1 + 1 / 3) / 3)
-    assert now["running"] == [
-        {"name": "Median() against NoAttack(), by_label(), seed 0", "round": 30, "rounds": 90}
-    ]
+    assert now["running"] == [{"name": described(RUNNING), "round": 30, "rounds": 90}]
     evaluate(store, RUNNING, 2)
     lay(store, LATER, {"accuracy": 10.0})
     now = data(address)["live"]

@@ -404,10 +404,13 @@ def test_artifacts_stand_in_the_order_of_the_paper_and_no_path_of_the_machine(
         folders.fill(store, made(name, CHEAP), lambda cell, seed: 90.0)
     text = markdown([comparison(name, store, CHEAP) for name in names], store)
     titles = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    shown = [made(name, CHEAP) for name in reversed(names)]
+    versions = [f" ({', '.join(one.cheaper)})" if one.cheaper else "" for one in shown]
+    assert any(versions)
     assert titles == [
         "In short",
         "How it was made",
-        *(made(name).title for name in reversed(names)),
+        *(f"{one.title}{version}" for one, version in zip(shown, versions, strict=True)),
         "Not run",
     ]
     assert "\nbyzantium report results --markdown REPRODUCTION.md\n" in text

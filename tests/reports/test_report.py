@@ -22,8 +22,8 @@ from byzantium.learning import metrics as metrics_table
 from byzantium.papers import compare, published
 from byzantium.papers.bucketing import artifact
 from byzantium.reports import palette, report
-from byzantium.reports.commands import command
 from byzantium.reports.contents import contents as page_contents
+from byzantium.reports.promises import command
 from byzantium.runs import Run, Store
 from byzantium.runs.job import FAILURE, METRICS
 from byzantium.tables import CRITERION, Version, pivots, terms
@@ -479,7 +479,7 @@ HEARD = "GeometricMedian()", "InnerProduct(epsilon=0.1)"
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A demonstration in which one run listened to attackers alone."""
+    """A demonstration in which in one run attackers alone counted."""
     store = Store(tmp_path_factory.mktemp("demo"))
     for (rule, attack), accuracy in DEMO.items():
         run = BASE.varied(rule=rule, attack=attack, rounds=300)
@@ -522,7 +522,7 @@ def test_the_trust_picture_opens_on_the_run_that_heard_attackers_most(
     assert "had 100.0 % of the weight" in page.inner_text("#share")
     assert "followed them" in page.inner_text("#share")
     assert page.inner_text("#does").startswith("RFA: ")
-    for word in ("mimics", "heard most", "not who lies"):
+    for word in ("mimics", "count most", "not whether it is bad"):
         assert word in page.inner_text("#caution")
     unheard = page.inner_text("#suspicion")
     assert "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12." in unheard
@@ -574,7 +574,7 @@ def test_a_success_rate_has_its_own_range_and_less_of_it_is_better(
     page.plotted("#explorer")
     assert page.page.evaluate("document.querySelector('#explorer').layout.yaxis.range[0]") > 80
     page.page.select_option("#quantity", "success_rate")
-    page.page.wait_for_function("document.querySelector('#explorer').layout.yaxis.range[0] === 0")
+    page.until("document.querySelector('#explorer').layout.yaxis.range[0] === 0")
     page.page.context.close()
 
 

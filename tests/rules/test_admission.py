@@ -56,6 +56,27 @@ def test_the_rule_goes_on_with_the_rest_and_a_smaller_f(
     assert torch.allclose(report.aggregate, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["nothing", *NONSENSE])
+@pytest.mark.parametrize("mixing", [bz.Bucketing(s=2), bz.Resampling(s=2)], ids=repr)
+def test_trying_before_admission_changes_neither_results_nor_what_is_drawn(
+    mixing: bz.Mixing, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rejected rows included, and with so many columns that sums are formed in registers."""
+    X = inputs.heterogeneous(N, 40_000).float()
+    if kind != "nothing":
+        X[3, 17] = NONSENSE[kind][0]
+    results = []
+    for tried in (True, False):
+        if not tried:
+            monkeypatch.setattr(type(mixing), "oblivious", False)
+        generator = seeded()
+        aggregates = [(mixing >> bz.Median())(X, generator) for _ in range(2)]
+        results.append((torch.stack(aggregates), generator.get_state()))
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+    assert results[0][0].isfinite().all()
+
+
 @pytest.mark.parametrize("member", EVERYTHING, ids=members.name)
 def test_one_bad_number_rejects_its_row_in_half_precision_too(member: members.Rule) -> None:
     X = spoiled([4], "nan", everywhere=False)

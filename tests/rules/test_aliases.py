@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +101,12 @@ def test_a_sweep_and_the_command_line_take_aliases(
 def test_list_shows_them_beside_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     listed = CliRunner().invoke(main, ["list"]).stdout
-    for alias, name in (("RFA", "GeometricMedian"), ("ALIE", "ALittleIsEnough")):
-        assert f" {name}, {alias} " in listed
-    assert " by_label, noniid " in listed
+    for alias, name in (
+        ("RFA", "GeometricMedian"),
+        ("ALIE", "ALittleIsEnough"),
+        ("noniid", "by_label"),
+    ):
+        assert re.search(rf" {name}\(.*\), {alias} ", listed)
 
 
 def test_a_plugin_cannot_take_the_name_of_an_alias(tmp_path: Path) -> None:

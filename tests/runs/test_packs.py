@@ -190,7 +190,7 @@ def test_folders_that_cannot_be_packed_stay_and_are_named(store: Store) -> None:
     reasons = {
         DONE: "a process works on it",
         DIVERGED: "it is not a folder",
-        PARTIAL: "it is not finished, and goes on from its checkpoint",
+        PARTIAL: "it is not finished, and continues from its checkpoint",
         TORN: "metrics.jsonl is a link",
     }
     for job, reason in reasons.items():

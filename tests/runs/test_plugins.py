@@ -77,7 +77,7 @@ def test_the_page_on_rules() -> None:
     said, (run,) = performed("rule.md")
     assert run.status == "completed"
     own = ("NearestHalf", "Middle", "Majority")
-    assert all(f" {name} " in listed(said) for name in own)
+    assert all(f" {name}(" in listed(said) for name in own)
     assert listed(said).count("(my_rules.py)") == len(own)
 
 

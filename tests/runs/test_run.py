@@ -24,6 +24,7 @@ from hypothesis import given
 from paths import ROOT
 
 from byzantium.core import BusyError, option
+from byzantium.core.options import options_of
 from byzantium.learning import Settings, checkpoint
 from byzantium.runs import Mimicry, Run, Store, perform
 from byzantium.runs.job import NUMERICS
@@ -421,6 +422,14 @@ def test_former_names_of_options_are_read_and_leave_identities_as_they_are() -> 
         Run.of({"optimizer": "sgd", "optimiser": "adam"})
     with pytest.warns(DeprecationWarning, match="q= is now attackers="):
         assert Mimicry(n=10, q=2) == Mimicry.of({"n": 10, "q": 2}) == Mimicry(n=10, attackers=2)  # type: ignore[call-arg]
+
+
+def test_defaults_have_the_spelling_of_runs() -> None:
+    """Otherwise commands in reports would have options that do not differ."""
+    usual = Run()
+    assert {o.name: o.default for o in options_of(Run)} == {
+        o.name: getattr(usual, o.name) for o in options_of(Run)
+    }
 
 
 def test_settings_and_runs_declare_their_options_once() -> None:

@@ -160,7 +160,7 @@ def test_the_job_of_a_process_that_is_told_to_stop_is_given_to_another(tmp_path:
     assert "failed" not in kinds
     assert kinds.count("done") == len(jobs)
     stopped = [event for event in events if event.kind == "stopped"]
-    assert {event.note for event in stopped} == {"another process goes on with it"}
+    assert {event.note for event in stopped} == {"another process continues it"}
     assert [event.job for event in stopped].count(jobs[0]) >= 2
     begun = [event.job for event in events if event.kind == "begun"]
     assert begun.count(jobs[0]) >= 2
@@ -202,7 +202,7 @@ def test_a_pool_may_give_the_job_of_a_dead_process_to_another(
     assert results[1].reason == "its process was killed"
     assert (killed.count(jobs[0]), killed.count(jobs[1])) == (1, 3)
     notes = {event.note for event in events if event.kind == "stopped"}
-    assert notes == {"its process was killed; another process goes on with it"}
+    assert notes == {"its process was killed; another process continues it"}
     assert results[0].metrics == undisturbed(jobs[0], tmp_path / "alone")
 
 
@@ -240,7 +240,7 @@ def test_a_lock_that_outlives_its_process_is_waited_for(
 
     results = execute([job, other], store, Processes(2), listen=listen)
     assert [result.status for result in results] == ["completed"] * 2
-    assert notes[0] == "its process was killed; another process goes on with it"
+    assert notes[0] == "its process was killed; another process continues it"
     assert notes[1].endswith("the process that died is released")
     assert set(notes[2:]) == {""}
     assert results[0].metrics == undisturbed(job, tmp_path / "alone")
@@ -300,7 +300,7 @@ def test_processes_whose_leader_is_killed_save_themselves_and_leave_without_a_wo
         time.sleep(0.05)
     for job in jobs:
         log = (store.folder(job) / "run.log").read_text()
-        assert "stopped; the next start goes on from here" in log
+        assert "stopped; the next start continues from here" in log
     assert (tmp_path / "said").read_text() == ""
 
 

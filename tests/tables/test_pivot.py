@@ -23,7 +23,7 @@ from byzantium.reports import escaping, formats, headline, text_tables
 from byzantium.reports.figures import KINDS
 from byzantium.runs import Metrics, Result, Run, Store
 from byzantium.tables import ResultTable, pivots
-from byzantium.tables.heterogeneity import MEANING
+from byzantium.tables.pivot import MEANING
 
 RULES = ("Mean()", "Krum(f=2)", "Bucketing(s=2) >> Krum(f=2)")
 ATTACKS = ("Mimic(warmup=1)", "ALittleIsEnough()", "BitFlip()")
@@ -374,6 +374,16 @@ def test_a_table_says_once_what_b2_must_be_and_is() -> None:
     assert table.artifact.notes == f"5 of 25 need B² < 3; yours is 28 to 29. {MEANING}"
     assert formats.markdown([table]).count("5 of 25 need B² &lt; 3; yours is 28 to 29.") == 1
     assert r"need B$^2$ $<$ 3" in formats.latex([table])
+
+
+def test_runs_without_an_attack_say_how_different_honest_workers_are() -> None:
+    """An attack that destroys the model makes all gradients alike."""
+    results = [
+        measured(1.3, rule="Mean()", attack="InnerProduct(epsilon=10)"),
+        measured(33, rule="Mean()", attack="NoAttack()"),
+    ]
+    (table,) = pivots(results, ["rule"], "attack")
+    assert table.artifact.notes == f"5 of 25 need B² < 3; yours is 33. {MEANING}"
 
 
 def test_it_names_partitions_and_numbers_of_attackers_where_they_differ() -> None:

@@ -42,6 +42,8 @@ MOST_STRAIGHT, MOST_PART = 128, 24
 MOST_WEIGHTED, FEW_WEIGHTED, MANY = 128, 64, 1 << 24
 # All weights of a mean together: as whole numbers, their sum is exact.
 WHOLE = 1 << 52
+# Sums that are sorted are formed in registers if they load each row so many times on average.
+MOST_SUMMED = 2
 
 
 def mixed(matrix: Tensor, rows: Rows, mixing: Array) -> Tensor:
@@ -141,7 +143,23 @@ def central_mean(
         shares += d / n
         shares = None
     explained, lanes = shares is not None, machine.HOST.lanes(real)
+    source = _Rows(matrix, rows) if mixing is None else _Mixed(matrix, rows, mixing)
     straight = n <= MOST_STRAIGHT and n * d >= SMALL and d >= lanes
+    summed = straight and not explained and isinstance(source, _Mixed) and source.few
+    pieces = Pieces(len(source.addresses) if summed else n, d)
+    numbers = np.float32 if matrix.dtype == torch.float32 else np.float64
+    peaks = pieces.per_thread(lanes, dtype=numbers)
+
+    def largest() -> float:
+        """The largest magnitude of the rows and of their mixtures; infinity if one is not read."""
+        return float(peaks.numbers.max()) if len(source.addresses) == len(rows) else math.inf
+
+    if isinstance(source, _Mixed) and summed:
+        table, places = source.by_place()
+        columns = sorting.straight(n, count, nearest, real, explained, source.size)
+        pieces.call(columns, table, places, peaks, out)
+        return largest()
+
     if straight:
         columns = sorting.straight(n, count, nearest, real, explained)
         context = np.empty(0, dtype=np.int64)
@@ -151,9 +169,6 @@ def central_mean(
         most = MOST_PART if n * d >= SMALL else network.SINGLE
         columns = sorting.tabled(nearest, real, explained)
         context = _context(machine.HOST, n, count, nearest, real, most)
-    source = _Rows(matrix, rows) if mixing is None else _Mixed(matrix, rows, mixing)
-    pieces, numbers = Pieces(n, d), np.float32 if matrix.dtype == torch.float32 else np.float64
-    peaks = pieces.per_thread(lanes, dtype=numbers)
     if (straight or everything) and mixing is None and not explained:
         pieces.call(columns, context, source.addresses, peaks, out)  # without a copy
         return float(peaks.numbers.max())
@@ -178,7 +193,7 @@ def central_mean(
     if shares is not None:
         counts = within.numbers.sum(axis=(0, 2), dtype=np.float64)
         shares += (counts + changes.numbers.sum(axis=(0, 2))) / count
-    return float(peaks.numbers.max())
+    return largest()
 
 
 def weighted_mean(
@@ -294,6 +309,20 @@ class _Mixed(_Rows):
         if matrix.dtype == torch.float64:
             self.excess[:] = [_excess(shares) for shares in mixing]
         self.columns = kernels.BLOCK // matrix.itemsize
+        # The most rows of a sum, and whether all sums have few, as those of buckets have.
+        self.size = int(np.diff(self.starts).max(initial=0))
+        self.few = 0 < m * self.size <= MOST_SUMMED * len(self.addresses)
+
+    def by_place(self) -> tuple[Integers, Integers]:
+        """The context and the rows of `sorting.straight`; short sums are filled up with zeros."""
+        m, size = len(self.excess), self.size
+        lengths = np.diff(self.starts)
+        places = np.repeat(np.arange(m) * size - self.starts[:-1], lengths)
+        places += np.arange(len(self.sources))
+        shares, sources = np.zeros(m * size), np.zeros(m * size, dtype=np.int64)
+        shares[places], sources[places] = self.shares, self.sources
+        table = np.concatenate([shares, self.excess]).view(np.int64)
+        return table, self.addresses[sources]
 
     def arguments(self, pieces: Pieces) -> tuple[Any, ...]:
         lists = self.starts, len(self.excess), self.sources, self.shares, self.excess

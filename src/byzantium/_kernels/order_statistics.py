@@ -2,7 +2,8 @@
 
 Both types of kernel have the same arguments: columns(context, rows, first, last, peak, out) fills
 out[c] for first <= c < last, whole vectors, with the mean of the central values of the rows (see
-`selection.central`). peak, as many integers as lanes, is raised to the largest `magnitude` of all.
+`selection.central`). peak, as many integers as lanes, is raised to the largest `magnitude` of all
+that is loaded.
 
 To count whose values these are, kernels with `bounds` read a block of columns, fill out from its
 beginning, and store three more numbers for each column, one block further each: the lowest and the
@@ -59,10 +60,16 @@ def network(n: int, count: int, nearest: bool, most: int = SINGLE) -> Network:
 
 
 @kernel
-def straight(n: int, count: int, nearest: bool, real: str, bounds: bool) -> list[Function]:
+def straight(
+    n: int, count: int, nearest: bool, real: str, bounds: bool, size: int = 0
+) -> list[Function]:
     """One vector of columns at a time, comparator by comparator, without a loop or a table.
 
     Where `last` does not end a vector, the last vector begins before the one before it has ended.
+
+    - `size`: how many rows are summed to each of the values that are sorted; 0 sorts the rows. The
+      sums never leave the registers. `rows` then lists the first `size` rows to be summed, the next
+      ones, ..., and `context` their shares, and then the excess of each sum (see `Mixing`).
     """
     comparators, wires = network(n, count, nearest)
     function, lanes = Function("straight"), machine.HOST.lanes(real)
@@ -72,13 +79,23 @@ def straight(n: int, count: int, nearest: bool, real: str, bounds: bool) -> list
         c = start if bounds else minimum(start, given.last - lanes)
         values: dict[int, Value] = {}
 
+        def loaded(place: int) -> Value:
+            row = Array(given.rows.load(place), real)
+            x = row.load(c, lanes)
+            prefetch(row, c, lanes)
+            peak.value = larger(peak.value, magnitude(x))
+            return x
+
+        def mixed(wire: int) -> Value:
+            total, numbers = Total(function, real, lanes), Array(given.context.address, DOUBLE)
+            for place in range(wire * size, (wire + 1) * size):
+                total.add_product(numbers.load(place).on(lanes), loaded(place))
+            return total.over_one_plus(numbers.load(n * size + wire).on(lanes)).to(real)
+
         def value(wire: int) -> Value:
-            """The value on a wire: at first a row, which is loaded when it is needed."""
+            """The value on a wire: at first a row or a sum, which is loaded when it is needed."""
             if wire not in values:
-                row = Array(given.rows.load(wire), real)
-                x = values[wire] = row.load(c, lanes)
-                prefetch(row, c, lanes)
-                peak.value = larger(peak.value, magnitude(x))
+                values[wire] = mixed(wire) if size else loaded(wire)
             return values[wire]
 
         for (a, b), _, (low, high) in comparators:
@@ -419,5 +436,5 @@ def mixed(real: str, explained: bool, destructive: bool) -> list[Function]:
     def store(i: Value, c: int, x: Value) -> None:
         blocks.block.store(i * size + c, x.to(real))
 
-    blocks.sort(mixing.m, lambda start, bound: mixing.block(start, bound, store))
+    blocks.sort(mixing.m, lambda start, bound: mixing.block(start, bound, store, blocks.peak))
     return [function]

@@ -22,6 +22,7 @@ def central(values: Tensor, count: int, *, nearest: bool) -> Tensor:
     n = len(values)
     position = torch.arange(n, device=values.device)[:, None]
     if nearest:
+        values = values.double()
         median = (values[(n - 1) // 2] + values[n // 2]) / 2
         low = (values[count:] - median < median - values[: n - count]).int().sum(dim=0)
     else:

@@ -234,19 +234,31 @@ class Mixing:
         self.wide = function.array("wide", DOUBLE)  # (n, columns of a block), scratch memory
 
     def block(
-        self, start: Value, bound: Value | None, store: Callable[[Value, int, Value], None]
+        self,
+        start: Value,
+        bound: Value | None,
+        store: Callable[[Value, int, Value], None],
+        peak: Array | None = None,
     ) -> None:
         """Compute a block of P X, from column `start` on; columns beyond the bound are zero.
 
         store(i, c, x) stores the lanes x of row i, columns start + c and following, in float64.
+
+        - `peak`: integers that are raised to the largest `magnitude` of the rows.
         """
         function, size = self.function, BLOCK // SIZE[self.real]
         lanes = machine.HOST.lanes(self.real)
+        largest = None if peak is None else function.variable(peak.load(0, lanes))
         with function.loop(0, self.n) as j:
             row = Array(self.rows.load(j), self.real)
             for c in range(0, size, lanes):
-                self.wide.store(j * size + c, row.load(start + c, lanes, bound).to(DOUBLE))
+                x = row.load(start + c, lanes, bound)
+                self.wide.store(j * size + c, x.to(DOUBLE))
+                if largest is not None:
+                    largest.value = larger(largest.value, magnitude(x))
             prefetch(row, start, size)
+        if peak is not None and largest is not None:
+            peak.store(0, largest.value)
         # Eight registers of sums, or four of two numbers each: one sum alone would wait for itself.
         lanes = min(size, (8 if self.real == FLOAT else 4) * machine.HOST.lanes(DOUBLE))
         with function.loop(0, self.m) as i:

@@ -12,14 +12,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from byzantium._kernels.networks import Network, in_order, middle
 from byzantium._kernels.selection import PIECE, central, central_masses, shares_of_masses
 from byzantium._kernels.selection import shares as shares_of
+from byzantium._kernels.threads import parallel_map
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]  # indices of rows
 
 # Columns are converted, mixed, multiplied and sorted in blocks of about this size.
 BLOCK_BYTES = 8 << 20
+# Sorting reads a piece of columns again and again: on the CPU (True) it stays in the cache, and on
+# other devices each operation has much to do.
+SORTED_BYTES = {True: 2 << 20, False: 256 << 20}
+# A piece has so many columns or more, if there are as many: each operation takes a microsecond
+# before it begins.
+COLUMNS = 8192
+# With fewer columns, or more rows, one call of `sort` is faster than a network.
+FEWEST, MOST_WIRES = 1024, 1024
 
 
 def column_blocks(rows: int, d: int, dtype: torch.dtype) -> Iterator[slice]:
@@ -101,18 +111,82 @@ def central_mean(
 ) -> float:
     """Fill `out` with the mean of the `count` central values of each column of P X.
 
-    See `selection.central`. Returns the largest magnitude in P X, which costs nothing; NaN if there
-    is a NaN. The `selection.shares` of each row of P X are added to `shares`, unless it is None.
+    See `selection.central`. Returns a number that no magnitude in X exceeds, which costs nothing;
+    infinity if P leaves out a row; NaN if there is a NaN. The `selection.shares` of each row of P X
+    are added to `shares`, unless it is None.
     """
-    peaks = [0.0]
-    for columns, block in mixed_blocks(matrix, rows, mixing):
-        values = block.sort(dim=0).values
-        inside = central(values, count, nearest=nearest)
-        out[columns] = torch.where(inside, values.double(), 0).sum(dim=0).div(count)
-        peaks.append(float(block.abs().max()))
-        if shares is not None:
-            shares += shares_of(block, count, nearest=nearest).numpy()
-    return float(np.max(peaks))
+    d, which = matrix.shape[1], torch.from_numpy(rows).to(matrix.device)
+    factor = None if mixing is None else torch.from_numpy(mixing).to(matrix)
+    n = len(rows) if mixing is None else len(mixing)
+
+    def part(first: int, last: int) -> tuple[float, Array | None]:
+        block = matrix[:, first:last].index_select(0, which)
+        low, high = block.aminmax()
+        if factor is not None:
+            block = factor @ block
+        supplied = None if shares is None else shares_of(block, count, nearest=nearest).numpy()
+        out[first:last] = _central_mean(block, count, nearest)
+        return float(torch.maximum(high, -low)), supplied
+
+    cpu = matrix.device.type == "cpu"
+    pieces = sorted_pieces(max(n, len(rows)) * matrix.itemsize, d, SORTED_BYTES[cpu])
+    results = parallel_map(part, pieces, torch.get_num_threads() if cpu else 1)
+    for _, supplied in results:
+        if supplied is not None:
+            assert shares is not None
+            shares += supplied
+    return float(np.max([0.0, *(peak for peak, _ in results)]))
+
+
+def sorted_pieces(column: int, d: int, most: int) -> list[tuple[int, int]]:
+    """Divide d columns into pieces of about equal size that are sorted one after the other.
+
+    - `column`: the bytes of a column.
+    - `most`: about how many bytes a piece has, unless a column has so many that this would leave
+      too few columns.
+
+    >>> sorted_pieces(100, 50_000, 2 << 20)
+    [(0, 25000), (25000, 50000)]
+    """
+    count = max(1, round(d / max(most // max(column, 1), COLUMNS)))
+    step = max(1, -(-d // count))
+    return [(first, min(first + step, d)) for first in range(0, d, step)]
+
+
+def _central_mean(block: Tensor, count: int, nearest: bool) -> Tensor:
+    """The mean of the central values of each column. The block is overwritten."""
+    n, low = len(block), (len(block) - count) // 2
+    quick = block.shape[1] >= FEWEST and n <= MOST_WIRES
+    if nearest:
+        values = torch.stack(_compared(block, in_order(n))) if quick else block.sort(dim=0).values
+        inside = central(values, count, nearest=True)
+        return torch.where(inside, values.double(), 0).sum(dim=0).div(count)
+    if quick:
+        values = _compared(block, middle(n, low, low + count))
+    else:
+        values = list(block.sort(dim=0).values[low : low + count])
+    if count == 1:
+        return values[0]
+    total = values[0].double()
+    for value in values[1:]:
+        total += value
+    return total.div_(count)
+
+
+def _compared(block: Tensor, network: Network) -> list[Tensor]:
+    """What a network makes of the rows of a block, which it overwrites, on its wires."""
+    rows, spare = list(block), torch.empty_like(block[0])
+    for (a, b), _, (low, high) in network.parts:
+        x, y = rows[a], rows[b]
+        if not high:
+            torch.minimum(x, y, out=x)
+        elif not low:
+            torch.maximum(x, y, out=y)
+        else:
+            torch.minimum(x, y, out=spare)
+            torch.maximum(x, y, out=y)
+            rows[a], spare = spare, x
+    return [rows[wire] for wire in network.wires]
 
 
 def weighted_mean(
@@ -127,8 +201,9 @@ def weighted_mean(
 ) -> float:
     """Fill `out` with the mean of the central part of the weight in each column of P X.
 
-    See `selection.central_masses`. Returns the largest magnitude in P X; NaN if there is a NaN. How
-    much of the result came from each row, summed over columns, is added to `shares`.
+    See `selection.central_masses`. Returns a number that no magnitude in P X exceeds, the largest
+    one where P is None; NaN if there is a NaN. How much of the result came from each row, summed
+    over columns, is added to `shares`.
     """
     peaks = [0.0]
     if shares is not None:

@@ -1,4 +1,4 @@
-"""The base class of all attacks, and what attackers know in a round."""
+"""The base class of all attacks, what attackers know in a round, and what they may want."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from torch import Tensor
 from byzantium.core import ByzantiumError, Formula, Stateful, cached_property, fork_safe, type_name
 from byzantium.rules import Aggregator
 from byzantium.vectors.points import moments
+
+#: The aims of attacks that search.
+Aim = Literal["alignment", "distance", "loss", "collapse"]
 
 
 @dataclass(frozen=True)
@@ -153,15 +156,9 @@ class Attack(Formula, Stateful, ABC):
         - `honest`: (h, d), what the honest workers send.
         - `own`: (q, d), what the attackers would send if they were honest; some attacks use it.
         - `q`: how many attackers there are; by default the number of rows of `own`.
-        - `rule`: the server's rule, for attacks that try it (`Tuned`).
-        - `epoch`: how many rounds an epoch has, for attacks that count epochs (`Mimic`).
         - `generator`: the attackers' randomness; None means the operating system's entropy.
-        - `root`: (d,), the server's root gradient, for attacks that use it or try the rule.
-        - `model`: (d,), the parameters of the model, for attacks that need them (`Adaptive`).
-        - `step_loss`: a function of an aggregate, the loss of honest workers after the server's
-          step with it, for attacks that need it (`Adaptive`).
-        - `last_aggregate`: (d,), the server's aggregate of the round before, for attacks that use
-          it; None, the default, in the first round.
+        - `rule`, `epoch`, `root`, `model`, `step_loss`, `last_aggregate`: what else they know, for
+          attacks that use it; see `Scene`.
         - `weights`: how much each of the h + q workers counts, the attackers last, if the operator
           vouches for weights.
         """
@@ -185,3 +182,36 @@ class Attack(Formula, Stateful, ABC):
                 f"{type_name(rows)} of shape {tuple(getattr(rows, 'shape', ()))}"
             )
         return rows.detach().to(honest).expand(q, d)
+
+
+def harm(aim: Aim, result: Tensor, mean: Tensor, model: Tensor | None) -> float:
+    """How harmful a result of the rule is, by an aim other than "loss".
+
+    - `aim`: "alignment": how far the result points away from the honest mean; "distance": how far
+      it is from the honest mean; "collapse": how much a step with it shrinks the model.
+    - `result`: the result.
+    - `mean`: the honest mean.
+    - `model`: the parameters of the model, for "collapse".
+
+    >>> mean = torch.tensor([1.0, 0.0])
+    >>> harm("alignment", -2 * mean, mean, None), harm("distance", -2 * mean, mean, None)
+    (2.0, 3.0)
+    """
+    if aim == "distance":
+        return float((result - mean).norm())
+    if aim == "collapse":
+        assert model is not None
+        return float(result @ model)
+    return -float(result @ mean)
+
+
+def check_aim(attack: Attack, aim: Aim, scene: Scene) -> None:
+    """Raise an error if attackers know too little in a scene for an aim."""
+    if aim == "loss" and scene.step_loss is None:
+        raise ByzantiumError(
+            f"{attack!r} needs the loss after a step, step_loss=..., which a simulation passes"
+        )
+    if aim == "collapse" and scene.model is None:
+        raise ByzantiumError(
+            f"{attack!r} needs the parameters of the model, model=..., which a simulation passes"
+        )

@@ -7,15 +7,11 @@ import inspect
 
 from byzantium.attacks.attack import Attack
 from byzantium.core import Registry, notation
+from byzantium.core.registry import exported
 
 # The names of the bucketing paper, which tables and figures show.
-ALIASES = {
-    "none": "NoAttack",
-    "BF": "BitFlip",
-    "LF": "LabelFlip",
-    "IPM": "InnerProduct",
-    "ALIE": "ALittleIsEnough",
-}
+ALIASES = {"none": "NoAttack", "BF": "BitFlip", "LF": "LabelFlip"}
+ALIASES |= {"IPM": "InnerProduct", "ALIE": "ALittleIsEnough"}
 
 
 @functools.cache
@@ -27,9 +23,8 @@ def members() -> Registry[type[Attack]]:
     """
     from byzantium import attacks
 
-    exported = (getattr(attacks, name) for name in dir(attacks))
-    classes = [one for one in exported if inspect.isclass(one) and issubclass(one, Attack)]
-    concrete = {one.__name__: one for one in classes if not inspect.isabstract(one)}
+    classes = exported(attacks, Attack).items()
+    concrete = {name: one for name, one in classes if not inspect.isabstract(one)}
     return Registry("attack", concrete, ALIASES)
 
 

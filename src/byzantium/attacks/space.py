@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -25,6 +26,8 @@ Array = NDArray[np.float64]
 DRAWS = 2
 # Rules by coordinate are tried on a sample of so many columns.
 COLUMNS = 1024
+# Points of this length, relative to the largest along a principal direction, are rounding errors.
+SMALLEST = 1e-7
 
 
 class Space:
@@ -61,7 +64,11 @@ class Space:
         self.seed = int(torch.randint(2**62, (), generator=_cpu(scene.generator)))
         if self.kind == "always":
             values, vectors = np.linalg.eigh(self.gram)
-            self.points = torch.from_numpy(vectors * np.sqrt(values.clip(min=0)))
+            lengths = np.sqrt(values.clip(min=0))
+            self.points = torch.from_numpy(vectors * lengths)
+            # A point as a combination of those of the features: the inverse of `points`.
+            known = lengths > lengths.max(initial=0) * SMALLEST
+            self.inverse = np.where(known, 1 / np.where(known, lengths, 1), 0)[:, None] * vectors.T
         elif self.kind == "asked" and d > COLUMNS:
             generator = torch.Generator().manual_seed(self.seed)
             sample = torch.randperm(d, generator=generator)[:COLUMNS].to(self.features.device)
@@ -122,6 +129,23 @@ class Space:
     def full(self, coefficients: Array) -> Tensor:
         """The vectors themselves, (d,) or (q, d)."""
         return torch.from_numpy(coefficients).to(self.features) @ self.features
+
+    def full_result(self, coefficients: Array) -> Tensor:
+        """The rule's result on the vectors themselves, for the first draw, (d,)."""
+        if self.kind == "always":
+            self.rows[self.h :] = torch.from_numpy(coefficients).to(self.points) @ self.points
+            drawn = torch.Generator().manual_seed(self.seed)
+            return self.full(self._result(coefficients, drawn).numpy() @ self.inverse)
+        scene, generator = self.scene, torch.Generator().manual_seed(self.seed)
+        assert scene.rule is not None
+        self.all_rows[self.h :] = self.full(coefficients)
+        return copy.deepcopy(scene.rule)(self.all_rows, generator, root=scene.root)
+
+    @cached_property
+    def all_rows(self) -> Tensor:
+        """The vectors themselves, (h + q, d); those of the attackers are overwritten by trials."""
+        honest = self.scene.honest
+        return torch.cat([honest, honest.new_empty(self.scene.q, honest.shape[1])])
 
     def length(self, coefficients: Array) -> float:
         """The norm of a combination."""

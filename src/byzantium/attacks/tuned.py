@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from byzantium.attacks.aims import Aim, check_aim, harm
-from byzantium.attacks.attack import Attack, Scene
+from byzantium.attacks.attack import Aim, Attack, Scene, check_aim, harm
 from byzantium.core import ByzantiumError
 
 # Ten strengths to try, of either sign; then up to six more around the best.

@@ -1,39 +1,11 @@
 """The command line: one file for each command, which parses, calls and prints."""
 
-from byzantium.cli import (
-    aggregate,
-    benchmark,
-    certify,
-    check,
-    data,
-    demo,
-    list,  # noqa: A004
-    pack,
-    plan,
-    recommend,
-    report,
-    reproduce,
-    run,
-    sweep,
-    watch,
-)
+import importlib
+import pkgutil
+
 from byzantium.cli.main import main
 
-__all__ = [
-    "aggregate",
-    "benchmark",
-    "certify",
-    "check",
-    "data",
-    "demo",
-    "list",
-    "main",
-    "pack",
-    "plan",
-    "recommend",
-    "report",
-    "reproduce",
-    "run",
-    "sweep",
-    "watch",
-]
+__all__ = ["main"]
+
+for _file in pkgutil.iter_modules(__path__):  # each adds its command to `main`
+    importlib.import_module(f"{__name__}.{_file.name}")

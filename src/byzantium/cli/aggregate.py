@@ -14,9 +14,12 @@ from rich.table import Table
 import byzantium as bz
 from byzantium import engines
 from byzantium.cli.main import main
-from byzantium.cli.options import FilePath, complete, members, plugin_option
+from byzantium.cli.options import COMPLETIONS, FilePath, plugin_option
 from byzantium.cli.terminal import err, out
 from byzantium.engines.files import read_weights
+
+# The most modules that the table of losses names.
+MOST_MODULES = 24
 
 
 class Upload(click.Path):
@@ -35,6 +38,26 @@ class Upload(click.Path):
         return super().convert(value, param, ctx)
 
 
+class Rank(click.ParamType[Any]):
+    """A rank: a number, or the word full."""
+
+    name = "rank"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        return "N|full"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "full":
+            return value
+        try:
+            rank = int(value)
+        except ValueError:
+            rank = 0
+        if rank < 1:
+            self.fail(f"{value!r} is neither a whole number of at least 1 nor 'full'.", param, ctx)
+        return rank
+
+
 @main.command()
 @click.argument("files", type=Upload(), metavar="FILE...", nargs=-1, required=True)
 @click.option(
@@ -42,7 +65,7 @@ class Upload(click.Path):
     required=True,
     help="The aggregation rule from `byzantium list rules`, with mixings before it if wanted: "
     "'Bucketing(s=2) >> Krum(f=1)'.",
-    shell_complete=complete(lambda: [f"{name}()" for name in members("rule", bz.Aggregator)]),
+    shell_complete=COMPLETIONS["rule"],
 )
 @click.option(
     "-o",
@@ -50,13 +73,13 @@ class Upload(click.Path):
     "output",
     type=FilePath(),
     required=True,
-    help="The file to write the merged checkpoint to.",
+    help="The file to write the merged checkpoint to; for adapters without --base, the folder.",
 )
 @click.option(
     "--base",
     type=FilePath(exists=True),
     help="The checkpoint that all contributors started from: the rule then sees their changes to "
-    "it, and the merged change is added to it again.",
+    "it, and the merged change is added to it again. For adapters, the weights of their model.",
 )
 @click.option(
     "--root",
@@ -81,18 +104,37 @@ class Upload(click.Path):
     help="Also merge the two factors of low-rank updates (LoRA), which are refused otherwise: the "
     "product of merged factors is not the merged product.",
 )
+@click.option(
+    "--rank",
+    type=Rank(),
+    help="For adapters: the rank of the merged one, or full for no loss.  [default: the largest "
+    "that came in; with --base, full]",
+)
+@click.option(
+    "--config",
+    type=FilePath(exists=True, dir_okay=False),
+    help="For adapters: the adapter_config.json that counts. A contributor with another one is "
+    "rejected.  [default: the one that more than half of the contributors share]",
+)
+@click.option(
+    "--trust-scales",
+    is_flag=True,
+    help="For adapters: let ranks and alphas differ, so that each contributor's own claim decides "
+    "how large its update is.",
+)
 @plugin_option
 @click.option("--json", "as_json", is_flag=True, help="Print how much each file counted as JSON.")
 def aggregate(
     files: tuple[Path, ...],
     rule: str,
     output: Path,
-    base: Path | None,
-    root: Path | None,
     weights: Path | None,
-    seed: int | None,
+    rank: Any,
+    config: Path | None,
+    trust_scales: bool,
     force: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Merge checkpoints, of which some may be Byzantine, by a robust rule.
 
@@ -102,31 +144,58 @@ def aggregate(
     So is a pickled file, which is never read. No input is ever overwritten.
 
     \b
-    byzantium aggregate --rule "Bucketing(s=2) >> GeometricMedian()" client_*.safetensors -o merged.safetensors
+    byzantium aggregate --rule "GeometricMedian()" client_*.safetensors -o merged.safetensors
+
+    FILE may also be the folder of a LoRA adapter in PEFT's format (adapter_config.json and
+    adapter_model.safetensors). Then the products of the factors are aggregated, and the result is
+    an adapter again; with --base, the weights of the model with the update.
+
+    \b
+    byzantium aggregate --rule "Krum(f=1)" adapter_*/ -o merged
     """  # noqa: D301, E501
-    with _Bar() as bar:
-        report = engines.merge(
-            bz.parse_rule(rule),
+    given = bz.parse_rule(rule)
+    vouched = None if weights is None else read_weights(weights)
+    if engines.are_adapters(files) or rank is not None or config is not None or trust_scales:
+        if force:
+            raise click.UsageError("--force is for files, not for folders of adapters")
+        if vouched is not None:
+            raise click.UsageError("--weights is for files, not for folders of adapters")
+        report = engines.merge_adapters(
+            given,
             files,
             output,
-            base=base,
-            root=root,
-            weights=None if weights is None else read_weights(weights),
-            force=force,
-            seed=seed,
-            watch=bar.show,
+            rank=rank,
+            config=config,
+            trust_scales=trust_scales,
+            **options,
         )
+    else:
+        with _Bar() as bar:
+            report = engines.merge(
+                given,
+                files,
+                output,
+                weights=vouched,
+                force=force,
+                watch=bar.show,
+                **options,
+            )
     if as_json:
         click.echo(json.dumps(report, indent=1))
         return
-    vouched = ["vouched"] if weights is not None else []
-    table = Table("contributor", *vouched, "weight", "")
+    column = ["vouched"] if vouched is not None else []
+    table = Table("contributor", *column, "weight", "")
     for one in report["contributors"]:
-        numbers = [f"{one[name]:g}" for name in vouched]
-        table.add_row(one["name"], *numbers, _weight(one), _remarks(one))
+        weight = "unknown" if one["weight"] is None else f"{one['weight']:.4f}"
+        remarks = [f"rejected: {one['rejected']}"] if one["rejected"] else []
+        remarks += [f"equal to {other}" for other in one["equal_to"]]
+        numbers = [f"{one[name]:g}" for name in column]
+        table.add_row(one["name"], *numbers, weight, "; ".join(remarks))
     out.print(table)
     for note in report["notes"]:
         out.print(note, soft_wrap=True)
+    if "adapters" in report:
+        _print_losses(report["adapters"])
     if any(one["equal_to"] for one in report["contributors"]):
         out.print(
             "Equal files may come from one person; if so, f must count them all.", soft_wrap=True
@@ -134,13 +203,23 @@ def aggregate(
     out.print(f"merged: {output}", soft_wrap=True, highlight=False)
 
 
-def _weight(one: dict[str, Any]) -> str:
-    return "unknown" if one["weight"] is None else f"{one['weight']:.4f}"
+def _print_losses(adapters: dict[str, Any]) -> None:
+    """Print which share of the squared norm the cut to a rank has lost."""
+    modules = adapters["modules"]
+    table = Table("module", "rank", "lost by the cut (%)")
+    worst = sorted(modules, key=lambda name: -modules[name]["lost"])[:MOST_MODULES]
+    for name in modules:
+        if name in worst:
+            table.add_row(name, str(modules[name]["rank"]), _percent(modules[name]["lost"]))
+    if len(modules) > len(worst):
+        others = max(one["lost"] for name, one in modules.items() if name not in worst)
+        table.add_row(f"{len(modules) - len(worst)} others", "", f"at most {_percent(others)}")
+    table.add_row("in total", "", _percent(adapters["lost"]))
+    out.print(table)
 
 
-def _remarks(one: dict[str, Any]) -> str:
-    rejected = [f"rejected: {one['rejected']}"] if one["rejected"] else []
-    return "; ".join([*rejected, *(f"equal to {other}" for other in one["equal_to"])])
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f}"
 
 
 class _Bar(Progress):

@@ -7,18 +7,9 @@ from typing import Any
 
 import click
 
+from byzantium.cli import options as opt
 from byzantium.cli.execution import check_unfinished, execute_jobs, print_gaps
 from byzantium.cli.main import main
-from byzantium.cli.options import (
-    FilePath,
-    complete,
-    count_option,
-    data_option,
-    engine_options,
-    folder_option,
-    members,
-    plugin_option,
-)
 from byzantium.cli.report_files import write_report
 from byzantium.cli.tables import print_header
 from byzantium.cli.terminal import err, out
@@ -39,7 +30,7 @@ def _page(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path
     "--rule",
     "rules",
     multiple=True,
-    shell_complete=complete(lambda: members("rule")),
+    shell_complete=opt.complete(lambda: opt.members("rule")),
     help="A pipeline to run, instead of those of the library; it is ranked among them. May be "
     "given several times.",
 )
@@ -51,25 +42,25 @@ def _page(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path
     help="standard: digits, four ways to divide them, 1, 3 or 5 of 25 attack. full: also MNIST "
     "with a convolutional network, 50 workers, sampled workers and local steps.",
 )
-@count_option(
+@opt.count_option(
     "--seeds",
     "How many times each pipeline meets each attack, with seeds 0, 1, ...  [default: 3]",
 )
-@count_option("--rounds", "How many rounds each run has.  [default: 200]")
+@opt.count_option("--rounds", "How many rounds each run has.  [default: 200]")
 @click.option(
     "--only",
     help="Make only the runs that have all of these words, such as 'krum mimic noniid f=5'.",
 )
 @click.option(
     "--page",
-    type=FilePath(dir_okay=False),
+    type=opt.FilePath(dir_okay=False),
     callback=_page,
     help="Also write the ranking to a Markdown file (.md), with its figures beside it.",
 )
-@plugin_option
-@folder_option("benchmark")
-@engine_options
-@data_option
+@opt.plugin_option
+@opt.folder_option("benchmark")
+@opt.engine_options
+@opt.data_option
 def benchmark_(
     results: Path,
     engine: Engine,
@@ -112,15 +103,19 @@ def benchmark_(
 def _print(ranking: Ranking) -> None:
     """Print a table for each way to divide the data."""
     from rich.table import Table
+    from rich.text import Text
 
-    from byzantium.reports.ranking import OWN, splits_of, table
+    from byzantium.reports.markdown import TONES
+    from byzantium.reports.ranking import splits_of, table
+    from byzantium.reports.text_tables import BOLD
 
     for split in splits_of(ranking):
-        head, rows = table(ranking, split)
-        if rows:
-            shown = Table(title=f"{split}: test accuracy (%) under the worst of the suite")
-            for k, name in enumerate(head):
-                shown.add_column(name, justify="right" if k else "left")
-            for row in rows:
-                shown.add_row(*row, style="bold" if row[0].endswith(OWN) else "")
-            out.print(shown)
+        shown = table(ranking, split)
+        if shown.rows:
+            title = f"{split}: test accuracy (%) under the worst of the suite"
+            drawn = Table(title=title, caption=BOLD)
+            for k, name in enumerate(shown.head):
+                drawn.add_column(name, justify="right" if k else "left")
+            for row in shown.rows:
+                drawn.add_row(*(Text(entry.text, TONES[entry.tone]) for entry in row))
+            out.print(drawn)

@@ -6,18 +6,9 @@ from pathlib import Path
 
 import click
 
-import byzantium as bz
+from byzantium.cli import options as opt
 from byzantium.cli.execution import execute_jobs
 from byzantium.cli.main import main
-from byzantium.cli.options import (
-    FilePath,
-    complete,
-    count_option,
-    engine_options,
-    members,
-    plugin_option,
-    results_option,
-)
 from byzantium.cli.terminal import err, out
 from byzantium.core import ByzantiumError, import_optional
 from byzantium.runs import Certification, Engine, Store, certificates, pipelines
@@ -37,13 +28,13 @@ def _counts(_: click.Context, parameter: click.Parameter, text: str) -> tuple[in
     "rules",
     metavar="RULE...",
     nargs=-1,
-    shell_complete=complete(lambda: [f"{name}()" for name in members("rule", bz.Aggregator)]),
+    shell_complete=opt.COMPLETIONS["rule"],
 )
-@plugin_option
+@opt.plugin_option
 @click.option(
     "--all", "all_rules", is_flag=True, help="Attack all rules, alone and behind mixings."
 )
-@count_option("--n", "How many vectors there are, Byzantine ones included.", 25, least=3)
+@opt.count_option("--n", "How many vectors there are, Byzantine ones included.", 25, least=3)
 @click.option(
     "--f",
     "counts",
@@ -53,19 +44,21 @@ def _counts(_: click.Context, parameter: click.Parameter, text: str) -> tuple[in
     help="How many vectors are Byzantine: one or several numbers, with commas. A rule that is "
     "written without f is built for the same number.",
 )
-@count_option("--seeds", "How many searches are made for each rule and f, with seeds 0, 1, ...", 3)
-@count_option("--budget", "How many inputs each search tries.", Certification.budget)
+@opt.count_option(
+    "--seeds", "How many searches are made for each rule and f, with seeds 0, 1, ...", 3
+)
+@opt.count_option("--budget", "How many inputs each search tries.", Certification.budget)
 @click.option(
-    "--json", type=FilePath(dir_okay=False), help="Also write what was found to a JSON file."
+    "--json", type=opt.FilePath(dir_okay=False), help="Also write what was found to a JSON file."
 )
 @click.option(
-    "--markdown", type=FilePath(dir_okay=False), help="Also write the table to a Markdown file."
+    "--markdown", type=opt.FilePath(dir_okay=False), help="Also write the table to a Markdown file."
 )
 @click.option(
-    "--figure", type=FilePath(dir_okay=False), help="Also draw c against delta into a PNG file."
+    "--figure", type=opt.FilePath(dir_okay=False), help="Also draw c against delta into a PNG file."
 )
-@results_option
-@engine_options
+@opt.results_option
+@opt.engine_options
 def certify(
     rules: tuple[str, ...],
     all_rules: bool,
@@ -79,7 +72,7 @@ def certify(
     results: Path,
     engine: Engine,
 ) -> None:
-    """Search for the inputs that lead a rule astray most.
+    """Search for the inputs that hurt a rule most.
 
     RULE is a rule, with mixings before it if wanted. Of n vectors f are Byzantine; delta = f/n is
     their share, and rho^2 the mean squared distance between two honest ones. The squared error of
@@ -96,12 +89,10 @@ def certify(
         raise ByzantiumError("certify needs a rule, such as 'Krum()', or --all")
     if figure:
         import_optional("matplotlib", "report", "a figure")
-    todo: list[Certification] = []
-    for rule in rules:
-        todo += _searches(rule, n, counts, seeds, budget)
+    pairs: list[tuple[str, tuple[int, ...]]] = [(rule, counts) for rule in rules]
     if all_rules:
-        texts = [(text, f) for f in counts for text in pipelines(n, f)]
-        todo += [one for text, f in texts for one in _searches(text, n, (f,), seeds, budget)]
+        pairs += [(text, (f,)) for f in counts for text in pipelines(n, f)]
+    todo = [one for text, some in pairs for one in _searches(text, n, some, seeds, budget)]
     found = certificates(execute_jobs(todo, Store(results), engine))
     out.print(rendering.terminal(found))
     out.print(f"the inputs that were found are in {results}", soft_wrap=True, highlight=False)

@@ -11,16 +11,9 @@ from rich.progress import Progress
 
 import byzantium as bz
 from byzantium import guarantees
+from byzantium.cli import options as opt
 from byzantium.cli.execution import FAILED
 from byzantium.cli.main import main
-from byzantium.cli.options import (
-    FilePath,
-    complete,
-    data_option,
-    field_options,
-    members,
-    plugin_option,
-)
 from byzantium.cli.terminal import err, out
 from byzantium.engines.files import read_weights
 from byzantium.runs import Run, check_ready
@@ -29,31 +22,23 @@ from byzantium.runs import Run, check_ready
 # their own here.
 NOT_OF_TRAINING = {
     *("data", "n", "f", "rule", "attack", "attackers", "plugin", "participants", "root"),
-    *("rounds", "evaluate_every", "record", "randomness", "weights"),
+    *("cache", "rounds", "evaluate_every", "record", "randomness", "weights"),
 }
 TRAINING = [field.name for field in fields(Run) if field.name not in NOT_OF_TRAINING]
 
 
 @main.command()
-@click.argument(
-    "rule",
-    shell_complete=complete(lambda: [f"{name}()" for name in members("rule", bz.Aggregator)]),
-)
-@plugin_option
+@click.argument("rule", shell_complete=opt.COMPLETIONS["rule"])
+@opt.plugin_option
 @click.option(
     "--n",
     type=click.IntRange(min=1),
     help="How many vectors there are, Byzantine ones included; with --weights as many as it has.",
 )
-@click.option(
-    "--f",
-    type=click.IntRange(min=0),
-    required=True,
-    help="How many of them may be Byzantine: too few is fatal, one too many costs little.",
-)
+@opt.f_option
 @click.option(
     "--weights",
-    type=FilePath(exists=True, dir_okay=False),
+    type=opt.FilePath(exists=True, dir_okay=False),
     help="A TOML or JSON file with a number for each vector that you vouch for, such as the size "
     "of a site: 'site-1 = 190'.  [default: all count the same]",
 )
@@ -61,10 +46,10 @@ TRAINING = [field.name for field in fields(Run) if field.name not in NOT_OF_TRAI
     "--data",
     help="Also measure B², on this data set: a name from `byzantium list data`, or a file of your "
     "own (.npz or .safetensors). The options below describe the training.",
-    shell_complete=complete(lambda: members("data")),
+    shell_complete=opt.COMPLETIONS["data"],
 )
-@field_options(TRAINING)
-@data_option
+@opt.field_options(TRAINING)
+@opt.data_option
 def check(
     rule: str, n: int | None, f: int, weights: Path | None, data: str | None, **options: Any
 ) -> None:

@@ -9,20 +9,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from byzantium import runs
 from byzantium.cli.terminal import err, out
-from byzantium.runs import (
-    INTERRUPTS,
-    Board,
-    Engine,
-    Job,
-    Result,
-    Run,
-    Store,
-    check_ready,
-    described,
-    execute,
-    handle_signal,
-)
 
 # Exit codes.
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
@@ -52,7 +40,7 @@ def interrupts(handle: Callable[[], None]) -> Iterator[None]:
             _without_terminal()
         handle()
 
-    before = {number: handle_signal(number, interrupted) for number in INTERRUPTS}
+    before = {number: runs.handle_signal(number, interrupted) for number in runs.INTERRUPTS}
     try:
         yield
     finally:
@@ -70,37 +58,41 @@ def _without_terminal() -> None:
                 os.close(nowhere)
 
 
-def check_unfinished(results: Iterable[Result]) -> None:
+def check_unfinished(results: Iterable[runs.Result]) -> None:
     """Raise an error, before anything is begun, if an unfinished job could not begin."""
-    check_ready(result.job for result in results if not result.done)
+    runs.check_ready(result.job for result in results if not result.done)
 
 
 def execute_jobs(
-    jobs: Iterable[Job],
-    store: Store,
-    engine: Engine,
+    jobs: Iterable[runs.Job],
+    store: runs.Store,
+    engine: runs.Engine,
     until: int | None = None,
-    results: Sequence[Result] = (),
-    on_failure: Callable[[list[Result]], None] = lambda results: None,
-) -> list[Result]:
+    results: Sequence[runs.Result] = (),
+    on_failure: Callable[[list[runs.Result]], None] = lambda results: None,
+    follow: runs.Listen = lambda event: None,
+) -> list[runs.Result]:
     """Execute unfinished jobs; exit with 1 if some failed, and with 130 if they were stopped.
 
-    - `jobs`: the jobs.
-    - `store`: the folder of results.
-    - `engine`: where jobs run.
     - `until`: the round after which runs stop for now; None runs them to their end.
     - `results`: results of the jobs that were read before, and are not read again.
     - `on_failure`: called with all results before the exit with 1.
+    - `follow`: called with each event, such as by trackers.
 
     Returns a result for each job.
     """
-    jobs = [job.until(until) if isinstance(job, Run) else job for job in dict.fromkeys(jobs)]
+    jobs = [job.until(until) if isinstance(job, runs.Run) else job for job in dict.fromkeys(jobs)]
     results = results or store.results(jobs)
     done = sum(result.done for result in results)
-    with interruptible() as stopped, Board(len(jobs), done, err) as board:
-        results = execute(jobs, store, engine, board.show, stopped.is_set, results)
+    with interruptible() as stopped, runs.Board(len(jobs), done, err) as board:
+
+        def listen(event: runs.Event) -> None:
+            board.show(event)
+            follow(event)
+
+        results = runs.execute(jobs, store, engine, listen, stopped.is_set, results)
     if stopped.is_set():
-        err.print(f"Stopped with {board.done} of {len(jobs)} done; the same command goes on.")
+        err.print(f"Stopped with {board.done} of {len(jobs)} done; the same command continues.")
         raise SystemExit(INTERRUPTED)
     paused = [result for result in results if until and result.status == "unfinished"]
     if paused:
@@ -109,21 +101,21 @@ def execute_jobs(
         )
     failed = [result for result in results if not result.done and result not in paused]
     for result in failed:
-        err.print(f"{result.status}: {described(result.job)}: {result.reason}")
+        err.print(f"{result.status}: {runs.described(result.job)}: {result.reason}")
     if failed:
         on_failure(results)
         raise SystemExit(FAILED)
     return results
 
 
-def print_gaps(jobs: Iterable[Job]) -> None:
+def print_gaps(jobs: Iterable[runs.Job]) -> None:
     """Print in one line which rules have no guarantee; nothing if there are none.
 
     The warnings before the runs began are far up by now, and a table of accuracies does not show
     them.
     """
     gaps: dict[str, dict[str, None]] = {}  # in the order of the jobs
-    alike = {(job.rule, job.vectors, job.bad): job for job in jobs if isinstance(job, Run)}
+    alike = {(job.rule, job.vectors, job.bad): job for job in jobs if isinstance(job, runs.Run)}
     for (rule, n, f), job in alike.items():
         if job.gap():
             gaps.setdefault(rule, {})[f"{f} of {n}"] = None

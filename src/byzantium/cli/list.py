@@ -21,14 +21,16 @@ from byzantium.runs import plugins
 # that the user does not write.
 CALLED = ("rule", "attack", "partition", "model", "loss")
 FILLED_IN = ("data", "outputs", "targets")
-LISTED = ["artifacts", "rules", "attacks", "data", "partitions", "models", "losses", "metrics"]
+PARTS = {"attacks": "attack", "data": "data", "partitions": "partition", "models": "model"}
+PARTS |= {"losses": "loss", "metrics": "record"}
+LISTED = ["artifacts", "rules", *PARTS]
 
 
 @main.command(name="list")
 @click.argument("what", type=click.Choice(LISTED), required=False)
 @plugin_option
 def list_(what: str | None) -> None:
-    """List rules, attacks, data sets and all else that has a name.
+    """List rules, attacks, data sets and everything else that has a name.
 
     Without an argument, all of it. An artifact is a table or figure of the paper, which `byzantium
     reproduce` makes; the others are values of options of `byzantium run`.
@@ -43,12 +45,7 @@ def list_(what: str | None) -> None:
             "rules": _rows("rule", members("rule", bz.Aggregator)),
             mixings: _rows("rule", members("rule", bz.Mixing)),
         },
-        "attacks": {"attacks": _rows("attack")},
-        "data": {"data": _rows("data")},
-        "partitions": {"partitions": _rows("partition")},
-        "models": {"models": _rows("model")},
-        "losses": {"losses": _rows("loss")},
-        "metrics": {"metrics": _rows("record")},
+        **{title: {title: _rows(part)} for title, part in PARTS.items()},
     }
     for name, parts in tables.items():
         if what in (None, name):

@@ -98,14 +98,15 @@ def main() -> None:
     the server must still find the mean of what the honest ones send.
 
     \b
-    byzantium demo                  see the problem and the remedy in a minute
-    byzantium run --rule "Krum()"   train one model
-    byzantium reproduce table2      make a table of the paper, beside its numbers
-    byzantium report                look at all results
-    byzantium watch                 look at them while they are made
+    byzantium demo                     see the problem, and what helps, in a minute
+    byzantium recommend --n 25 --f 3   find the rule for 25 workers of which 3 may be bad
+    byzantium run --rule "Krum()"      train one model
+    byzantium reproduce table2         make a table of the paper, beside its numbers
+    byzantium report                   look at all results
+    byzantium watch                    look at them while they are made
 
-    Any command can be interrupted and started again: what is finished is kept, and the rest goes on
-    where it stopped. Exit codes: 0 done, 1 something failed, 2 wrong usage, 130 interrupted.
+    Any command can be interrupted and started again: what is finished is not repeated, and the rest
+    continues where it stopped. Exit codes: 0 done, 1 something failed, 2 wrong usage, 130 stopped.
 
     Completion of names in bash: eval "$(_BYZANTIUM_COMPLETE=bash_source byzantium)"; in zsh and
     fish, write zsh_source or fish_source.

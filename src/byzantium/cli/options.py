@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import typing
@@ -33,6 +34,28 @@ class FilePath(click.Path):
         return super().convert(value, param, ctx)
 
 
+def members(part: str, base: type = object) -> list[str]:
+    """The names that a field of a run can have; of classes, those that derive from a base."""
+    table = plugins.tables()[part]
+    return [name for name, one in table.items() if base is object or issubclass(one, base)]
+
+
+def complete(names: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
+    """Completion by names, which are looked up when somebody completes."""
+    return lambda ctx, param, incomplete: [n for n in names() if n.startswith(incomplete)]
+
+
+# Completion of the values of options and arguments with these names.
+COMPLETIONS = {
+    "rule": complete(lambda: [f"{name}()" for name in members("rule", bz.Aggregator)]),
+    "attack": complete(lambda: [f"{name}()" for name in members("attack")]),
+    **{
+        part: complete(functools.partial(members, part))
+        for part in ("data", "partition", "model", "loss")
+    },
+}
+
+
 def _set_data_folder(ctx: click.Context, _: click.Parameter, folder: Path | None) -> None:
     if folder is not None:
         os.environ["BYZANTIUM_DATA"] = str(folder)  # also for the processes that are started
@@ -42,6 +65,15 @@ def _load_plugins(ctx: click.Context, _: click.Parameter, files: tuple[Path, ...
     plugins.load_installed()
     for file in files:
         plugins.load_plugin(file)
+
+
+def stacked(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Several options as one decorator, in the order of the help."""
+
+    def decorate(command: Command) -> Command:
+        return functools.reduce(lambda inner, option: option(inner), reversed(options), command)
+
+    return decorate
 
 
 def count_option(
@@ -89,18 +121,7 @@ def engine_options(command: Command) -> Command:
     def with_engine(*, kind: str, address: str | None, jobs: int | None, **options: Any) -> Any:
         return command(engine=_engine(kind, address, jobs), **options)
 
-    for option in (
-        count_option(
-            "--jobs",
-            "How many jobs run at a time; they share the cores of this machine. On Ray each has a "
-            "core of its own.  [default: 1; on Ray, the cores of the cluster]",
-            most=MAX_JOBS,
-        ),
-        click.option(
-            "--address",
-            help="Where the head of the Ray cluster is, as host:port.  [default: auto, the cluster "
-            "that this machine belongs to]",
-        ),
+    return stacked(
         click.option(
             "--engine",
             "kind",
@@ -110,9 +131,18 @@ def engine_options(command: Command) -> Command:
             help="Where jobs run: in processes of this machine, or on a Ray cluster whose nodes "
             "share the folder of results.",
         ),
-    ):
-        option(with_engine)
-    return with_engine
+        click.option(
+            "--address",
+            help="Where the head of the Ray cluster is, as host:port.  [default: auto, the cluster "
+            "that this machine belongs to]",
+        ),
+        count_option(
+            "--jobs",
+            "How many jobs run at a time; they share the cores of this machine. On Ray each has a "
+            "core of its own.  [default: 1; on Ray, the cores of the cluster]",
+            most=MAX_JOBS,
+        ),
+    )(with_engine)
 
 
 def _engine(kind: str, address: str | None, jobs: int | None) -> Engine:
@@ -123,108 +153,91 @@ def _engine(kind: str, address: str | None, jobs: int | None) -> Engine:
     return Processes(jobs or 1)
 
 
+n_option = click.option(
+    "--n",
+    type=click.IntRange(min=1),
+    required=True,
+    help="How many workers (or vectors) there are, Byzantine ones included.",
+)
+f_option = click.option(
+    "--f",
+    type=click.IntRange(min=0),
+    required=True,
+    help="How many of them may be Byzantine: too few is fatal, one too many costs little.",
+)
+track_option = click.option(
+    "--track",
+    type=click.Choice(["mlflow", "wandb", "tensorboard"]),
+    multiple=True,
+    help="Also send parameters, metrics and results to an experiment tracker, through its own "
+    "library. May be given several times.",
+)
 until_option = count_option(
     "--until",
-    "Stop each run after this round for now; the same command without it goes on from there.",
+    "Stop each run after this round for now; the same command without it continues from there.",
 )
 
 
-def version_options(command: Command) -> Command:
-    """The options of a cheaper version of an artifact."""
-    for option in reversed(
-        [
-            count_option(
-                "--seeds",
-                "How many times each cell is trained, with seeds 0, 1, ...  [default: 3]",
-            ),
-            count_option("--rounds", "How many rounds each run has.  [default: as in the paper]"),
-            click.option(
-                "--model",
-                help="The model to train; mlp is far faster than cnn.  [default: the paper's, cnn]",
-            ),
-            click.option(
-                "--data",
-                help="The data set to train on.  [default: the paper's, mnist]",
-                shell_complete=complete(lambda: members("data")),
-            ),
-            click.option(
-                "--only",
-                help="Make only the cells that have all of these words, such as 'krum mimic s=2'. "
-                "A word is a value (krum, noniid, 0.9) or a label with its value (momentum=0.9).",
-            ),
-            click.option(
-                "--dropout",
-                type=click.Choice(["fresh", "shared"]),
-                help="Whether each worker draws its dropout anew in each round, or all have the "
-                "same in all rounds.  [default: fresh; with --released shared]",
-            ),
-            click.option(
-                "--released",
-                is_flag=True,
-                help="Repeat the runs that the authors released, with their random numbers: tables "
-                "1 to 4 and figure-main, seeds 0 to 2.",
-            ),
-        ]
-    ):
-        command = option(command)
-    return command
-
-
-def complete(names: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
-    """Completion by names, which are looked up when somebody completes."""
-    return lambda ctx, param, incomplete: [n for n in names() if n.startswith(incomplete)]
-
-
-def run_options(command: Command) -> Command:
-    """An option for each field of a run."""
-    return field_options([field.name for field in options_of(Run)])(command)
+version_options = stacked(
+    count_option(
+        "--seeds", "How many times each cell is trained, with seeds 0, 1, ...  [default: 3]"
+    ),
+    count_option("--rounds", "How many rounds each run has.  [default: as in the paper]"),
+    click.option(
+        "--model",
+        help="The model to train; mlp is far faster than cnn.  [default: the paper's, cnn]",
+    ),
+    click.option(
+        "--data",
+        help="The data set to train on.  [default: the paper's, mnist]",
+        shell_complete=COMPLETIONS["data"],
+    ),
+    click.option(
+        "--only",
+        help="Make only the cells that have all of these words, such as 'krum mimic s=2'. A word "
+        "is a value (krum, noniid, 0.9) or a label with its value (momentum=0.9).",
+    ),
+    click.option(
+        "--dropout",
+        type=click.Choice(["fresh", "shared"]),
+        help="Whether each worker draws its dropout anew in each round, or all have the same in "
+        "all rounds.  [default: fresh; with --released shared]",
+    ),
+    click.option(
+        "--released",
+        is_flag=True,
+        help="Repeat the runs that the authors released, with their random numbers: tables 1 to 4 "
+        "and figure-main, seeds 0 to 2.",
+    ),
+)
+"""The options of a cheaper version of an artifact."""
 
 
 def field_options(names: Sequence[str]) -> Callable[[Command], Command]:
     """An option for each of these fields of a run, in the order of the fields."""
-    return lambda command: _with_fields(command, names)
+    return stacked(*(_field_option(field) for field in options_of(Run) if field.name in names))
 
 
-def _with_fields(command: Command, names: Sequence[str]) -> Command:
-    kinds = typing.get_type_hints(Run)
-    completions: dict[str, Callable[[], Iterable[str]]] = {
-        "rule": lambda: [f"{name}()" for name in members("rule", bz.Aggregator)],
-        "attack": lambda: [f"{name}()" for name in members("attack")],
-        **{
-            part: functools.partial(members, part)
-            for part in ("data", "partition", "model", "loss")
-        },
-    }
-    for field in reversed(options_of(Run)):
-        if field.name not in names:
-            continue
-        if field.name == "plugin":
-            command = plugin_option(command)
-            continue
-        flag = "--" + field.name.replace("_", "-")
-        kind = (typing.get_args(kinds[field.name]) or (kinds[field.name],))[0]
-        text = field.metadata["help"]
-        default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
-        shown = "" if default is None else f" [default: {default}]"
-        if typing.get_origin(kinds[field.name]) is Literal:
-            kind = click.Choice(typing.get_args(kinds[field.name]))
-        if kind is bool:
-            option = click.option(f"{flag}/--no-{flag[2:]}", default=None, help=text + shown)
-        else:
-            former = [f"--{name}" for name in (former_names(Run).get(field.name),) if name]
-            option = click.option(
-                flag,
-                *former,
-                field.name,
-                type=kind if field.name != "record" else str,
-                help=text + shown,
-                shell_complete=complete(completions.get(field.name, lambda: ())),
-            )
-        command = option(command)
-    return command
+def _field_option(field: dataclasses.Field[Any]) -> Callable[[Command], Command]:
+    name, text = field.name, field.metadata["help"]
+    if name == "plugin":
+        return plugin_option
+    flag, hint = "--" + name.replace("_", "-"), typing.get_type_hints(Run)[name]
+    kind = (typing.get_args(hint) or (hint,))[0]
+    default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+    text += "" if default is None else f" [default: {default}]"
+    if kind is bool:
+        return click.option(f"{flag}/--no-{flag[2:]}", default=None, help=text)
+    if typing.get_origin(hint) is Literal:
+        kind = click.Choice(typing.get_args(hint))
+    former = [f"--{former_names(Run)[name]}"] if name in former_names(Run) else []
+    return click.option(
+        *(flag, *former, name),
+        type=kind if name != "record" else str,
+        help=text,
+        shell_complete=COMPLETIONS.get(name),
+    )
 
 
-def members(part: str, base: type = object) -> list[str]:
-    """The names that a field of a run can have; of classes, those that derive from a base."""
-    table = plugins.tables()[part]
-    return [name for name, one in table.items() if base is object or issubclass(one, base)]
+run_options = field_options([field.name for field in options_of(Run)])
+"""An option for each field of a run."""

@@ -32,7 +32,7 @@ def pack(results: Path, unpack: bool) -> None:
     certification.jsonl and so on for all others. All commands read these files like folders; a run
     that has both is read from its folder. The same command again adds new folders.
 
-    A run that another process works on stays a folder, and so does one that goes on from a
+    A run that another process works on stays a folder, and so does one that continues from a
     checkpoint. Models and logs stay where they are. Nothing is lost if the command is interrupted:
     a folder is removed after its pack was written and read back.
 

@@ -8,17 +8,9 @@ from typing import Any
 
 import click
 
+from byzantium.cli import options as opt
 from byzantium.cli.execution import check_unfinished
 from byzantium.cli.main import main
-from byzantium.cli.options import (
-    MAX_JOBS,
-    complete,
-    count_option,
-    data_option,
-    plugin_option,
-    results_option,
-    version_options,
-)
 from byzantium.cli.tables import print_header
 from byzantium.cli.terminal import err, out
 from byzantium.core import printable_lines
@@ -32,15 +24,18 @@ from byzantium.tables import Version
 @click.argument(
     "target",
     metavar="ARTIFACT|FILE|benchmark",
-    shell_complete=complete(lambda: [*MAKERS, "benchmark"]),
+    shell_complete=opt.complete(lambda: [*MAKERS, "benchmark"]),
 )
-@version_options
-@results_option
-@count_option(
-    "--jobs", "How many runs at a time the estimate is for; they share the cores.", 1, most=MAX_JOBS
+@opt.version_options
+@opt.results_option
+@opt.count_option(
+    "--jobs",
+    "How many runs at a time the estimate is for; they share the cores.",
+    1,
+    most=opt.MAX_JOBS,
 )
-@data_option
-@plugin_option
+@opt.data_option
+@opt.plugin_option
 @click.option(
     "--probe/--no-probe",
     default=True,
@@ -51,7 +46,8 @@ def plan(target: str, results: Path, jobs: int, probe: bool, **options: Any) -> 
     """Say what would run, what is done, and how long the rest takes.
 
     What to plan is an artifact (a table or figure of the paper: `byzantium list artifacts`), the
-    file of a sweep, or the word benchmark. Nothing is trained but a few rounds to measure the time.
+    file of a sweep, or the word benchmark. Only a few rounds are trained,
+    to measure the time.
 
     \b
     byzantium plan figure-main --model mlp --seeds 1
@@ -85,14 +81,10 @@ def _print_answer(found: Sequence[Result], store: Store, jobs: int, *, probe: bo
         out.print(counts)
         return
     check_unfinished(found)
-    with err.status("trying a few rounds of each kind"):
-        seconds = _estimate([result.job for result in found], store) / min(jobs, left)
-    out.print(f"about {duration(seconds)} with --jobs {jobs}, from a short probe", style="bold")
-    out.print(counts)
-
-
-def _estimate(jobs: Sequence[Job], store: Store) -> float:
     try:
-        return estimate(jobs, store)
+        with err.status("trying a few rounds of each type of run"):
+            seconds = estimate([result.job for result in found], store) / min(jobs, left)
     except (RuntimeError, MemoryError) as error:  # a model that does not fit into memory
         raise click.ClickException(printable_lines(f"{type(error).__name__}: {error}")) from error
+    out.print(f"about {duration(seconds)} with --jobs {jobs}, from a short probe", style="bold")
+    out.print(counts)

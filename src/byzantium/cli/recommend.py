@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from byzantium import guarantees
+from byzantium.cli import options as opt
 from byzantium.cli.check import TRAINING, check_data, honest_run, measure_heterogeneity
 from byzantium.cli.main import main
-from byzantium.cli.options import complete, data_option, field_options, members, plugin_option
 from byzantium.cli.terminal import out
 
 # The worker momentum of all measurements that a recommendation rests on.
@@ -18,19 +18,9 @@ MOMENTUM = 0.9
 
 
 @main.command()
-@plugin_option
-@click.option(
-    "--n",
-    type=click.IntRange(min=1),
-    required=True,
-    help="How many workers there are, Byzantine ones included.",
-)
-@click.option(
-    "--f",
-    type=click.IntRange(min=0),
-    required=True,
-    help="How many of them may be Byzantine: too few is fatal, one too many costs little.",
-)
+@opt.plugin_option
+@opt.n_option
+@opt.f_option
 @click.option(
     "--root",
     type=click.IntRange(min=0),
@@ -42,10 +32,10 @@ MOMENTUM = 0.9
     "--data",
     help="Measure B² on this data set: a name from `byzantium list data`, or a file of your own "
     "(.npz or .safetensors). The options below describe the training.",
-    shell_complete=complete(lambda: members("data")),
+    shell_complete=opt.COMPLETIONS["data"],
 )
-@field_options(TRAINING)
-@data_option
+@opt.field_options(TRAINING)
+@opt.data_option
 def recommend(n: int, f: int, root: int, iid: bool, data: str | None, **options: Any) -> None:
     """Recommend a rule for n workers of which f may be Byzantine.
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from byzantium.cli.main import main
 from byzantium.cli.options import FilePath
 from byzantium.cli.report_files import check_libraries, print_paths, write_report
-from byzantium.cli.tables import print_tables, read_shape, table_options, write_tables
+from byzantium.cli.tables import Shape, print_tables, table_options, write_tables
 from byzantium.cli.terminal import out
 from byzantium.runs import Snapshot
 
@@ -29,7 +28,7 @@ from byzantium.runs import Snapshot
     help="Also write all runs to a CSV file, one row for each, with their settings and results.",
 )
 @table_options
-def report(results: Path, markdown: Path | None, csv: Path | None, **options: Any) -> None:
+def report(results: Path, markdown: Path | None, csv: Path | None, shape: Shape) -> None:
     """Make a page, tables and figures from a folder of results.
 
     RESULTS is that folder, by default `results`. The page is the file report.html in it, which a
@@ -41,7 +40,7 @@ def report(results: Path, markdown: Path | None, csv: Path | None, **options: An
     """  # noqa: D301
     from byzantium.reports import formats
 
-    store, shape = Snapshot(results), read_shape(**options)
+    store = Snapshot(results)
     check_libraries(store, table=csv is not None)
     files = write_report(store, shape, markdown)
     print_tables(files.own, shape.metric)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -19,15 +18,8 @@ from byzantium.tables import ResultTable, own_runs
 DRAWN = 12
 
 
-@dataclass(frozen=True)
-class ReportFiles:
-    """The files that were made of a folder of results, and the tables in them.
-
-    - `artifacts`: the artifacts that `byzantium reproduce` made there.
-    - `own`: tables of all other runs.
-    - `page`: the page.
-    - `figures`: the figures.
-    """
+class ReportFiles(NamedTuple):
+    """The files that were made of a folder of results, and the tables in them."""
 
     artifacts: list[ResultTable]
     own: list[ResultTable]
@@ -64,9 +56,6 @@ def write_report(
 ) -> ReportFiles:
     """Write the page, the figures of artifacts and, if possible, those of other runs.
 
-    - `store`: the folder of results.
-    - `shape`: the shape of the tables of runs.
-    - `markdown`: a Markdown file to write, too.
     - `drawn`: whether to draw tables of other runs; they are not drawn without matplotlib.
     """
     from byzantium.reports import figures
@@ -104,7 +93,6 @@ def check_libraries(store: Store, *, figures: bool = False, table: bool = False)
 
     - `store`: the folder of results; figures of the artifacts that were made there are drawn.
     - `figures`: whether other figures are drawn, too.
-    - `table`: whether a table of results is made.
     """
     if figures or list(Requests(store)):
         import_optional("matplotlib", "report", "a figure")

@@ -7,16 +7,9 @@ from typing import Any
 
 import click
 
+from byzantium.cli import options as opt
 from byzantium.cli.execution import check_unfinished, execute_jobs, print_gaps
 from byzantium.cli.main import main
-from byzantium.cli.options import (
-    complete,
-    data_option,
-    engine_options,
-    results_option,
-    until_option,
-    version_options,
-)
 from byzantium.cli.report_files import check_libraries, write_report
 from byzantium.cli.tables import print_header
 from byzantium.cli.terminal import out
@@ -27,13 +20,17 @@ from byzantium.tables import Version
 
 @main.command()
 @click.argument(
-    "names", metavar="ARTIFACT...", nargs=-1, required=True, shell_complete=complete(lambda: MAKERS)
+    "names",
+    metavar="ARTIFACT...",
+    nargs=-1,
+    required=True,
+    shell_complete=opt.complete(lambda: MAKERS),
 )
-@version_options
-@results_option
-@engine_options
-@until_option
-@data_option
+@opt.version_options
+@opt.results_option
+@opt.engine_options
+@opt.until_option
+@opt.data_option
 def reproduce(
     names: tuple[str, ...], results: Path, engine: Engine, until: int | None, **options: Any
 ) -> None:

@@ -9,8 +9,16 @@ import click
 
 from byzantium.cli.execution import check_unfinished, execute_jobs
 from byzantium.cli.main import main
-from byzantium.cli.options import FilePath, data_option, results_option, run_options, until_option
+from byzantium.cli.options import (
+    FilePath,
+    data_option,
+    results_option,
+    run_options,
+    track_option,
+    until_option,
+)
 from byzantium.cli.terminal import out
+from byzantium.cli.track import tracking
 from byzantium.core.options import present_names
 from byzantium.runs import Processes, Run, Store, read
 
@@ -25,23 +33,36 @@ from byzantium.runs import Processes, Run, Store, read
 @results_option
 @until_option
 @data_option
+@track_option
 @run_options
-def run(config: Path | None, results: Path, until: int | None, **options: Any) -> None:
+def run(
+    config: Path | None,
+    results: Path,
+    until: int | None,
+    track: tuple[str, ...],
+    **options: Any,
+) -> None:
     """Train one model, once.
 
-    The same command again goes on where it was stopped or, if it is done, shows the result.
+    The same command again continues where it was stopped or, if it is done, shows the result.
 
     \b
     byzantium run --rule "Krum()" --attack "Mimic()"
-    byzantium run --rule "Bucketing(s=2) >> Krum()" --attack "Mimic()" --momentum 0.9
-    byzantium run --rule "RootMatching()" --root 10 --attack "Mimic()" --momentum 0.9
+    byzantium run --rule "AgnosticClipping(b=0.6)" --f 3 --attack "Mimic()"
+    byzantium run --rule "RootMatching()" --root 10 --attack "Mimic()"
     """  # noqa: D301
     values = present_names(Run, read(config)) if config else {}
     values.pop("kind", None)
-    job, store = Run.of({**values, **_written(options)}), Store(results)
+    written = {name: value for name, value in options.items() if value is not None}
+    if "record" in written:
+        written["record"] = [word for word in written["record"].split(",") if word]
+    job, store = Run.of({**values, **written}), Store(results)
     found = store.results([job])
     check_unfinished(found)
-    (result,) = execute_jobs([job], store, Processes(1), until, found)
+    with tracking(track, results, reports=True) as trackers:
+        if found[0].done:
+            trackers.send(found[0])
+        (result,) = execute_jobs([job], store, Processes(1), until, found, follow=trackers.show)
     text = f"done before: {result.ending}" if found[0].done else result.ending
     if result.accuracy is not None:
         text += f", accuracy {result.accuracy:.2f} % (mean of the last five evaluations)"
@@ -58,11 +79,3 @@ def run(config: Path | None, results: Path, until: int | None, **options: Any) -
         text = root_alone(alone, store.results([alone]))
         out.print(f"root alone: {text}", soft_wrap=True, highlight=False)
     out.print(f"in {result.pack or result.folder}", soft_wrap=True, highlight=False)
-
-
-def _written(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that were written on the command line, as fields of a run."""
-    values = {name: value for name, value in options.items() if value is not None}
-    if "record" in values:
-        values["record"] = [word for word in values["record"].split(",") if word]
-    return values

@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
+from byzantium.cli import options as opt
 from byzantium.cli.execution import check_unfinished, execute_jobs, print_gaps
 from byzantium.cli.main import main
-from byzantium.cli.options import (
-    FilePath,
-    data_option,
-    engine_options,
-    plugin_option,
-    results_option,
-    until_option,
-)
 from byzantium.cli.report_files import print_paths, write_report
-from byzantium.cli.tables import print_tables, read_shape, table_options, write_tables
+from byzantium.cli.tables import Shape, print_tables, table_options, write_tables
+from byzantium.cli.track import tracking
 from byzantium.runs import Engine, Snapshot, Store, load
 
 
 @main.command()
-@click.argument("file", type=FilePath(exists=True, dir_okay=False))
-@results_option
-@engine_options
-@until_option
-@data_option
-@plugin_option
+@click.argument("file", type=opt.FilePath(exists=True, dir_okay=False))
+@opt.results_option
+@opt.engine_options
+@opt.until_option
+@opt.data_option
+@opt.plugin_option
+@opt.track_option
 @table_options
-def sweep(file: Path, results: Path, engine: Engine, until: int | None, **options: Any) -> None:
+def sweep(
+    file: Path,
+    results: Path,
+    engine: Engine,
+    until: int | None,
+    track: tuple[str, ...],
+    shape: Shape,
+) -> None:
     """Train all combinations of settings that a file lists.
 
     The file is TOML: what all runs share is under [fixed]; what differs is under [varies], where
@@ -50,14 +51,28 @@ def sweep(file: Path, results: Path, engine: Engine, until: int | None, **option
     \b
     byzantium sweep mine.toml --rows rule --columns attack --table mine.tex
     """  # noqa: D301
-    store, runs, shape = Store(results), load(file), read_shape(**options)
+    store, runs = Store(results), load(file)
     before = store.results(runs)
     check_unfinished(before)
-    after = execute_jobs(
-        runs, store, engine, until, before, lambda some: print_tables(shape.tables(some))
-    )
-    tables = shape.tables(after)
-    print_tables(tables, shape.metric)
-    write_tables(tables, shape.files)
-    print_paths(write_report(Snapshot(results, after), shape))
+    with tracking(track, results) as trackers:
+        trackers.begin_group(f"sweep {file.name}", runs)
+        for result in before:
+            if result.done:
+                trackers.send(result)
+        after = execute_jobs(
+            runs,
+            store,
+            engine,
+            until,
+            before,
+            lambda some: print_tables(shape.tables(some)),
+            trackers.show,
+        )
+        tables = shape.tables(after)
+        print_tables(tables, shape.metric)
+        write_tables(tables, shape.files)
+        files = write_report(Snapshot(results, after), shape)
+        print_paths(files)
+        if until is None:
+            trackers.attach([files.page, *files.figures])
     print_gaps(runs)

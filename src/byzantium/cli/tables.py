@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from byzantium.cli.options import Command, FilePath
+from byzantium.cli.options import Command, FilePath, stacked
 from byzantium.cli.terminal import out
 from byzantium.runs import Result
 from byzantium.tables import check_axes
@@ -23,19 +24,12 @@ PRINTED = 6
 
 @dataclass(frozen=True)
 class Shape:
-    """The rows and columns of tables that a command makes, and the files it writes them to.
+    """The rows and columns of tables that a command makes, and the files it writes them to."""
 
-    - `rows`: the settings that are the rows; chosen from what varies if empty.
-    - `columns`: the setting that is the columns; chosen from what varies if empty.
-    - `worst_case`: whether cells show the worst attack.
-    - `files`: the files.
-    - `metric`: the name of the metric that is shown; the usual one if empty.
-    """
-
-    rows: tuple[str, ...]
-    columns: str
-    worst_case: bool
-    files: tuple[Path, ...]
+    rows: tuple[str, ...] = ()
+    columns: str = ""
+    worst_case: bool = False
+    files: tuple[Path, ...] = ()
     metric: str = ""
 
     def tables(self, results: Iterable[Result]) -> list[ResultTable]:
@@ -45,7 +39,7 @@ class Shape:
         return pivots(results, self.rows, self.columns, self.worst_case, self.metric)
 
 
-PLAIN = Shape((), "", False, ())
+PLAIN = Shape()
 
 
 def _ending(ctx: click.Context, param: click.Parameter, paths: tuple[Path, ...]) -> Any:
@@ -57,56 +51,49 @@ def _ending(ctx: click.Context, param: click.Parameter, paths: tuple[Path, ...])
 
 
 def table_options(command: Command) -> Command:
-    """The options that say how tables are made; `read_shape` makes a `Shape` of them."""
-    for option in reversed(
-        [
-            click.option(
-                "--rows",
-                help="Which settings the rows of a table are, such as rule or rule,momentum.  "
-                "[default: chosen from what varies]",
-            ),
-            click.option(
-                "--columns",
-                help="Which setting the columns of a table are, such as attack.  [default: chosen "
-                "from what varies]",
-            ),
-            click.option(
-                "--worst-case",
-                is_flag=True,
-                help="Show in each cell the result under the attack that hurts it most.",
-            ),
-            click.option(
-                "--metric",
-                help="Which metric the tables show, such as success_rate, by its name in "
-                "`byzantium list metrics`.  [default: accuracy; for regression, loss]",
-            ),
-            click.option(
-                "--table",
-                "files",
-                type=FilePath(dir_okay=False),
-                multiple=True,
-                callback=_ending,
-                help="Also write the tables to a file: Markdown (.md), LaTeX for booktabs (.tex) "
-                "or CSV (.csv), by its ending. May be given several times.",
-            ),
-        ]
-    ):
-        command = option(command)
-    return command
+    """The options that say how tables are made; the command gets a `shape`."""
 
+    @functools.wraps(command)
+    def with_shape(
+        *, rows: str | None, columns: str | None, metric: str | None, **options: Any
+    ) -> Any:
+        names = tuple(name.strip() for name in (rows or "").split(",") if name.strip())
+        own = {name: options.pop(name) for name in ("worst_case", "files")}
+        shape = Shape(names, (columns or "").strip(), metric=(metric or "").strip(), **own)
+        check_axes(shape.rows, shape.columns, shape.worst_case, shape.metric)
+        return command(shape=shape, **options)
 
-def read_shape(
-    rows: str | None,
-    columns: str | None,
-    worst_case: bool,
-    files: tuple[Path, ...],
-    metric: str | None,
-) -> Shape:
-    """The shape that the options of a command ask for; raises an error if it cannot be."""
-    names = tuple(name.strip() for name in (rows or "").split(",") if name.strip())
-    shape = Shape(names, (columns or "").strip(), worst_case, files, (metric or "").strip())
-    check_axes(shape.rows, shape.columns, shape.worst_case, shape.metric)
-    return shape
+    return stacked(
+        click.option(
+            "--rows",
+            help="Which settings the rows of a table are, such as rule or rule,momentum.  "
+            "[default: chosen from what varies]",
+        ),
+        click.option(
+            "--columns",
+            help="Which setting the columns of a table are, such as attack.  [default: chosen "
+            "from what varies]",
+        ),
+        click.option(
+            "--worst-case",
+            is_flag=True,
+            help="Show in each cell the result under the attack that hurts it most.",
+        ),
+        click.option(
+            "--metric",
+            help="Which metric the tables show, such as success_rate, by its name in "
+            "`byzantium list metrics`.  [default: accuracy; for regression, loss]",
+        ),
+        click.option(
+            "--table",
+            "files",
+            type=FilePath(dir_okay=False),
+            multiple=True,
+            callback=_ending,
+            help="Also write the tables to a file: Markdown (.md), LaTeX for booktabs (.tex) "
+            "or CSV (.csv), by its ending. May be given several times.",
+        ),
+    )(with_shape)
 
 
 def print_header(artifact: Artifact) -> None:

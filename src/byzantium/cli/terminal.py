@@ -18,8 +18,6 @@ class Terminal(Console):
     Brackets in them are not markup, and words between colons are not emoji. Control characters,
     such as those of escape sequences, are written out: all that is printed goes through `render`,
     where the escape sequences of our own colors are not part of the text yet.
-
-    - `stderr`: whether it prints to the standard error.
     """
 
     def __init__(self, *, stderr: bool = False) -> None:

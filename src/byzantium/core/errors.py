@@ -61,8 +61,8 @@ class MissingLibraryError(ByzantiumError, ImportError):
     >>> from byzantium.core import import_optional
     >>> import_optional("no_such_library", "report", "a figure")  # doctest: +NORMALIZE_WHITESPACE
     Traceback (most recent call last):
-    byzantium.MissingLibraryError: a figure needs no_such_library: install Byzantium again with its
-    extra, pip install '.[report]' in its folder
+    byzantium.MissingLibraryError: a figure needs no_such_library: pip install '.[report]' in the
+    folder of Byzantium's source
     """
 
 
@@ -101,8 +101,7 @@ def import_optional(library: str, extra: str, purpose: str) -> ModuleType:
     except ImportError as error:
         name = library.partition(".")[0]
         raise MissingLibraryError(
-            f"{purpose} needs {name}: install Byzantium again with its extra, "
-            f"pip install '.[{extra}]' in its folder"
+            f"{purpose} needs {name}: pip install '.[{extra}]' in the folder of Byzantium's source"
         ) from error
 
 

@@ -24,8 +24,6 @@ Exports = tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]
 def lazy_exports(package: str, file: str, moved: Mapping[str, str] | None = None) -> Exports:
     """The `__getattr__`, `__dir__` and `__all__` of a package, from its `__init__.pyi`.
 
-    - `package`: the package, `__name__`.
-    - `file`: its file, `__file__`.
     - `moved`: former names, and where each is now, such as {"load": "byzantium.data.load"}.
     """
     submodules, attributes = _read_stub(Path(file).with_suffix(".pyi"))
@@ -48,7 +46,6 @@ def former_package(
 ) -> Callable[[str], Any]:
     """The `__getattr__` of a package that is gone: it finds each name where it is now.
 
-    - `package`: the former package.
     - `places`: the packages that have its names now.
     - `renamed`: names that are spelled in another way now.
     """
@@ -93,6 +90,8 @@ def _read_stub(path: Path) -> tuple[list[str], dict[str, list[str]]]:
 
 def _nearest(name: str, public: list[str]) -> str:
     """The end of a message about an unknown name: the closest one, however it is spelled."""
+    if name.startswith("__"):  # Python itself asks for these, at each import
+        return ""
     from difflib import get_close_matches  # only where it is needed
 
     spelled = {one.lower(): one for one in reversed(public)}

@@ -76,7 +76,6 @@ def check_fields(self: Any, owner: str) -> None:
 
     Values that pass are brought to the type of their field: 1 becomes 1.0 where it is a float.
 
-    - `self`: the instance.
     - `owner`: what the error message calls it.
 
     >>> @dataclass
@@ -167,7 +166,9 @@ def validated(owner: str, name: str, value: Any, hint: Any) -> Any:
     if typing.get_origin(hint) is Literal:
         return _word(owner, name, value, typing.get_args(hint))
     if typing.get_origin(hint) is tuple:
-        return _several(owner, name, value, typing.get_args(hint)[0])
+        if not isinstance(value, (list, tuple)):
+            raise _wrong_type(owner, name, value, "a list")
+        return tuple(validated(owner, name, item, typing.get_args(hint)[0]) for item in value)
     if isinstance(hint, type) and not isinstance(value, hint):
         expected = {bool: "True or False", str: "a text"}.get(hint) or named(hint.__name__)
         if isinstance(value, type) and issubclass(value, hint):
@@ -233,12 +234,6 @@ def _word(owner: str, name: str, value: Any, words: tuple[str, ...]) -> str:
         listed = f"{', '.join(others)} or {last}" if others else last
         raise ByzantiumError(f"{owner} needs {listed} for {name}, got {name}={shown(value)}")
     return value
-
-
-def _several(owner: str, name: str, value: Any, hint: Any) -> tuple[Any, ...]:
-    if not isinstance(value, (list, tuple)):
-        raise _wrong_type(owner, name, value, "a list")
-    return tuple(validated(owner, name, item, hint) for item in value)
 
 
 def _wrong_type(owner: str, name: str, value: Any, expected: str) -> ArgumentTypeError:

@@ -141,7 +141,6 @@ def appending(path: Path) -> TextIO:
 def read(path: Path, most: int, *, pipe: bool = False) -> bytes:
     """The contents of a regular file.
 
-    - `path`: the file.
     - `most`: the most bytes that it may have.
     - `pipe`: whether it may be a pipe instead, which only the user can have named.
     """
@@ -154,12 +153,7 @@ def read(path: Path, most: int, *, pipe: bool = False) -> bytes:
 
 
 def read_lines(path: Path, most: int, longest: int) -> Iterator[str]:
-    """The whole lines of a regular file that may be growing, one at a time.
-
-    - `path`: the file.
-    - `most`: the most bytes that it may have.
-    - `longest`: the most bytes that a line may have.
-    """
+    """The whole lines of a regular file that may be growing, one at a time; sizes are in bytes."""
     with reading(path, most) as file:
         while line := file.readline(longest + 1):
             if len(line) > longest:
@@ -169,11 +163,7 @@ def read_lines(path: Path, most: int, longest: int) -> Iterator[str]:
 
 
 def reading(path: Path, most: int | None = None) -> BufferedReader:
-    """A regular file, opened for reading; pipes and devices are refused.
-
-    - `path`: the file.
-    - `most`: the most bytes that it may have; by default any number.
-    """
+    """A regular file of at most so many bytes, opened for reading: no pipe and no device."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     _only_a_file(descriptor, path)
     file = os.fdopen(descriptor, "rb")

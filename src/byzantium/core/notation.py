@@ -32,7 +32,6 @@ def read(
 ) -> Any:
     """Build the object that `Name(argument=value, ...)` describes; in a pipeline several with `>>`.
 
-    - `text`: the text.
     - `known`: what can be named: classes or functions by name, or by an alias of the table.
       Nothing else is ever called.
     - `known_arguments`: values for arguments that are needed and that the text leaves out.
@@ -105,8 +104,6 @@ def written_out(text: str, known: Registry[Any]) -> str:
 def spelled(text: str, known: Known, given: int = 0) -> tuple[str, Callable[..., Any]]:
     """The standard spelling of `name(argument=value)`, and the function with these arguments.
 
-    - `text`: the text; a name without arguments needs no parentheses.
-    - `known`: the functions that can be named.
     - `given`: how many first parameters of these functions the caller fills in, so that they cannot
       be written in the text.
 
@@ -150,30 +147,23 @@ def _build(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str
             return parts[0] >> parts[1]
         case ast.Call(func=ast.Name(id=name), args=positional, keywords=keywords):
             if name not in known:
-                raise ByzantiumError(
-                    f"{text!r} names {name!r}, which does not exist{hint(name, known)}"
-                )
-            parameters = list(_parameters(known[name]))
+                missing = f"which does not exist{hint(name, known)}"
+                raise ByzantiumError(f"{text!r} names {name!r}, {missing}")
+            parameters, gives = list(_parameters(known[name])), f"{text!r} gives {name}"
             if len(positional) > len(parameters):
-                raise ByzantiumError(
-                    f"{text!r} gives {name} {len(positional)} values, but it takes at most "
-                    f"{len(parameters)}"
-                )
+                most = f"but it takes at most {len(parameters)}"
+                raise ByzantiumError(f"{gives} {len(positional)} values, {most}")
             arguments = {
                 parameter: _argument(value, text, known, known_arguments)
                 for parameter, value in zip(parameters, positional, strict=False)
             }
             for keyword in keywords:
+                argument = f"{gives} the argument {keyword.arg!r}"
                 if keyword.arg not in parameters:
                     nearest = hint(str(keyword.arg), parameters)
-                    raise ByzantiumError(
-                        f"{text!r} gives {name} the argument {keyword.arg!r}, "
-                        f"which it does not have{nearest}"
-                    )
+                    raise ByzantiumError(f"{argument}, which it does not have{nearest}")
                 if keyword.arg in arguments:
-                    raise ByzantiumError(
-                        f"{text!r} gives {name} the argument {keyword.arg!r} twice"
-                    )
+                    raise ByzantiumError(f"{argument} twice")
                 arguments[keyword.arg] = _argument(keyword.value, text, known, known_arguments)
             for parameter in _needed(known[name], arguments):
                 if parameter not in known_arguments:

@@ -49,12 +49,7 @@ def option(default: Any, text: str, *, later: bool = False) -> Any:
 
 
 def with_default(cls: type[DataclassInstance], name: str, default: Any) -> Any:
-    """An inherited option of a dataclass, with another default.
-
-    - `cls`: the dataclass that declares it.
-    - `name`: its name.
-    - `default`: its default here.
-    """
+    """An inherited option of a dataclass, with another default."""
     (field,) = (field for field in dataclasses.fields(cls) if field.name == name)
     return dataclasses.field(default=default, metadata=field.metadata)
 
@@ -92,11 +87,7 @@ def former_names(cls: type) -> Mapping[str, str]:
 
 
 def present_names(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of options by their present names, of which some may have former ones.
-
-    - `cls`: the dataclass of the options.
-    - `values`: the values, by name.
-    """
+    """Values of options by their present names, of which some may have former ones."""
     present = {old: new for new, old in former_names(cls).items()}
     for old, new in present.items():
         if old in values and new in values:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, TypeVar
 
 from byzantium.core.errors import ByzantiumError
@@ -88,6 +90,12 @@ class Registry(dict[str, Member]):
         """Remove all members that a plugin added."""
         for name in [name for name, owner in self.plugins.items() if owner == plugin]:
             del self[name], self.plugins[name]
+
+
+def exported(package: ModuleType, base: type[Any]) -> dict[str, Any]:
+    """The public classes of a package that derive from a base, by name."""
+    members = {name: getattr(package, name) for name in dir(package)}
+    return {k: one for k, one in members.items() if inspect.isclass(one) and issubclass(one, base)}
 
 
 def register(function: Function, kind: str) -> Function:

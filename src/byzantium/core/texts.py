@@ -11,20 +11,17 @@ def printable(text: str) -> str:
     These are control characters, among them those that begin the escape sequences of terminals,
     line breaks, and marks that hide text or reverse its direction.
 
-    - `text`: any text, such as one from somebody else's file.
-
     >>> print(printable("Krum()\x1b[2J\n\u202e"))
     Krum()\x1b[2J\n\u202e
     """
     if text.isprintable():
         return text
-    return "".join(sign if sign.isprintable() else _written(sign) for sign in text)
+    written = (sign.encode("unicode_escape").decode() for sign in text)
+    return "".join(a if a.isprintable() else b for a, b in zip(text, written, strict=True))
 
 
 def printable_lines(text: str) -> str:
     r"""The same for a text of ours in several lines, whose line breaks stay.
-
-    - `text`: a text that may quote others.
 
     >>> print(printable_lines("fixed: Krum()\x1b[2J\nvaries: attack"))
     fixed: Krum()\x1b[2J
@@ -36,7 +33,6 @@ def printable_lines(text: str) -> str:
 def one_line(text: str, most: int = 300) -> str:
     r"""A text in one printable line, such as an error inside a sentence.
 
-    - `text`: any text.
     - `most`: how many characters it may have; a longer one is cut, and ends in "...".
 
     >>> one_line("no file\n  here", most=20), one_line("no file here", most=7)
@@ -44,7 +40,3 @@ def one_line(text: str, most: int = 300) -> str:
     """
     line = printable(" ".join(text.split()))
     return line if len(line) <= most else f"{line[:most]}..."
-
-
-def _written(sign: str) -> str:
-    return sign.encode("unicode_escape").decode()

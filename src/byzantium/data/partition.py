@@ -298,13 +298,7 @@ def mixed(
 
 PARTITIONS: Registry[Callable[..., Partition]] = Registry(
     "partition",
-    {
-        "iid": iid,
-        "by_label": by_label,
-        "by_user": by_user,
-        "dirichlet": dirichlet,
-        "mixed": mixed,
-    },
+    {deal.__name__: deal for deal in (iid, by_label, by_user, dirichlet, mixed)},
     {"noniid": "by_label"},  # the paper's, which tables and figures show
 )
 
@@ -377,10 +371,6 @@ def tail(labels: Tensor, gamma: Imbalance) -> Tensor:
 def counts(parts: Sequence[Tensor], labels: Tensor, classes: int) -> Tensor:
     """How many samples of each class each worker holds, as a table (workers, classes).
 
-    - `parts`: the indices of each worker's samples, as a `Partition` gives them.
-    - `labels`: the class of each sample, (N,).
-    - `classes`: how many classes there are.
-
     >>> counts([torch.tensor([0, 1]), torch.tensor([2])], torch.tensor([0, 0, 1]), classes=2)
     tensor([[2, 0],
             [0, 1]])
@@ -392,10 +382,6 @@ def picture(parts: Sequence[Tensor], labels: Tensor, path: str | os.PathLike[str
     """Draw how many samples of each class each worker holds, as a heat map.
 
     It needs matplotlib. The ending of the path, such as .png or .pdf, says in which format.
-
-    - `parts`: the indices of each worker's samples, as a `Partition` gives them.
-    - `labels`: the class of each sample, (N,).
-    - `path`: the file to write.
     """
     from matplotlib.figure import Figure
 

@@ -18,21 +18,8 @@ from functools import singledispatch
 
 import numpy as np
 
+from byzantium import rules
 from byzantium.guarantees.measure import lower_bound
-from byzantium.rules import (
-    AgnosticClipping,
-    Bucketing,
-    Bulyan,
-    GeometricMedian,
-    Krum,
-    MeaMed,
-    Mean,
-    Median,
-    MinimumDiameter,
-    NearestNeighborMixing,
-    Resampling,
-    TrimmedMean,
-)
 
 
 @dataclass(frozen=True)
@@ -80,47 +67,33 @@ def mixed(mixing: object, n: int, f: int, following: float) -> Bound | None:
 
 # -- rules -------------------------------------------------------------------------------------
 
-
-@bound.register
-def _(rule: Mean, n: int, f: int) -> Bound:
-    return Bound(math.inf if f else 0, ())
-
-
-@bound.register
-def _(rule: TrimmedMean, n: int, f: int) -> Bound:
-    return Bound(lower_bound(n, f), (3,))
-
-
-@bound.register
-def _(rule: Median, n: int, f: int) -> Bound:
-    return Bound(_of_median(n, f), (4,))
+bound.register(rules.Mean, lambda rule, n, f: Bound(math.inf if f else 0, ()))
+bound.register(rules.TrimmedMean, lambda rule, n, f: Bound(lower_bound(n, f), (3,)))
+bound.register(rules.Median, lambda rule, n, f: Bound(_of_median(n, f), (4,)))
+bound.register(
+    rules.MeaMed, lambda rule, n, f: Bound(4 * f / (n - f) * (1 + _of_median(n, f)), (7,))
+)
+bound.register(
+    rules.MinimumDiameter,
+    lambda rule, n, f: Bound(_squared_sum(2 * f**2 / (n - f), lower_bound(n, f)), (8,)),
+)
 
 
 @bound.register
-def _(rule: GeometricMedian, n: int, f: int) -> Bound | None:
+def _(rule: rules.GeometricMedian, n: int, f: int) -> Bound | None:
     exact = rule.steps is None and not rule.smoothing
     return Bound(_of_median(n, f), (5,)) if exact else None
 
 
 @bound.register
-def _(rule: Krum, n: int, f: int) -> Bound | None:
+def _(rule: rules.Krum, n: int, f: int) -> Bound | None:
     h, g = n - f, n - 2 * f - 1
     scores = 2 * h * (h - 2) / ((h - 1) * g)
     return Bound(_squared_sum(scores, (f + 1) / g), (6,)) if rule.power == 2 else None
 
 
 @bound.register
-def _(rule: MeaMed, n: int, f: int) -> Bound:
-    return Bound(4 * f / (n - f) * (1 + _of_median(n, f)), (7,))
-
-
-@bound.register
-def _(rule: MinimumDiameter, n: int, f: int) -> Bound:
-    return Bound(_squared_sum(2 * f**2 / (n - f), lower_bound(n, f)), (8,))
-
-
-@bound.register
-def _(rule: Bulyan, n: int, f: int) -> Bound:
+def _(rule: rules.Bulyan, n: int, f: int) -> Bound:
     if not f:
         return Bound(0, (9,))
     h, inside = n - f, -(-(n - 2 * f) // 2) - f
@@ -129,7 +102,7 @@ def _(rule: Bulyan, n: int, f: int) -> Bound:
 
 
 @bound.register
-def _(rule: AgnosticClipping, n: int, f: int) -> Bound | None:
+def _(rule: rules.AgnosticClipping, n: int, f: int) -> Bound | None:
     kappa = agnostic(n, f, rule.b)
     return Bound(kappa, (2,)) if kappa < math.inf else None
 
@@ -146,19 +119,19 @@ def _squared_sum(a: float, b: float) -> float:
 
 
 @mixed.register
-def _(mixing: Bucketing, n: int, f: int, following: float) -> Bound | None:
+def _(mixing: rules.Bucketing, n: int, f: int, following: float) -> Bound | None:
     sizes = mixing.sizes(n).tolist()
     return random_groups(n - f, sorted(sizes)[: len(sizes) - f], following)
 
 
 @mixed.register
-def _(mixing: Resampling, n: int, f: int, following: float) -> Bound | None:
+def _(mixing: rules.Resampling, n: int, f: int, following: float) -> Bound | None:
     s = mixing.s
     return random_groups(s * (n - f), [s] * (n - s * f), following)
 
 
 @mixed.register
-def _(mixing: NearestNeighborMixing, n: int, f: int, following: float) -> Bound:
+def _(mixing: rules.NearestNeighborMixing, n: int, f: int, following: float) -> Bound:
     return Bound(8 * f / (n - f) * (following + 1), (11,))
 
 

@@ -327,18 +327,17 @@ class Certificate:
         }
 
     def __str__(self) -> str:
-        result = "the error is unbounded" if self.unbounded else f"found c >= {self.c:.3g}"
-        if self.worst.error and not self.unbounded:
-            result += f" (+- {self.worst.error:.1g})"
+        result, bound = f"found c >= {self.c:.3g}", "no bound is proved"
+        result += f" (+- {self.worst.error:.1g})" if self.worst.error else ""
+        if self.unbounded:
+            result = "the error is unbounded"
+        if self.promised is not None:
+            bound = f"proved c <= {self.promised:.3g}"
         inputs = sum(finding.tried for finding in self.findings)
-        breakdown = (
-            "not even a majority of Byzantine vectors moves it arbitrarily far"
-            if self.breakdown is None
-            else f"{self.breakdown} of {self.n} vectors, if Byzantine, can move it arbitrarily far"
-        )
-        bound = (
-            "no bound is proved" if self.promised is None else f"proved c <= {self.promised:.3g}"
-        )
+        breakdown = "not even a majority of Byzantine vectors moves it arbitrarily far"
+        if self.breakdown is not None:
+            who = f"{self.breakdown} of {self.n} vectors, if Byzantine,"
+            breakdown = f"{who} can move it arbitrarily far"
         return (
             f"{self.rule!r}, {self.f} of {self.n} Byzantine: {result}, {bound}; "
             f"no rule has c < {self.least:.3g}\n"
@@ -382,9 +381,8 @@ def certify(
         def watch_all(done: int, total: int, note: str, before: int = seed * budget) -> None:
             watch(before + done, seeds * total, note)
 
-        finding = attack(
-            rule, n, f, budget=budget, draws=draws, seed=seed, honest=honest, watch=watch_all
-        )
+        limits: dict[str, Any] = {"budget": budget, "draws": draws, "seed": seed}
+        finding = attack(rule, n, f, **limits, honest=honest, watch=watch_all)
         assert finding is not None  # nobody stopped it
         findings.append(finding)
     return Certificate(rule, n, f, tuple(findings), breakdown(rule, n))

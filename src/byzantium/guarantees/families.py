@@ -13,15 +13,7 @@ import numpy as np
 import torch
 
 from byzantium import attacks as package
-from byzantium.attacks import (
-    Adaptive,
-    Attack,
-    Backdoor,
-    ByzMean,
-    Fang,
-    RelocatedPerturbation,
-    Tuned,
-)
+from byzantium.core.registry import exported
 from byzantium.guarantees.search import Array
 
 # The dimension of honest vectors.
@@ -36,7 +28,14 @@ STRENGTHS = (0.3, 1.0, 3.0, 10.0, 100.0)
 # Attacks that take no part: the first two search, as does the search that these families are for;
 # a backdoor differs from no attack in the data alone; the others are newer than the stored
 # certificates, which the same search must find again.
-OMITTED = (Tuned, Adaptive, Backdoor, ByzMean, Fang, RelocatedPerturbation)
+OMITTED = (
+    package.Tuned,
+    package.Adaptive,
+    package.Backdoor,
+    package.ByzMean,
+    package.Fang,
+    package.RelocatedPerturbation,
+)
 # What whole inputs are multiplied by, for rules with a radius.
 SCALES = tuple(10.0**k for k in (-12, -8, -6, -4, -3, -2, -1, 1, 2, 3, 4, 6, 8, 12))
 
@@ -59,12 +58,10 @@ def honest_vectors(m: int, rng: np.random.Generator) -> dict[str, Array]:
     }
 
 
-def attacks() -> list[Attack]:
+def attacks() -> list[package.Attack]:
     """One attack of each class that is not `OMITTED`, with several strengths where it has one."""
-    exported = (getattr(package, name) for name in dir(package))
-    classes = [one for one in exported if inspect.isclass(one) and issubclass(one, Attack)]
-    instances: list[Attack] = []
-    for cls in classes:
+    instances: list[package.Attack] = []
+    for cls in exported(package, package.Attack).values():
         if not inspect.isabstract(cls) and cls not in OMITTED:
             instances.append(cls())
             if cls.strength:

@@ -120,13 +120,11 @@ def recommend(
     beyond = 2 * f >= n or (b2 is not None and b2 >= largest_heterogeneity(None, n, f))
     if root and (beyond or (b2 is None and heterogeneous)):
         return Recommendation(guarantee(parse_rule("RootMatching()", f=f), n, f), WITH_ROOT)
-    if b2 is not None and not beyond:
-        promise = guarantee(parse_rule("TrimmedMean()", f=f), n, f)
-        why = f"It promises descent at B^2 = {b2:.3g}; no rule does so at a larger B^2 than it."
-        return Recommendation(promise, f"{why}{_certificate('TrimmedMean()', n, f)}")
-    if not heterogeneous and b2 is None:
+    if not beyond and (b2 is not None or not heterogeneous):
         promise = guarantee(parse_rule("TrimmedMean()", f=f), n, f)
         why = "No rule has a smaller bound; where workers hold similar data, that is what counts."
+        if b2 is not None:
+            why = f"It promises descent at B^2 = {b2:.3g}; no rule does so at a larger B^2 than it."
         return Recommendation(promise, f"{why}{_certificate('TrimmedMean()', n, f)}")
     attackers = min((k for k in MEASURED if n * k >= 25 * f), default=MEASURED[-1])
     candidates = _candidates(n, f, attackers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -20,40 +20,36 @@ CHUNK = 128
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, data: Dataset, loss: Loss = cross_entropy) -> dict[str, float]:
-    """The mean loss on the test set and, where there are classes, the accuracy (percent)."""
+def _outputs(model: nn.Module, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """What a model gives for samples, beside their targets, chunk by chunk; nothing is dropped."""
     mode = model.training
     model.eval()
-    total, correct = 0.0, 0
-    for start in range(0, len(data.test_y), CHUNK):
-        x = data.test_x[start : start + CHUNK]
-        y = data.test_y[start : start + CHUNK]
-        outputs = model(x)
+    for start in range(0, len(y), CHUNK):
+        yield model(x[start : start + CHUNK]), y[start : start + CHUNK]
+    model.train(mode)
+
+
+def _correct(outputs: Tensor, y: Tensor) -> int:
+    return int((outputs.argmax(dim=1) == y).sum())
+
+
+def evaluate(model: nn.Module, data: Dataset, loss: Loss = cross_entropy) -> dict[str, float]:
+    """The mean loss on the test set and, where there are classes, the accuracy (percent)."""
+    total, correct, count = 0.0, 0, len(data.test_y)
+    for outputs, y in _outputs(model, data.test_x, data.test_y):
         if loss is cross_entropy:
             total += float(nn.functional.cross_entropy(outputs, y, reduction="sum"))
         else:
             total += float(loss(outputs, y)) * len(y)
-        if data.classes:
-            correct += int((outputs.argmax(dim=1) == y).sum())
-    model.train(mode)
-    count = len(data.test_y)
+        correct += _correct(outputs, y) if data.classes else 0
     accuracy = {"accuracy": 100 * correct / count} if data.classes else {}
     return {"loss": total / count, **accuracy}
 
 
-@torch.no_grad()
 def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
     """How many samples x a model calls y, in percent; NaN without samples."""
-    if not len(y):
-        return math.nan
-    mode = model.training
-    model.eval()
-    correct = 0
-    for start in range(0, len(y), CHUNK):
-        outputs = model(x[start : start + CHUNK])
-        correct += int((outputs.argmax(dim=1) == y[start : start + CHUNK]).sum())
-    model.train(mode)
-    return 100 * correct / len(y)
+    correct = sum(_correct(*chunk) for chunk in _outputs(model, x, y))
+    return 100 * correct / len(y) if len(y) else math.nan
 
 
 def heterogeneity(
@@ -106,15 +102,21 @@ def relative_spread(rows: Tensor) -> float:
     It is computed in one pass. Infinite where the mean is zero and the rows differ; NaN where all
     rows are zero.
 
-    - `rows`: (n, d), a vector in each row.
-
     >>> round(relative_spread(torch.tensor([[3.0, 0.0], [1.0, 0.0], [2.0, 2.0]])), 4)
     0.35
     """
-    n = len(rows)
-    mean, deviation = moments(rows)
+    return relative_spread_of(*moments(rows), len(rows))
+
+
+def relative_spread_of(mean: Tensor, deviation: Tensor, n: int) -> float:
+    """`relative_spread`, from the moments of n rows."""
     length = float(mean.double().square().sum())
-    spread = float(deviation.double().square().sum()) * (n - 1) / n if n > 1 else 0.0
+    spread = spread_of(deviation, n)
     if not length:
         return math.inf if spread else math.nan
     return spread / length
+
+
+def spread_of(deviation: Tensor, n: int) -> float:
+    """`spread`, from the standard deviation of each coordinate of n rows; in one pass over them."""
+    return float(deviation.double().square().sum()) * (n - 1) / n if n > 1 else 0.0

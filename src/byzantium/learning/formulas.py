@@ -54,6 +54,13 @@ class Round:
     rule: Aggregator | None = None
     weights: Sequence[float] | None = None
 
+    @cached_property
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """The mean and the standard deviation of each coordinate of what the honest ones sent."""
+        from byzantium.vectors.points import moments  # imports torch
+
+        return moments(self.honest)
+
     @property
     def explained(self) -> Report:
         """The report, for a metric that needs it."""
@@ -65,8 +72,6 @@ class Evaluation:
     """What a metric of evaluations sees: the model after a round, in `training.model`.
 
     What several metrics share is computed once.
-
-    - `training`: the simulation.
     """
 
     def __init__(self, training: Simulation) -> None:
@@ -94,6 +99,14 @@ def weights(scene: Round) -> list[float]:
     return weights
 
 
+def heard(scene: Round) -> float:
+    return scene.explained.heard
+
+
+def rejected(scene: Round) -> list[int]:
+    return [scene.workers[k] for k in scene.explained.rejected]
+
+
 def mean_of_all(scene: Round) -> float:
     """The mean loss of all workers, attackers included."""
     assert scene.losses is not None, "a metric that reads these losses says so: needs='own'"
@@ -103,25 +116,24 @@ def mean_of_all(scene: Round) -> float:
 def distance(scene: Round) -> Tensor:
     """The distance to the mean of the honest vectors, by weight if there are weights."""
     from byzantium.rules import Mean  # imports torch
-    from byzantium.vectors.points import moments
 
     if scene.weights is None:
-        mean = moments(scene.honest)[0]
+        mean = scene.moments[0]
     else:
         mean = Mean()(scene.honest, weights=scene.weights[: len(scene.honest)])
     return (scene.aggregate - mean).norm()
 
 
 def spread(scene: Round) -> float:
-    from byzantium.learning.evaluation import spread  # imports torch
+    from byzantium.learning.evaluation import spread_of  # imports torch
 
-    return spread(scene.honest)
+    return spread_of(scene.moments[1], len(scene.honest))
 
 
 def relative_spread(scene: Round) -> float:
-    from byzantium.learning.evaluation import relative_spread  # imports torch
+    from byzantium.learning.evaluation import relative_spread_of  # imports torch
 
-    return relative_spread(scene.honest)
+    return relative_spread_of(*scene.moments, len(scene.honest))
 
 
 def norm(scene: Round) -> Tensor:

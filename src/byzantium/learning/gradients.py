@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -13,18 +14,14 @@ from byzantium.learning.models import trainable
 
 # Layers that treat each sample by itself. Of these, Linear alone has parameters.
 DENSE = {
-    nn.Flatten,
-    nn.GELU,
-    nn.Identity,
-    nn.LeakyReLU,
-    nn.Linear,
-    nn.LogSoftmax,
-    nn.ReLU,
-    nn.Sigmoid,
-    nn.Tanh,
+    *(nn.Flatten, nn.Identity, nn.Linear, nn.LogSoftmax),
+    *(nn.GELU, nn.LeakyReLU, nn.ReLU, nn.Sigmoid, nn.Tanh),
 }
 # Beyond this many parameters one worker fills the machine, and batching only costs memory.
 LARGE = 1 << 20
+# A round with so few parameters times samples takes a millisecond or two: threads would mostly wait
+# for each other.
+SMALL = 1 << 24
 
 
 class WorkerGradients:
@@ -48,6 +45,10 @@ class WorkerGradients:
         self.columns = columns_of(self.parameters)
         self.layers = list(_layers(model))
         self.batched = self.d <= LARGE and all(type(layer) in DENSE for layer in self.layers)
+
+    def is_small(self, samples: int) -> bool:
+        """Whether the gradients of so many samples are so little work that one thread is best."""
+        return self.batched and samples * self.d <= SMALL
 
     def rows(self, n: int) -> Tensor:
         """(n, d), zeros, where the model is and of its dtype."""
@@ -171,6 +172,20 @@ class WorkerGradients:
         """Make each parameter's gradient a view of its piece of the row."""
         for parameter, columns in self.columns.items():
             parameter.grad = shaped(row[columns], parameter)
+
+
+@contextmanager
+def one_thread(alone: bool) -> Iterator[None]:
+    """If `alone`, let torch compute with one thread meanwhile."""
+    before = torch.get_num_threads()
+    if not alone or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def columns_of(parameters: Mapping[str, nn.Parameter]) -> dict[Tensor, slice]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from statistics import median
+from typing import Any
 
 from torch import nn
 
@@ -65,20 +66,9 @@ def measured_heterogeneity(
     >>> most_attackers(25, similar) >= 5, most_attackers(25, sorted_by_label)
     (True, 0)
     """
-    honest = dataclasses.replace(
-        settings, attackers=0, rounds=NEVER, evaluate_every=NEVER, record=()
-    )
-    training = Simulation(
-        honest,
-        data,
-        copy.deepcopy(model),
-        Mean(),
-        None,
-        partition,
-        optimizer,
-        loss,
-        randomness,
-    )
+    changes: dict[str, Any] = {"attackers": 0, "rounds": NEVER, "evaluate_every": NEVER}
+    honest, others = replace(settings, **changes, record=()), (optimizer, loss, randomness)
+    training = Simulation(honest, data, copy.deepcopy(model), Mean(), None, partition, *others)
     values, total = [], training.early_rounds
     for record in islice(training, total):
         if training.history.status == "diverged":

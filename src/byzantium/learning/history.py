@@ -18,7 +18,8 @@ class History:
     """What happened in a simulation, round by round.
 
     - `rounds`: for each round a mapping from names to what was recorded: "round", "loss" (the
-      honest workers' mean training loss) and what `Settings.record` asks for.
+      honest participants' mean training loss; NaN if there is none) and what `Settings.record` asks
+      for.
     - `evaluations`: for each evaluation on the test set a mapping: "round", "loss" and, where there
       are classes, "accuracy" (percent).
     - `status`: "running", "completed", or "diverged" if the last round gave numbers that are not
@@ -39,9 +40,8 @@ class History:
 
         NaN before the first evaluation, and where there are no classes.
         """
-        return (
-            float(self.evaluations[-1].get("accuracy", math.nan)) if self.evaluations else math.nan
-        )
+        last: dict[str, Any] = self.evaluations[-1] if self.evaluations else {}
+        return float(last.get("accuracy", math.nan))
 
     @property
     def diverged_in(self) -> int | None:
@@ -56,11 +56,7 @@ class History:
 
     def state_dict(self) -> dict[str, Any]:
         """The history as plain values, which `of` reads again."""
-        return {
-            "rounds": self.rounds,
-            "evaluations": self.evaluations,
-            "status": self.outcome,
-        }
+        return {**vars(self), "status": self.outcome}
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Self:

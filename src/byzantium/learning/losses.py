@@ -65,13 +65,7 @@ def huber(outputs: Tensor, targets: Tensor, delta: PositiveMeasure = 1.0) -> Ten
 
 
 LOSSES: Registry[Callable[..., Tensor]] = Registry(
-    "loss",
-    {
-        "cross_entropy": cross_entropy,
-        "squared": squared,
-        "absolute": absolute,
-        "huber": huber,
-    },
+    "loss", {one.__name__: one for one in (cross_entropy, squared, absolute, huber)}
 )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 #: Early metrics are measured in at least so many rounds.
 EARLY_ROUNDS = 25
-
-
 #: What it means if the result stays farther from the root gradient than that.
 ROOT_DOUBTED = (
     "the result was always farther from the root gradient than its standard error and the ridge "
@@ -100,6 +99,11 @@ def mean(values: list[float]) -> float:
     return float(f"{sum(values) / len(values):.6g}")
 
 
+def mean_of_known(values: list[float]) -> float:
+    """The mean of the numbers that are not NaN, with six digits; NaN if all are."""
+    return mean([value for value in values if not math.isnan(value)] or values)
+
+
 def mean_of_each(values: list[list[float]]) -> list[float]:
     """The mean of each worker's numbers, with six decimals."""
     return [round(sum(column) / len(values), 6) for column in zip(*values, strict=True)]
@@ -123,61 +127,40 @@ def times(values: list[list[int]]) -> dict[str, int]:
 
 # -- the table ----------------------------------------------------------------------------------
 
+# Metrics that are always measured, and those that a word asks for together.
+_always = partial(Metric, record=None)
+_root = partial(Metric, reduce=mean, record="root", needs="root")
+_full = partial(Metric, record="heterogeneity")
+
 SHIPPED = (
-    Metric(
-        "loss",
-        "test loss",
-        lambda at: at.test["loss"],
-        scale="log",
-        record=None,
-        better="less",
-    ),
-    Metric(
+    _always("loss", "test loss", lambda at: at.test["loss"], scale="log", better="less"),
+    _always(
         "accuracy",
         "test accuracy (%)",
         lambda at: at.test["accuracy"],
         scale="percent",
-        record=None,
         needs="classes",
         better="more",
     ),
-    Metric(
+    _always(
         "success_rate",
         "success rate of the backdoor (%)",
         lambda at: at.training.success_rate(),
         scale="percent",
-        record=None,
         needs="trigger",
         better="less",
     ),
-    Metric(
+    _always(
         "train_loss",
         "training loss",
         lambda scene: scene.loss,
-        mean,
+        mean_of_known,
         "log",
-        record=None,
         key="loss",
     ),
-    Metric(
-        "distance",
-        "distance to the honest mean",
-        formulas.distance,
-        mean,
-    ),
-    Metric(
-        "spread",
-        "spread of honest vectors (heterogeneity)",
-        formulas.spread,
-        mean,
-    ),
-    Metric(
-        "norm",
-        "mean norm of honest vectors",
-        formulas.norm,
-        mean,
-        "log",
-    ),
+    Metric("distance", "distance to the honest mean", formulas.distance, mean),
+    Metric("spread", "spread of honest vectors (heterogeneity)", formulas.spread, mean),
+    Metric("norm", "mean norm of honest vectors", formulas.norm, mean, "log"),
     Metric(
         "weights",
         "weight of each worker",
@@ -186,20 +169,9 @@ SHIPPED = (
         kind="shares",
         needs="weights",
     ),
+    Metric("heard", "share of the weight that was heard", formulas.heard, mean, needs="weights"),
     Metric(
-        "heard",
-        "share of the weight that was heard",
-        lambda scene: scene.explained.heard,
-        mean,
-        needs="weights",
-    ),
-    Metric(
-        "rejected",
-        "rejected workers",
-        lambda scene: [scene.workers[k] for k in scene.explained.rejected],
-        times,
-        kind="workers",
-        needs="report",
+        "rejected", "rejected workers", formulas.rejected, times, kind="workers", needs="report"
     ),
     Metric(
         "losses",
@@ -210,50 +182,17 @@ SHIPPED = (
         kind="rounds",
         needs="own",
     ),
-    Metric(
-        "root_distance",
-        "distance to the root gradient",
-        formulas.root_distance,
-        mean,
-        record="root",
-        needs="root",
-    ),
-    Metric(
-        "root_error",
-        "standard error of the root gradient",
-        formulas.root_error,
-        mean,
-        record="root",
-        needs="root",
-    ),
-    Metric(
-        "root_limit",
-        "explained distance to the root gradient",
-        formulas.root_limit,
-        mean,
-        record="root",
-        needs="root",
-    ),
-    Metric(
-        "zeta2",
-        "ζ², spread of full gradients",
-        lambda at: at.heterogeneity["zeta2"],
-        record="heterogeneity",
-    ),
-    Metric(
-        "b2",
-        "B² = ζ² / ‖∇f‖²",
-        lambda at: at.heterogeneity["b2"],
-        scale="log",
-        record="heterogeneity",
-    ),
-    Metric(
+    _root("root_distance", "distance to the root gradient", formulas.root_distance),
+    _root("root_error", "standard error of the root gradient", formulas.root_error),
+    _root("root_limit", "explained distance to the root gradient", formulas.root_limit),
+    _full("zeta2", "ζ², spread of full gradients", lambda at: at.heterogeneity["zeta2"]),
+    _full("b2", "B² = ζ² / ‖∇f‖²", lambda at: at.heterogeneity["b2"], scale="log"),
+    _always(
         "early_heterogeneity",
         "B² of the vectors that honest workers sent, in each of the first rounds",
         formulas.relative_spread,
         each_finite,
         "log",
-        record=None,
         kind="rounds",
         early=True,
     ),
@@ -271,7 +210,6 @@ def round_metrics(
 ) -> list[Metric]:
     """The metrics of a round, for the words of `Settings.record`.
 
-    - `record`: these words.
     - `rule`: the rule, which may not know the weights of workers, or only when it is asked.
     - `evaluated`: whether the model is evaluated after the round.
     - `early`: whether it is one of the first rounds.
@@ -313,12 +251,7 @@ def root_is_doubtful(rule: Aggregator, lines: Sequence[Mapping[str, Any]]) -> bo
 
 
 def evaluation_metrics(record: Collection[str], classes: int, trigger: bool) -> list[Metric]:
-    """The metrics of an evaluation, for the words of `Settings.record`.
-
-    - `record`: these words.
-    - `classes`: how many classes the data have; 0 for regression.
-    - `trigger`: whether the attack has a trigger.
-    """
+    """The metrics of an evaluation, for the words of `Settings.record`."""
     there = {"classes": bool(classes), "trigger": bool(classes) and trigger}
     return [
         metric
@@ -355,8 +288,6 @@ def heterogeneity(lines: Sequence[Mapping[str, Any]]) -> Heterogeneity | None:
     The last is :math:`\zeta^2 / B^2`. The mean :math:`B^2` is the mean :math:`\zeta^2` divided by
     the mean :math:`\|\nabla f\|^2`, so that one line where the gradient vanishes does not decide
     alone. None where nothing was recorded, or where it is not finite.
-
-    - `lines`: lines of metrics.jsonl.
     """
     recorded = [line for line in lines if line.get("b2") and "zeta2" in line]
     if not recorded:
@@ -374,8 +305,6 @@ def early_heterogeneity(lines: Sequence[Mapping[str, Any]]) -> float | None:
     divided by the squared norm of the mean. Unlike "b2", which looks at full gradients at
     evaluations, it is what a rule has to cope with; and late in a training, where the mean
     vanishes, it would say nothing. None where nothing was recorded.
-
-    - `lines`: lines of metrics.jsonl.
 
     >>> early_heterogeneity([{"early_heterogeneity": [4.0, 2.0]}, {"early_heterogeneity": [3.0]}])
     3.0

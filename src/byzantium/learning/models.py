@@ -112,12 +112,8 @@ class _Pooling(nn.MaxPool2d):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
         output = super().forward(input)
         if output.requires_grad:
-            output.register_hook(_channels_last)
+            output.register_hook(lambda grad: grad.contiguous(memory_format=torch.channels_last))
         return output
-
-
-def _channels_last(gradient: Tensor) -> Tensor:
-    return gradient.contiguous(memory_format=torch.channels_last)
 
 
 @checked

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from byzantium.core import ArgumentTypeError, ByzantiumError, Positive, Seed, type_name, validated
+from byzantium.learning import optimizers
 from byzantium.learning.losses import Loss, cross_entropy
 from byzantium.learning.server import MakeOptimizer
 from byzantium.learning.worker import Momentum
@@ -110,9 +111,7 @@ class RootUpdate:
         self.model, self.loader, self.loss = model, loader, loss
         self.epochs: int = validated("RootUpdate", "epochs", epochs, Positive)
         self.seed: int = validated("RootUpdate", "seed", seed, Seed)
-        self.optimizer = optimizer or (
-            lambda parameters: torch.optim.SGD(parameters, learning_rate)
-        )
+        self.optimizer = optimizer or (lambda parameters: optimizers.SGD(parameters, learning_rate))
         self.momentum = Momentum(momentum)
         self.calls = 0
         self._labels = _Labels(classes)

@@ -44,9 +44,7 @@ def draw_root(data: Dataset, root: int, generator: torch.Generator) -> Tensor:
     Without classes a row is one sample. Raises an error where there are too few samples, and logs a
     warning where a class has no training sample at all.
 
-    - `data`: the data set.
     - `root`: how many samples to draw of each class; without classes, how many in all.
-    - `generator`: the source of random numbers.
 
     >>> y = torch.tensor([0, 1, 0, 1, 0, 1])
     >>> data = Dataset("mine", torch.rand(6, 2), y, torch.rand(2, 2), y[:2], classes=2)
@@ -125,10 +123,7 @@ class Root:
         steps: int = 1,
         estimate_error: bool = False,
     ) -> None:
-        self.x, self.y = (
-            _repeated(x.flatten(0, 1)[None], steps),
-            _repeated(y.flatten(0, 1)[None], steps),
-        )
+        self.x, self.y = (_repeated(one.flatten(0, 1)[None], steps) for one in (x, y))
         self.server = Workers(model, 1, loss)
         self.groups: Workers | None = None
         if estimate_error:
@@ -147,39 +142,25 @@ class Root:
             self.groups = Workers(model, k, loss)
 
     def compute(self, momentum: Momentum, *, rate: float, seed: int) -> RootGradient:
-        """The root gradient at the current model.
+        """The root gradient at the current model."""
 
-        - `momentum`: that of the workers.
-        - `rate`: the learning rate of local steps.
-        - `seed`: that of dropout.
-        """
-        self.server.compute(
-            self.server.sent, [0], self.x, self.y, momentum, rate=rate, seeds=[seed]
-        )
-        vector = self.server.sent[0]
+        def sent(workers: Workers, x: Tensor, y: Tensor) -> Tensor:
+            k = len(workers.sent)
+            everybody, seeds = range(k), [seed] * k
+            workers.compute(workers.sent, everybody, x, y, momentum, rate=rate, seeds=seeds)
+            return workers.sent
+
+        vector = sent(self.server, self.x, self.y)[0]
         if self.groups is None:
             return RootGradient(vector)
-        rows, k = self.groups.sent, len(self.groups.sent)
-        self.groups.compute(
-            rows,
-            list(range(k)),
-            self.group_x,
-            self.group_y,
-            momentum,
-            rate=rate,
-            seeds=[seed] * k,
-        )
+        rows, k = sent(self.groups, self.group_x, self.group_y), len(self.groups.sent)
         differences = rows.double() - rows.double().mean(dim=0)
         return RootGradient(vector, math.sqrt(float(differences.square().sum()) / (k * (k - 1))))
 
     def state_dict(self) -> dict[str, Any]:
         """The momentum of the root gradient and of the groups, for `load_state_dict`."""
-        every = {"server": self.server, "groups": self.groups}
-        return {
-            name: {"sent": workers.sent, "seen": list(workers.seen)}
-            for name, workers in every.items()
-            if workers is not None
-        }
+        every = {"server": self.server, **({"groups": self.groups} if self.groups else {})}
+        return {name: {"sent": w.sent, "seen": list(w.seen)} for name, w in every.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` gave, and go on from there."""

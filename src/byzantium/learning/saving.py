@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("byzantium")
 
+# The largest share of the time that savings after evaluations take.
+SHARE = 0.02
 # The file that stays in the folder of a simulation that is done: the model and the history.
 FINISHED = "model.pt"
 
@@ -33,21 +35,24 @@ def checkpointed(
 
     - `training`: the simulation, new or resumed.
     - `folder`: where to save it.
-    - `seconds`: the longest time between two savings; it also saves after each evaluation.
+    - `seconds`: the longest time between two savings; it also saves after an evaluation, unless
+      that would take more than a fiftieth of the time.
     - `stop`: asked after each round; once it answers True, the simulation is saved, and the
       iteration ends.
 
     `resume` has an example.
     """
     saved, evaluated = time.monotonic(), len(training.history.evaluations)
-    stopped = False
+    stopped, due = False, 0.0
     for record in training:
         if training.history.status == "running":
-            stopped = stop()
-            due = len(training.history.evaluations) > evaluated
-            if stopped or due or time.monotonic() - saved >= seconds:
+            stopped, since = stop(), time.monotonic() - saved
+            after_evaluation = len(training.history.evaluations) > evaluated and since >= due
+            if stopped or after_evaluation or since >= seconds:
+                start = time.monotonic()
                 checkpoint.save(folder, record["round"], training.state_dict())
                 saved, evaluated = time.monotonic(), len(training.history.evaluations)
+                due = (saved - start) / SHARE
         else:
             checkpoint.write(folder / FINISHED, training.result())
             checkpoint.remove(folder)
@@ -106,4 +111,4 @@ def _with_folder_named(folder: Path) -> Iterator[None]:
     try:
         yield
     except checkpoint.OtherSimulationError as error:
-        raise checkpoint.OtherSimulationError(f"cannot go on from {folder}: {error}") from error
+        raise checkpoint.OtherSimulationError(f"cannot continue from {folder}: {error}") from error

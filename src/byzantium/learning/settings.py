@@ -99,6 +99,17 @@ class TrainingOptions:
         "which the server vouches; an attacker counts as much as the mean honest worker.",
         later=True,
     )
+    cache: bool = option(
+        False,
+        "Let the server keep the last vector of each worker, replace those of the participants and "
+        "aggregate all of them, so that attackers cannot capture a round.",
+        later=True,
+    )
+
+    @property
+    def vectors(self) -> int:
+        """How many vectors the rule is given in each round."""
+        return self.n if self.cache else self.participants or self.n
 
 
 @with_options
@@ -110,9 +121,11 @@ class Settings(TrainingOptions):
     of its gradient g; m = g in its first round. With several local steps it sends (start - end) /
     local_rate, as in federated averaging. The learning rate is that of plain SGD; it is not used
     where the simulation is given another optimizer. Participants are drawn such that at least one
-    is honest. There is always an evaluation after the last round. "heterogeneity" records the
-    paper's :math:`\zeta^2` and :math:`B^2` at evaluations; the weights of coordinate-wise rules are
-    recorded only in rounds with an evaluation, because they take longer than the rule itself.
+    is honest; with a cache the draw is unconditional, and the model stays as it is until 2f + 1
+    workers have taken part. There is always an evaluation after the last round. "heterogeneity"
+    records the paper's :math:`\zeta^2` and :math:`B^2` at evaluations; the weights of
+    coordinate-wise rules are recorded only in rounds with an evaluation, because they take longer
+    than the rule itself.
 
     >>> Settings(n=25, attackers=5, rounds=300, momentum=0.9).learning_rate
     0.1
@@ -133,7 +146,7 @@ class Settings(TrainingOptions):
         object.__setattr__(self, "loss", spelled(self.loss))
         check_record(self.record, self.root)
         if not self.root:  # with root data, the rule decides how many may attack
-            guarantees.announce(None, self.participants or self.n, self.attackers)
+            guarantees.announce(None, self.vectors, self.attackers)
 
 
 def check(n: int, attackers: int, participants: int | None, device: str) -> None:

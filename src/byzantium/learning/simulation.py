@@ -19,10 +19,12 @@ from byzantium.core.options import FORMER_SPELLINGS, identity_fields, present_sp
 from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition, iid
 from byzantium.guarantees import announce
-from byzantium.learning import checkpoint, evaluation, formulas, losses, metrics
+from byzantium.learning import checkpoint, evaluation, formulas, losses, metrics, optimizers
+from byzantium.learning.gradients import one_thread
 from byzantium.learning.history import History
 from byzantium.learning.losses import Loss
 from byzantium.learning.models import check_device, check_fit
+from byzantium.learning.participants import Participants
 from byzantium.learning.randomness import Randomness
 from byzantium.learning.root_data import Root, RootGradient, without
 from byzantium.learning.server import MakeOptimizer, Server
@@ -104,7 +106,7 @@ class Simulation:
         self.gradients, self.sent = self.workers.gradients, self.workers.sent
         parameters = self.gradients.parameters.values()
         self.optimizer = (
-            torch.optim.SGD(parameters, lr=settings.learning_rate)
+            optimizers.SGD(parameters, lr=settings.learning_rate)
             if optimizer is None
             else optimizer(parameters)
         )
@@ -115,7 +117,7 @@ class Simulation:
                 "%r does not know how much each worker counted, so no weights are recorded", rule
             )
         if settings.weights == "equal":
-            announce(rule, settings.participants or settings.n, settings.attackers or None)
+            announce(rule, settings.vectors, settings.attackers or None)
         self.history = History()
 
         self.root: Root | None = None
@@ -141,21 +143,24 @@ class Simulation:
             self.weights = site_sizes(self.batches.parts, settings.attackers)
             check_weights(rule, self.weights, settings.participants)
             announce(rule, settings.n, settings.attackers or None, weights=self.weights)
+        self.participants = Participants(settings, self.generators["participants"])
 
     # -- training --------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         settings = self.settings
+        small = self.gradients.is_small(settings.n * settings.local_steps * settings.batch)
         while self.history.status == "running":
             t = len(self.history.rounds)
-            record = self._round(t)
-            self.history.rounds.append(record)
-            last = t + 1 == settings.rounds
-            if self.history.status == "running":
-                if self.is_evaluated(t):
-                    self.history.evaluations.append(self._evaluation(t))
-                if last:
-                    self.history.status = "completed"
+            with one_thread(small):
+                record = self._round(t)
+                self.history.rounds.append(record)
+                last = t + 1 == settings.rounds
+                if self.history.status == "running":
+                    if self.is_evaluated(t):
+                        self.history.evaluations.append(self._evaluation(t))
+                    if last:
+                        self.history.status = "completed"
             yield record
 
     def is_evaluated(self, t: int) -> bool:
@@ -175,30 +180,39 @@ class Simulation:
         if settings.reshuffle_every and t and t % settings.reshuffle_every == 0:
             self.batches.reshuffle()
             self.own_batches.reshuffle()
-        workers = self._participants()
-        h = sum(worker < settings.n - settings.attackers for worker in workers)
-        whole = len(workers) == settings.n
-        sent = self.sent if whole else self.sent[workers]
+        sampled = self.participants.draw()
+        h = self.participants.honest(sampled)
+        rows = self.sent if len(sampled) == settings.n else self.sent[sampled]
 
-        losses = self._compute(sent[:h], workers[:h], t)
-        own, theirs = None, losses[:0]
-        if h < len(workers):
+        self._last_batches: tuple[Tensor, Tensor] | None = None
+        losses = self._compute(rows[:h], sampled[:h], t)
+        theirs = losses[:0]
+        if h < len(sampled):
             if self.attack.needs_own:
-                theirs = self._compute(sent[h:], workers[h:], t)
-                own = sent[h:]
+                theirs = self._compute(rows[h:], sampled[h:], t)
             elif metrics.need_own_losses(settings.record):
                 theirs = self.gradients.losses(
-                    *self._next_batches(workers[h:]), self._seeds(workers[h:], t)
+                    *self._next_batches(sampled[h:]), self._seeds(sampled[h:], t)
                 )
         record: dict[str, Any] = {"round": t + 1, "loss": float(losses.mean())}
         root = self._root_gradient(t)
         if not losses.isfinite().all() or not (root is None or root.vector.isfinite().all()):
             return self._diverged(record)
+        begun = self.participants.enough(self.rule)
+        workers = self.participants.hear(sampled)
+        if settings.cache and rows is not self.sent:
+            self.sent[sampled] = rows
+            rows = self.sent if len(workers) == settings.n else self.sent[workers]
+            h = self.participants.honest(workers)
+        if not self.participants.enough(self.rule):
+            return record
+        # Vectors that attackers sent before the first step are made now: nobody has seen them.
+        sending = [k for k in range(h, len(workers)) if not begun or workers[k] in sampled]
         try:
-            if h < len(workers):
-                sent[h:] = self.attack(  # which may try the rule on what honest workers send
-                    sent[:h],
-                    own,
+            if sending:
+                vectors = self.attack(  # which may try the rule on what honest workers send
+                    rows[:h],
+                    rows[h:] if self.attack.needs_own else None,
                     q=len(workers) - h,
                     rule=self.rule,
                     epoch=self.batches.epoch,
@@ -209,10 +223,12 @@ class Simulation:
                     last_aggregate=self.last_aggregate,
                     weights=self._weights_of(workers),
                 )
-            if not whole:
-                self.sent[workers] = sent
+                for k in sending:
+                    rows[k] = vectors[k - h]
+            if rows is not self.sent:
+                self.sent[workers] = rows
             both = torch.cat([losses, theirs])
-            aggregate = self._aggregate(sent, h, workers, record, both, root)
+            aggregate = self._aggregate(rows, h, workers, record, both, root)
         except TooManyRejected as error:
             # Without an unusable vector of an honest worker, nothing diverged: there are more
             # attackers than the f that the rule assumes, which is for the user to know.
@@ -230,21 +246,11 @@ class Simulation:
         """How much each of these workers counts; None if all count the same."""
         return None if self.weights is None else [self.weights[worker] for worker in workers]
 
-    def _participants(self) -> list[int]:
-        settings = self.settings
-        if settings.participants is None:
-            return list(range(settings.n))
-        while True:
-            drawn = torch.randperm(settings.n, generator=self.generators["participants"])
-            workers = sorted(drawn[: settings.participants].tolist())
-            if workers[0] < settings.n - settings.attackers:
-                return workers
-
     def _compute(self, rows: Tensor, workers: list[int], t: int) -> Tensor:
         """Update the rows of some workers, who are all honest or all attackers."""
         if not workers:
-            return torch.zeros(1)
-        attacking = self._attacks(workers)
+            return torch.zeros(0)
+        attacking = not self.participants.honest(workers)
         x, y = self._next_batches(workers)
         if not attacking:
             self._last_batches = x, y  # for `_step_loss`
@@ -265,14 +271,10 @@ class Simulation:
         rate, seed = self.settings.local_rate, self.randomness.root_dropout(t)
         return self.root.compute(self.momentum, rate=rate, seed=seed)
 
-    def _attacks(self, workers: list[int]) -> bool:
-        """Whether these workers, all honest or all attackers, are attackers."""
-        return workers[0] >= self.settings.n - self.settings.attackers
-
     def _next_batches(self, workers: list[int]) -> tuple[Tensor, Tensor]:
         """The next batches of these workers and their labels, (k, steps, batch, ...)."""
         settings, honest = self.settings, self.settings.n - self.settings.attackers
-        attacking = self._attacks(workers)
+        attacking = not self.participants.honest(workers)
         source = self.own_batches if attacking else self.batches
         places = [worker - honest for worker in workers] if attacking else workers
         indices = torch.stack([source.draw(places) for _ in range(settings.local_steps)], dim=1)
@@ -323,11 +325,18 @@ class Simulation:
 
     def _step_loss(self, aggregate: Tensor) -> float:
         """The mean loss of a few honest workers on their batches, after a step of plain SGD."""
-        x, y = self._last_batches
+        x, y = self._last_batches or self._first_batches()
         spread = torch.linspace(0, len(x) - 1, min(len(x), SAMPLED)).long()  # over all workers
         x, y = x[spread], y[spread]
         with self.server.tried(aggregate), torch.no_grad():
             return float(self.gradients.losses(x, y, [0] * len(x)).mean())
+
+    def _first_batches(self) -> tuple[Tensor, Tensor]:
+        """The first samples of the honest workers, for a round in which none of them takes part."""
+        parts = self.batches.parts
+        size = min(self.settings.batch, *map(len, parts))
+        indices = torch.stack([part[:size] for part in parts])[:, None]
+        return self.data.train_x[indices], self.data.train_y[indices]
 
     def _diverged(self, record: dict[str, Any]) -> dict[str, Any]:
         """The last round of the history is the one in which it diverged."""
@@ -392,6 +401,11 @@ class Simulation:
             + "".join(f" {name}={value}" for name, value in later)
         )
 
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether a round needs the rows of earlier ones; otherwise each is made anew."""
+        return bool(self.settings.momentum) or self.settings.cache
+
     def result(self) -> dict[str, Any]:
         """The trained model and the history, which `load_result` reads."""
         return {
@@ -416,13 +430,13 @@ class Simulation:
         return {
             **self.result(),
             **self.server.state_dict(),
-            # Without momentum every row is made anew in each round.
-            "sent": self.sent if self.settings.momentum else None,
+            "sent": self.sent if self.keeps_rows else None,
             "seen": list(self.workers.seen),
             "attack": self.attack.state_dict(),
             "generators": {name: g.get_state() for name, g in self.generators.items()},
             "batches": self.batches.state_dict(),
             "own batches": self.own_batches.state_dict(),
+            **({"heard": list(self.participants.heard)} if self.settings.cache else {}),
             **({} if self.root is None else {"root": self.root.state_dict()}),
             **({"last aggregate": self.last_aggregate} if self.attack.needs_last_aggregate else {}),
         }
@@ -439,6 +453,7 @@ class Simulation:
         if state["sent"] is not None:
             self.sent.copy_(state["sent"])
         self.workers.seen = list(state["seen"])
+        self.participants.heard = list(state.get("heard") or self.participants.heard)
         self.attack.load_state_dict(state["attack"])
         for name, generator in self.generators.items():
             generator.set_state(state["generators"][name])

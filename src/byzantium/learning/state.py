@@ -43,7 +43,8 @@ def check(training: Simulation, state: State) -> History:
     history = check_result(training, state)
     templates = {
         "seen": training.workers.seen,
-        "sent": training.sent if training.settings.momentum else None,
+        "sent": training.sent if training.keeps_rows else None,
+        "heard": training.participants.heard if training.settings.cache else None,
         "generators": {name: g.get_state() for name, g in training.generators.items()},
         "batches": training.batches.state_dict(),
         "own batches": training.own_batches.state_dict(),
@@ -83,24 +84,23 @@ def check_form(value: Any, template: Any, name: str) -> None:
 
     A type in a template stands for any value of it.
     """
+    parts: list[tuple[Any, Any]] = []
     if isinstance(template, type):
         fits = type(value) is template
     elif isinstance(template, dict):
         fits = isinstance(value, dict) and value.keys() == template.keys()
+        parts = [(value[key], template[key]) for key in template] if fits else []
     elif isinstance(template, list):
         fits = isinstance(value, list) and len(value) == len(template)
+        parts = list(zip(value, template, strict=True)) if fits else []
     elif isinstance(template, Tensor):
         fits = isinstance(value, Tensor) and _form(value) == _form(template)
     else:
         fits = type(value) is type(template)
     if not fits:
         raise CheckpointError(f"its {name} is not one of this simulation")
-    if isinstance(template, dict):
-        for key in template:
-            check_form(value[key], template[key], name)
-    elif isinstance(template, list):
-        for item, other in zip(value, template, strict=True):
-            check_form(item, other, name)
+    for part, other in parts:
+        check_form(part, other, name)
 
 
 def _form(tensor: Tensor) -> tuple[Any, ...]:
@@ -131,13 +131,20 @@ def _check_history(training: Simulation, state: State) -> History:
         early = early and isinstance(record, dict) and "early_heterogeneity" in record
         measured = metrics.round_metrics(settings.record, training.rule, evaluated, early)
         template = {"round": int, **{m.key: _recorded(m, settings.n) for m in measured}}
-        if diverged and k + 1 == t and isinstance(record, dict):
-            # The round in which it diverged ended before everything was measured.
+        if isinstance(record, dict) and (
+            (diverged and k + 1 == t) or (settings.cache and record.keys() == {"round", "loss"})
+        ):
+            # The round in which it diverged ended before everything was measured; so does one in
+            # which too few workers were heard.
             template = {name: template[name] for name in template if name in record}
         check_form(record, template, "history")
         for metric in measured:
             if metric.kind == "workers":
-                _check_workers(record.get(metric.key, []), settings.n)
+                workers = record.get(metric.key, [])
+                check_form(workers, [int] * len(workers), "history")
+                if not set(workers) <= set(range(settings.n)):
+                    among = f"are not among the {settings.n}"
+                    raise CheckpointError(f"its history names workers that {among}")
         if record.get("round") != k + 1:
             raise CheckpointError(f"its history has another number for round {k + 1}")
     measured = metrics.evaluation_metrics(
@@ -154,19 +161,8 @@ def _check_history(training: Simulation, state: State) -> History:
 
 def _recorded(metric: Metric, n: int) -> Any:
     """The form of a metric in the record of a round."""
-    forms: dict[str, Any] = {
-        "number": float,
-        "rounds": float,
-        "shares": [float] * n,
-        "workers": list,
-    }
-    return forms[metric.kind]
-
-
-def _check_workers(workers: list[Any], n: int) -> None:
-    check_form(workers, [int] * len(workers), "history")
-    if not set(workers) <= set(range(n)):
-        raise CheckpointError(f"its history names workers that are not among the {n}")
+    forms: dict[str, Any] = {"shares": [float] * n, "workers": list}
+    return forms.get(metric.kind, float)
 
 
 def _check_generator(generator: torch.Generator, state: Tensor) -> None:
@@ -192,7 +188,7 @@ def _check_batches(batches: Batches, state: State, name: str) -> None:
 def _try_rule_and_attack(training: Simulation, state: State) -> None:
     """Only rule and attack know their states: try copies of them on vectors of zeros."""
     settings = training.settings
-    count = settings.participants or settings.n
+    count = settings.vectors
     honest = min(count - 1, settings.n - settings.attackers) if settings.attackers else count
     rows = training.sent.new_zeros(count, training.gradients.d)
     root = None if training.root is None else rows.new_zeros(training.gradients.d)

@@ -57,7 +57,7 @@ def simulate(
       settings name.
     - `folder`: where to save it; None saves nothing. `model.pt` in it is the result: the model and
       the history.
-    - `seconds`: the longest time between two savings; it also saves after each evaluation.
+    - `seconds`: the longest time between two savings; it also saves after evaluations.
     - `progress`: whether to show a progress bar; by default on a terminal.
 
     Returns what happened: losses, accuracies and what else was recorded.
@@ -82,26 +82,16 @@ def simulate(
 
 
 def _finish(training: Simulation, rounds: Iterator[dict[str, Any]], progress: bool) -> None:
-    for _ in _watched(training, rounds, progress):
-        pass
-
-
-def _watched(
-    training: Simulation, rounds: Iterator[dict[str, Any]], progress: bool
-) -> Iterator[dict[str, Any]]:
-    """The rounds, with a progress bar that shows accuracy and the time left."""
-    if not progress:
-        yield from rounds
-        return
+    """Carry out the rounds; a progress bar shows loss, accuracy and the time left."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not progress) as bar:
         task = bar.add_task("", total=training.settings.rounds)
         for record in rounds:
             accuracy = training.history.accuracy
             shown = "" if math.isnan(accuracy) else f", accuracy {accuracy:.1f} %"
             text = f"loss {record['loss']:.3f}{shown}"
             bar.update(task, completed=record["round"], description=text)
-            yield record

@@ -106,17 +106,12 @@ def _as_tensor(name: str, entry: Any) -> Tensor:
 
 def _check_same(m: Mapping[str, Tensor], vectors: Mapping[str, Tensor]) -> None:
     before = {name: tuple(tensor.shape) for name, tensor in m.items()}
+    rule = "a worker's updates have the same names and shapes in each round, and"
     for name, shape in {name: tuple(tensor.shape) for name, tensor in vectors.items()}.items():
         if before.pop(name, None) != shape:
-            raise ByzantiumError(
-                f"a worker's updates have the same names and shapes in each round, "
-                f"and {name} of shape {shape} was not in the one before"
-            )
-    if before:
-        raise ByzantiumError(
-            f"a worker's updates have the same names and shapes in each round, "
-            f"and {next(iter(before))} is not in this one"
-        )
+            raise ByzantiumError(f"{rule} {name} of shape {shape} was not in the one before")
+    for name in before:
+        raise ByzantiumError(f"{rule} {name} is not in this one")
 
 
 def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -6,12 +6,12 @@ from .bucketing import artifact as artifact
 from .bucketing import bucketed as bucketed
 from .comparison import compare as compare
 from .comparison import published_cells as published_cells
-from .released import CAUSES as CAUSES
-from .released import RELEASED as RELEASED
-from .released import released as released
 from .replay import Replay as Replay
 from .replay import replays as replays
 from .requests import Requests as Requests
+from .versions import CAUSES as CAUSES
+from .versions import RELEASED as RELEASED
 from .versions import in_version as in_version
+from .versions import released as released
 
 __all__: list[str]

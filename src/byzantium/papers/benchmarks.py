@@ -78,8 +78,8 @@ SPLITS = {
     "dirichlet-0.1": "dirichlet(0.1)",
     "noniid": "by_label()",
 }
-# Of 25 workers.
-ATTACKERS = (1, 3, 5)
+# Of 25 workers; in the further settings, shares of the workers.
+ATTACKERS, SHARES = (1, 3, 5), (0.12, 0.2)
 SETTINGS: dict[str, Any] = {
     "data": "digits",
     "model": "mlp",
@@ -143,23 +143,17 @@ def _cells(name: str, rule: str, root: int, level: Level) -> Iterator[Cell]:
     # No attacker disturbs a rule that ignores the workers.
     suite = NOBODY if rule == "RootOnly()" else {**SUITES[SUITE], **NOBODY}
     fields: dict[str, Any] = {**SETTINGS, "rule": rule, "root": root}
-    for split, partition in SPLITS.items():
-        for f in ATTACKERS:
+    settings = {split: {**fields, "partition": text} for split, text in SPLITS.items()}
+    if level == "full":
+        by_label = {**fields, "partition": "by_label()"}
+        settings |= {more: {**by_label, **changes} for more, changes in FURTHER.items()}
+    for split, setting in settings.items():
+        counts = ATTACKERS if split in SPLITS else [round(k * setting["n"]) for k in SHARES]
+        for f in counts:
             challenged = split == "noniid" and f > 1 and suite is not NOBODY
             for attack, sent in {**suite, **(CHALLENGERS if challenged else {})}.items():
                 labels = {"aggregator": name, "attack": attack, "split": split, "f": f}
-                run = Run.of({**fields, "partition": partition, "attack": sent, "f": f})
-                yield Cell(labels, (run,))
-    for setting, changes in FURTHER.items() if level == "full" else ():
-        n = {**fields, **changes}["n"]
-        for share in (0.12, 0.2):
-            f = round(share * n)
-            for attack, sent in suite.items():
-                labels = {"aggregator": name, "attack": attack, "split": setting, "f": f}
-                run = Run.of(
-                    {**fields, **changes, "partition": "by_label()", "attack": sent, "f": f}
-                )
-                yield Cell(labels, (run,))
+                yield Cell(labels, (Run.of({**setting, "attack": sent, "f": f}),))
 
 
 def recorded_ranking() -> Ranking:

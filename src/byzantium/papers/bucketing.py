@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from byzantium.core import ByzantiumError, notation
+from byzantium.papers.published import KEYS
 from byzantium.papers.versions import in_version
 from byzantium.runs import Mimicry, Run
 from byzantium.tables import Artifact, Cell, Picture, Version
@@ -85,14 +86,9 @@ def _cell(labels: dict[str, Any], **changes: Any) -> Cell:
     return Cell(labels, (Run.of({**PUBLISHED_SETTINGS, **changes}),))
 
 
-def _labels(aggregator: str, attack: str, momentum: float, s: int, split: str) -> dict[str, Any]:
-    return {
-        "aggregator": aggregator,
-        "attack": attack,
-        "momentum": momentum,
-        "s": s,
-        "split": split,
-    }
+def _labels(*values: Any) -> dict[str, Any]:
+    """The labels of cells with published numbers."""
+    return dict(zip(KEYS, values, strict=True))
 
 
 def _table(name: str, s: int, attack: str) -> Artifact:
@@ -317,23 +313,16 @@ def _resampling() -> Artifact:
 
 
 def _mimic_demo() -> Artifact:
-    n, rules = 50, ("mean", "krum", "median", "rfa")
+    n = 50
+    rules = {name: RULES[name] for name in ("mean", "krum", "median")} | {
+        "rfa": "GeometricMedian()"
+    }
     by_share = [("share of copies", q / n, q, 100) for q in (0, 5, 10, 15, 20)]
     by_size = [("dimension", d, 10, d) for d in (10, 30, 100, 300, 1000)]
     cells = tuple(
-        Cell(
-            {"aggregator": rule, "over": over, "x": x},
-            (
-                Mimicry(
-                    rule=RULES[rule] if rule != "rfa" else "GeometricMedian()",
-                    n=n,
-                    attackers=q,
-                    d=d,
-                ),
-            ),
-        )
+        Cell({"aggregator": name, "over": over, "x": x}, (Mimicry(rule, n=n, attackers=q, d=d),))
         for over, x, q, d in by_share + by_size
-        for rule in rules
+        for name, rule in rules.items()
     )
     return Artifact(
         "figure-mimic-demo",

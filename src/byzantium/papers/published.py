@@ -34,14 +34,8 @@ def _rows(name: str) -> list[dict[str, str]]:
 
 
 def _key(artifact: str, labels: dict[str, Any]) -> tuple[Any, ...]:
-    return (
-        artifact,
-        labels["aggregator"],
-        labels["attack"],
-        float(labels["momentum"]),
-        int(labels["s"]),
-        labels["split"],
-    )
+    kinds = {"momentum": float, "s": int}
+    return (artifact, *(kinds.get(name, str)(labels[name]) for name in KEYS))
 
 
 @cache

@@ -15,7 +15,7 @@ from byzantium.core import files, import_optional, printable
 from byzantium.guarantees import Certificate
 from byzantium.reports import palette
 from byzantium.reports.escaping import as_code
-from byzantium.reports.style import SMALL, USUAL, render, row
+from byzantium.reports.style import SMALL, USUAL, panels, render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,8 +79,8 @@ def text(certificates: Sequence[Certificate]) -> str:
 def _cell(certificate: Certificate | None) -> str:
     if certificate is None:
         return "-"
-    worst = "unbounded" if certificate.unbounded else f"{certificate.c:.3g}"
-    return worst if certificate.promised is None else f"{worst} (≤ {certificate.promised:.3g})"
+    promised = "" if certificate.promised is None else f" (≤ {certificate.promised:.3g})"
+    return worst_c(certificate).removeprefix(">= ") + promised
 
 
 def write_json(certificates: Iterable[Certificate], path: Path) -> None:
@@ -104,25 +104,21 @@ def _figure(certificates: Sequence[Certificate]) -> Figure:
     rules = list(dict.fromkeys(rule for _, rule in labels.values()))
     colors = _colors(rules)
     n = certificates[0].n
-    figure, axes = row(len(mixings), (2.6, 2.9), left=1.0, right=2.0)
+    figure, (axes,) = panels((1, len(mixings)), (2.6, 2.9), (0.15, 0), (1.0, 2.0, 0.5, 0.35))
     for axis, mixing in zip(axes, mixings, strict=True):
         here = [one for one in certificates if labels[one][0] == mixing]
         least = sorted({(one.f / one.n, one.least) for one in here})
         deltas, bounds = [delta for delta, _ in least], [bound for _, bound in least]
         axis.fill_between(deltas, bounds, BOTTOM, color="#E4E4E4", linewidth=0)
         for rule in rules:
-            line = sorted((o.f / o.n, min(o.c, TOP)) for o in here if labels[o][1] == rule)
-            if line:
-                look: dict[str, Any] = {"color": colors[rule], "linewidth": 1.2}
-                axis.plot(*zip(*line, strict=True), marker="o", markersize=3, label=rule, **look)
-            proved = sorted(
-                (o.f / o.n, o.promised)
-                for o in here
-                if labels[o][1] == rule and o.promised is not None
-            )
-            if proved:
-                dots: dict[str, Any] = {"linestyle": ":", "alpha": 0.6}
-                axis.plot(*zip(*proved, strict=True), color=colors[rule], linewidth=0.9, **dots)
+            own = [o for o in here if labels[o][1] == rule]
+            found: dict[str, Any] = {"lw": 1.2, "marker": "o", "ms": 3, "label": rule}
+            dots: dict[str, Any] = {"lw": 0.9, "ls": ":", "alpha": 0.6}
+            line = sorted((o.f / o.n, min(o.c, TOP)) for o in own)
+            proved = sorted((o.f / o.n, o.promised) for o in own if o.promised is not None)
+            for points, look in ((line, found), (proved, dots)):
+                if points:
+                    axis.plot(*zip(*points, strict=True), color=colors[rule], **look)
         axis.set_yscale("log")
         axis.set_ylim(BOTTOM, 1.25 * TOP)
         axis.set_title(f"behind {mixing}" if mixing else "alone", fontsize=USUAL)

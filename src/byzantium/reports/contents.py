@@ -15,18 +15,19 @@ from typing import Any
 from byzantium import __version__, rules
 from byzantium.learning import metrics
 from byzantium.reports import measurements, palette, text_tables
-from byzantium.reports.commands import changed, command
 from byzantium.reports.headline import headline
-from byzantium.reports.looks import line_of, looks
-from byzantium.reports.promises import promises
+from byzantium.reports.palette import line_of, looks
+from byzantium.reports.promises import changed, command, promises
 from byzantium.rules import Trust
 from byzantium.rules.trust import CAUTION, FEWEST_ROUNDS
 from byzantium.runs import Federation, Job, Metrics, Result, Run, Store
 from byzantium.tables import CRITERION, MeasuredCell, ResultTable, pivots, terms
 from byzantium.tables.pivot import fields_of, setting, varying
+from byzantium.tables.results import grouped
 from byzantium.tables.terms import sort_key
 
-DIGITS = 4
+# How many digits of a number can be seen.
+DIGITS = 5
 # The most columns of a heat map.
 COLUMNS = 20
 FILTERS = ("data", "model", "partition", "momentum", "attack", "rule", "mixing")
@@ -39,8 +40,6 @@ def contents(
 ) -> dict[str, Any]:
     """The data of the page, as plain values for JSON.
 
-    - `store`: the folder of results.
-    - `artifacts`: the artifacts to show.
     - `tables`: the tables of runs; by default rules by attacks.
     """
     now = datetime.now().astimezone()
@@ -71,7 +70,7 @@ def contents(
         "rules": {name: _summary(name) for job in jobs if (name := job.facets()["kind"])},
         # What can be drawn over rounds, in the order of the menu.
         "metrics": _quantities(trained),
-        "defaults": {field.name: _plain(field.default) for field in dataclasses.fields(Run)},
+        "defaults": _short({field.name: field.default for field in dataclasses.fields(Run)}),
         "caution": CAUTION,
         "criterion": CRITERION,
         "runs": [_run(result, places[_setting(result.job)], trained) for result in trained],
@@ -104,7 +103,7 @@ def _surroundings(results: Iterable[Result]) -> list[str]:
 def _short(value: Any) -> Any:
     """Numbers with as many digits as can be seen; None for those that are not finite."""
     if isinstance(value, float):
-        return float(f"{value:.{DIGITS + 1}g}") if math.isfinite(value) else None
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, dict):
         return {name: _short(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -115,9 +114,9 @@ def _short(value: Any) -> Any:
 # -- runs ---------------------------------------------------------------------------------------
 
 
-def _filters(job: Job) -> dict[str, Any]:
-    """The facets by which the page filters runs and names the lines of a chart."""
-    return {name: value for name, value in job.facets().items() if name in FILTERS}
+def _facets(job: Job, names: Sequence[str]) -> dict[str, Any]:
+    """Those of some facets that a job has."""
+    return {name: value for name, value in job.facets().items() if name in names}
 
 
 def _labels(jobs: Sequence[Job]) -> dict[str, str]:
@@ -126,10 +125,8 @@ def _labels(jobs: Sequence[Job]) -> dict[str, str]:
     labels: dict[str, str] = {}
     for name in ("data", "model", "partition", "mixing", "attack", "rule"):
         texts = {facet[name] for facet in facets if facet.get(name)}
-        short = name in text_tables.SHORTENED
-        labels |= (
-            terms.distinct_names(texts) if short else {t: terms.display_name(t) for t in texts}
-        )
+        plain = {text: terms.display_name(text) for text in texts}
+        labels |= terms.distinct_names(texts) if name in text_tables.SHORTENED else plain
     return labels
 
 
@@ -181,12 +178,9 @@ def _run(result: Result, setting: int, others: Sequence[Result]) -> dict[str, An
         "command": command(job) if isinstance(job, Run) else "",
         "changed": {name: getattr(job, name) for name in changed(job)},
         "series": {
-            "round": [line["round"] for line in result.metrics],
-            **{
-                name: [line.get(name) for line in result.metrics]
-                for name in _quantities([result])
-                if any(name in line for line in result.metrics)
-            },
+            name: [line.get(name) for line in result.metrics]
+            for name in ("round", *_quantities([result]))
+            if name == "round" or any(name in line for line in result.metrics)
         },
         "weights": weights,
         "trust": _trust(result),
@@ -206,10 +200,6 @@ def _quantities(results: Iterable[Result]) -> dict[str, dict[str, str]]:
         if name not in metrics.TABLE and name != "round" and isinstance(value, (int, float))
     }
     return known | others
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _trust(result: Result) -> dict[str, Any] | None:
@@ -255,9 +245,7 @@ def _table(table: ResultTable, numbers: dict[Job, int]) -> dict[str, Any]:
     names, across = text_tables.axes(table)
     name_of = text_tables.namer(table)
     return {
-        "title": table.artifact.title,
-        "fixed": table.artifact.fixed,
-        "notes": table.artifact.notes,
+        **{name: getattr(table.artifact, name) for name in ("title", "fixed", "notes")},
         "rows": names,
         "columns": across,
         "judged": text_tables.has_worst_case(table),
@@ -265,10 +253,7 @@ def _table(table: ResultTable, numbers: dict[Job, int]) -> dict[str, Any]:
         "less": metrics.better(table.artifact.picture.y) == "less",
         "seeds": text_tables.usual_seeds(table),
         "cells": [
-            {
-                **_place_in_table(cell, names, across, name_of),
-                "runs": _numbers_of(cell, numbers),
-            }
+            _place_in_table(cell, names, across, name_of) | {"runs": _numbers_of(cell, numbers)}
             for cell in table.cells
         ],
     }
@@ -284,9 +269,7 @@ def _place_in_table(
 ) -> dict[str, Any]:
     labels, job = cell.labels, cell.jobs[0]
     entries = {
-        **_filters(job),
-        "kind": job.facets()["kind"],
-        "text": job.facets()["text"],
+        **_facets(job, (*FILTERS, "kind", "text")),
         "row": ", ".join(name_of(name, labels[name]) for name in names),
         "column": name_of(across, labels[across]),
         "notation": labels[across] if isinstance(labels[across], str) else "",
@@ -303,15 +286,9 @@ def _place_in_table(
 
 
 def _artifact(table: ResultTable, numbers: dict[Job, int]) -> dict[str, Any]:
-    made = table.artifact
-    shown = _looks(table)
+    made, names = table.artifact, ("name", "title", "fixed", "varies", "notes", "cheaper")
     return {
-        "name": made.name,
-        "title": made.title,
-        "fixed": made.fixed,
-        "varies": made.varies,
-        "notes": made.notes,
-        "cheaper": made.cheaper,
+        **{name: getattr(made, name) for name in names},
         "picture": dataclasses.asdict(made.picture),
         "zoom": _panel_zooms(table),
         "command": table.command(),
@@ -320,7 +297,7 @@ def _artifact(table: ResultTable, numbers: dict[Job, int]) -> dict[str, Any]:
         "order": table.order(),
         "cells": [
             {**_cell(table, cell, numbers), "look": look}
-            for cell, look in zip(table.cells, shown, strict=True)
+            for cell, look in zip(table.cells, _looks(table), strict=True)
         ],
     }
 
@@ -330,24 +307,19 @@ def _looks(table: ResultTable) -> list[list[str] | None]:
     picture, cells = table.artifact.picture, table.cells
     if not picture.lines:
         return [None for _ in cells]
-    panels: dict[Any, list[MeasuredCell]] = {}
-    for cell in cells:
-        panels.setdefault(cell.labels.get(picture.rows), []).append(cell)
-    shown = {row: looks(own, picture.lines) for row, own in panels.items()}
+    panels = grouped(cells, [picture.rows])
+    shown = {row: looks(own, picture.lines) for (row,), own in panels.items()}
     lines = (line_of(shown[c.labels.get(picture.rows)], c)[1] for c in cells)
     return [[look.color.name, look.dashes] for look in lines]
 
 
 def _panel_zooms(table: ResultTable) -> dict[str, Any]:
     """The range of each row of panels whose lines nearly coincide."""
-    picture = table.artifact.picture
-    panels: dict[str, list[MeasuredCell]] = {}
-    for cell in table.cells:
-        text = terms.full_name(picture.rows, cell.labels.get(picture.rows))
-        panels.setdefault(text, []).append(cell)
-    if picture.kind != "curves":
+    rows = table.artifact.picture.rows
+    if table.artifact.picture.kind != "curves":
         return {}
-    found = {text: measurements.zoom(table, cells) for text, cells in panels.items()}
+    panels = grouped(table.cells, [rows]).items()
+    found = {terms.full_name(rows, row): measurements.zoom(table, own) for (row,), own in panels}
     return {text: span for text, span in found.items() if span}
 
 
@@ -355,8 +327,8 @@ def _cell(table: ResultTable, cell: MeasuredCell, numbers: dict[Job, int]) -> di
     picture, job = table.artifact.picture, cell.jobs[0]
     values, facets = _numbers(table, cell), job.facets()
     entries: dict[str, Any] = {
-        **_filters(job),
-        "kind": facets.get("kind", ""),
+        "kind": "",
+        **_facets(job, (*FILTERS, "kind")),
         "labels": cell.labels,
         "words": {k: terms.full_name(k, v) for k, v in cell.labels.items()},
         "runs": _numbers_of(cell, numbers),
@@ -369,9 +341,7 @@ def _cell(table: ResultTable, cell: MeasuredCell, numbers: dict[Job, int]) -> di
         "tolerance": cell.tolerance,
         "seeds": len(cell.values),
         "jobs": len(cell.results),
-        "missing": cell.missing,
-        "diverged": cell.diverged,
-        "failed": cell.failed,
+        **{name: getattr(cell, name) for name in ("missing", "diverged", "failed")},
         "reasons": list(dict.fromkeys(r.reason for r in cell.results if r.reason)),
     }
     if cell.missing:

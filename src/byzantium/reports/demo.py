@@ -34,8 +34,6 @@ Runs = dict[tuple[str, str], Run]
 def runs(rounds: int = 300) -> Runs:
     """The 35 runs of the demonstration, by rule and attack.
 
-    - `rounds`: how many rounds each run has.
-
     >>> runs()["Krum", "Mimic"].rule
     'Krum(f=5)'
     """
@@ -53,11 +51,7 @@ def runs(rounds: int = 300) -> Runs:
 
 
 def conclusion(runs: Runs, store: Store) -> Iterator[RenderableType]:
-    """The result of the demonstration: a table for the terminal, and a few sentences.
-
-    - `runs`: the runs.
-    - `store`: where their results are.
-    """
+    """The result of the demonstration: a table for the terminal, and a few sentences."""
     from byzantium.guarantees import describe_limit
 
     results = {key: store.result(run) for key, run in runs.items()}
@@ -69,7 +63,8 @@ def conclusion(runs: Runs, store: Store) -> Iterator[RenderableType]:
         table.add_column(title, justify="right")
     for rule in RULES:
         cells = [*(value[rule, attack] for attack in ATTACKS), worst[rule]]
-        table.add_row(rule, *(_colored(accuracy) for accuracy in cells))
+        colors = ("red" if one < 60 else "yellow" if one < 85 else "green" for one in cells)
+        table.add_row(rule, *(Text(f"{a:.0f}", b) for a, b in zip(cells, colors, strict=True)))
     yield table
     b2 = metrics.early_heterogeneity(results["Mean", "none"].metrics)
     limit = "" if b2 is None else f"{describe_limit(25, 5, {'': [b2]}, 'here it is')}. "
@@ -95,8 +90,3 @@ def _sentences(
         f"{value['RootMatching', 'none']:.0f} % instead of the mean's "
         f"{value['Mean', 'none']:.0f} %."
     )
-
-
-def _colored(accuracy: float) -> Text:
-    color = "red" if accuracy < 60 else "yellow" if accuracy < 85 else "green"
-    return Text(f"{accuracy:.0f}", color)

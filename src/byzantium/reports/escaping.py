@@ -64,7 +64,6 @@ def in_markdown(text: str) -> str:
 def as_code(text: str, *, cell: bool = False) -> str:
     """A text as a span of code in Markdown.
 
-    - `text`: the text.
     - `cell`: whether it is in a table, where a vertical bar would end the cell.
 
     >>> print(as_code("Krum(f=1)"), as_code("a `b` c"))
@@ -87,6 +86,7 @@ SIGNS = {
     "^": r"\textasciicircum{}",
     "<": "$<$",
     ">": "$>$",
+    ">>": r"$\gg$",
     "±": r"$\pm$",
     "√": r"$\surd$",
     "β": r"$\beta$",
@@ -102,17 +102,9 @@ def in_latex(text: str) -> str:
     >>> print(in_latex("Bucketing(s=2) >> Krum_1: 5 % ± 1"))
     Bucketing(s=2) $\gg$ Krum\_1: 5 \% $\pm$ 1
     """
-    return re.sub(r">>|.", lambda sign: _sign(sign[0]), printable(text))
-
-
-def _sign(sign: str) -> str:
-    return r"$\gg$" if sign == ">>" else SIGNS.get(sign, sign)
+    return re.sub(r">>|.", lambda sign: SIGNS.get(sign[0], sign[0]), printable(text))
 
 
 def folded(summary: str, text: str) -> str:
-    """A part of a Markdown text that opens when its summary is clicked.
-
-    - `summary`: the line that is always shown; not escaped.
-    - `text`: the part, as Markdown.
-    """
+    """A part of a Markdown text that opens when its summary is clicked."""
     return f"<details>\n<summary>{summary}</summary>\n\n{text.strip()}\n\n</details>\n"

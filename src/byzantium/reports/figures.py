@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from byzantium.core import files, import_optional
 from byzantium.learning import metrics
 from byzantium.reports import measurements, palette, text_tables
-from byzantium.reports.looks import Labels, Look, Looks, line_of, looks
+from byzantium.reports.palette import Labels, Look, Looks, line_of, looks
 from byzantium.reports.style import (
     BLACK,
+    CENTERED,
     GREY,
     PATTERNS,
     SMALL,
@@ -30,6 +31,7 @@ from byzantium.reports.style import (
 from byzantium.reports.text_tables import namer
 from byzantium.runs import Run
 from byzantium.tables import CRITERION, MeasuredCell, ResultTable, terms
+from byzantium.tables.results import grouped
 from byzantium.tables.terms import full_name, short_name
 
 if TYPE_CHECKING:
@@ -45,10 +47,6 @@ NEUTRAL = "#F5F5F5"  # of cells without a number, or with one that has no scale
 
 def draw(table: ResultTable, folder: Path, dpi: int = 150) -> list[Path]:
     """Draw an artifact, or a table of runs, as a figure; it needs matplotlib.
-
-    - `table`: what to draw.
-    - `folder`: where to write it.
-    - `dpi`: the resolution of the PNG.
 
     Returns the paths of a PNG and a PDF file, which are named after the artifact.
     """
@@ -87,7 +85,8 @@ def _curves(table: ResultTable) -> Figure:
     picture = table.artifact.picture
     rows, columns = _values(table, picture.rows), _values(table, picture.columns)
     name_of = namer(table)
-    cells = [[_at(table, row, column) for column in columns] for row in rows]
+    places = grouped(table.cells, [picture.rows, picture.columns])
+    cells = [[places.get((row, column), []) for column in columns] for row in rows]
     shown = [looks([c for panel in row for c in panel], picture.lines) for row in cells]
     shared = all(look == shown[0] for look in shown)
     ranges = [measurements.zoom(table, [c for panel in row for c in panel]) for row in cells]
@@ -119,7 +118,7 @@ def _curves(table: ResultTable) -> Figure:
     if len(rows) > 1:
         x, _ = inches(figure, 0.2, 0)
         y = (axes[0][0].get_position().y1 + axes[-1][0].get_position().y0) / 2
-        figure.text(x, y, picture.title, rotation=90, ha="center", va="center", fontsize=USUAL)
+        figure.text(x, y, picture.title, rotation=90, fontsize=USUAL, **CENTERED)
     else:
         axes[0][0].set_ylabel(picture.title, fontsize=USUAL)
     if shared:
@@ -137,15 +136,6 @@ def _across(keys: Sequence[Artist], width: float) -> int:
     longest = max(len(str(key.get_label())) for key in keys)
     fit = max(1, int(width / (0.065 * longest + 0.6)))
     return math.ceil(len(keys) / math.ceil(len(keys) / fit))
-
-
-def _at(table: ResultTable, row: Any, column: Any) -> list[MeasuredCell]:
-    picture = table.artifact.picture
-    return [
-        cell
-        for cell in table.cells
-        if cell.labels.get(picture.rows) == row and cell.labels.get(picture.columns) == column
-    ]
 
 
 def _style(look: Look) -> Style:
@@ -246,6 +236,8 @@ def _scales(row: Sequence[Axes], table: ResultTable, zoom: tuple[float, float] |
 
 def _table(table: ResultTable) -> Figure:
     """A table with our numbers, and the published ones in small below them."""
+    from matplotlib.patches import Rectangle
+
     names, across = text_tables.axes(table)
     name_of, columns = namer(table), _values(table, across)
     keys = [tuple((n, c.labels[n]) for n in names) for c in table.cells]
@@ -258,18 +250,17 @@ def _table(table: ResultTable) -> Figure:
     figure, axes = sheet(table.artifact, (1, 1), size, left=left, bottom=bottom)
     axis = axes[0][0]
     for key, cell in zip(keys, table.cells, strict=True):
-        row = rows.index(key)
-        column = columns.index(cell.labels[across])
+        row, column = rows.index(key), columns.index(cell.labels[across])
         face = NEUTRAL
         if cell.value is not None and metrics.scale(table.artifact.picture.y) == "percent":
             face = palette.scale(cell.value / 100)
-        _cell(axis, column, row, face)
-        style: Style = {"ha": "center", "va": "center"}
+        square: Style = {"facecolor": face, "edgecolor": "white", "lw": 2}
+        axis.add_patch(Rectangle((column, row), 1, 1, **square))
         color = GREY if cell.value is None else palette.readable(face)
         below = _theirs(table, cell)
         middle = row + (0.36 if below else 0.5)
-        axis.text(column + 0.5, middle, _ours(cell), fontsize=9, color=color, **style)
-        axis.text(column + 0.5, row + 0.73, below, fontsize=SMALL, color=color, **style)
+        axis.text(column + 0.5, middle, _ours(cell), fontsize=9, color=color, **CENTERED)
+        axis.text(column + 0.5, row + 0.73, below, fontsize=SMALL, color=color, **CENTERED)
     axis.set_xlim(0, len(columns))
     axis.set_ylim(len(rows), 0)
     axis.xaxis.tick_top()
@@ -278,17 +269,11 @@ def _table(table: ResultTable) -> Figure:
     axis.set_yticks([k + 0.5 for k in range(len(titles))], titles, fontsize=USUAL)
     if has_verdicts:
         text = "\n".join(textwrap.wrap(f"agrees: {CRITERION}", 15 * int(size[0] + 1.9)))
-        figure.text(0.5, inches(figure, 0, 0.25)[1], text, ha="center", va="center", fontsize=SMALL)
+        figure.text(0.5, inches(figure, 0, 0.25)[1], text, fontsize=SMALL, **CENTERED)
     axis.tick_params(length=0)
     axis.grid(visible=False)
     axis.spines[:].set_visible(False)
     return figure
-
-
-def _cell(axis: Axes, column: int, row: int, face: str) -> None:
-    from matplotlib.patches import Rectangle
-
-    axis.add_patch(Rectangle((column, row), 1, 1, facecolor=face, edgecolor="white", lw=2))
 
 
 def _ours(cell: MeasuredCell) -> str:
@@ -300,14 +285,12 @@ def _ours(cell: MeasuredCell) -> str:
 
 
 def _theirs(table: ResultTable, cell: MeasuredCell) -> str:
-    paper = cell.published
-    if paper is None:
+    if cell.published is None:
         return ""
-    verdict = text_tables.verdict(table, cell).text
-    seeds = len(cell.values)
-    text = f", {verdict}" if verdict in ("agrees", "differs") else ""
-    text += f" ({seeds} seed{'s' * (seeds > 1)})" if text else ""
-    return f"published {paper.mean:.2f} ± {paper.deviation:.2f}{text}"
+    text = f"published {cell.published.mean:.2f} ± {cell.published.deviation:.2f}"
+    verdict, seeds = text_tables.verdict(table, cell).text, len(cell.values)
+    judged = verdict in ("agrees", "differs")
+    return text + (f", {verdict} ({seeds} seed{'s' * (seeds > 1)})" if judged else "")
 
 
 def _bars(table: ResultTable) -> Figure:
@@ -340,17 +323,10 @@ def _bars(table: ResultTable) -> Figure:
         spread = [stdev(worker) for worker in zip(*seeds, strict=True)] if len(seeds) > 1 else None
         axis.axhline(1 / job.n, color=GREY, lw=0.8, ls=(0, (4, 2)), zorder=1)
         first = job.n - job.attacker_count
+        look: Style = {"error_kw": {"lw": 0.7, "ecolor": BLACK}, "edgecolor": "white", "lw": 0.3}
         for kind, part in (("honest", slice(first)), ("attacker", slice(first, job.n))):
-            axis.bar(
-                range(job.n)[part],
-                means[part],
-                0.8,
-                yerr=spread[part] if spread else None,
-                error_kw={"lw": 0.7, "ecolor": BLACK},
-                edgecolor="white",
-                lw=0.3,
-                **kinds[kind],
-            )
+            error = spread[part] if spread else None
+            axis.bar(range(job.n)[part], means[part], 0.8, yerr=error, **look, **kinds[kind])
         remark = f" ({_remark(cell)})" if _remark(cell) else ""
         share = measurements.share(means, job.attacker_count)
         axis.set_title(f"{title}: {share:.0%} on attackers{remark}", fontsize=USUAL, pad=5)
@@ -405,16 +381,9 @@ def _errors(axis: Axes, name: str, cells: Sequence[MeasuredCell], label: str, x:
         math.sqrt(fmean(measurements.deviation(r) ** 2 for r in c.results if r.done)) for c in there
     ]
     if there:
-        axis.errorbar(
-            [c.labels[x] for c in there],
-            [c.value or 0.0 for c in there],
-            yerr=spread,
-            ms=4,
-            lw=1.4,
-            elinewidth=0.8,
-            capsize=2,
-            **_point(name),
-        )
+        places = [c.labels[x] for c in there], [c.value or 0.0 for c in there]
+        look: Style = {"ms": 4, "lw": 1.4, "elinewidth": 0.8, "capsize": 2, **_point(name)}
+        axis.errorbar(*places, yerr=spread, **look)
     return bool(there)
 
 

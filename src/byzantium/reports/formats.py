@@ -14,14 +14,12 @@ from byzantium.reports import measurements, text_tables
 from byzantium.reports.escaping import as_code, in_csv, in_latex, in_markdown
 from byzantium.reports.text_tables import Entry, TextTable
 from byzantium.runs import Result, Run, Store
-from byzantium.tables import MeasuredCell, ResultTable, worst
+from byzantium.tables import ResultTable, worst
+from byzantium.tables.results import grouped
 
 
 def write(path: Path, tables: Sequence[ResultTable]) -> None:
     """Write tables to a file, in the format of its ending: .md, .tex or .csv.
-
-    - `path`: the file.
-    - `tables`: the tables, as `pivots` makes them.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -45,8 +43,7 @@ def form(path: Path) -> Callable[[Sequence[ResultTable]], str]:
 
 def markdown(tables: Sequence[ResultTable]) -> str:
     """Tables of runs as Markdown, each under its title."""
-    parts = [part for table in tables for part in section(table)]
-    return "\n".join(parts)
+    return "\n".join(part for table in tables for part in section(table))
 
 
 def section(table: ResultTable) -> list[str]:
@@ -177,12 +174,8 @@ def results_csv(store: Store) -> str:
 
 def _rows(table: ResultTable) -> list[dict[str, Any]]:
     names, _ = text_tables.axes(table)
-    groups: dict[tuple[Any, ...], list[MeasuredCell]] = {}
-    for cell in table.cells:
-        key = tuple(cell.labels[name] for name in names)
-        groups.setdefault(key, []).append(cell)
     judged = text_tables.has_worst_case(table)
-    lowest = [worst(cells) for cells in groups.values()] if judged else []
+    lowest = [worst(cells) for cells in grouped(table.cells, names).values()] if judged else []
     rows = []
     for cell in table.cells:
         job, values = cell.jobs[0], measurements.numbers(table, cell)

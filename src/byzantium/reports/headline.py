@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from byzantium.reports import text_tables
-from byzantium.tables import MeasuredCell, ResultTable, terms, worst
+from byzantium.tables import POINTS, MeasuredCell, ResultTable, terms, worst
+from byzantium.tables.results import grouped
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,11 @@ def headline(tables: Sequence[ResultTable]) -> Headline | None:
 
 def _cases(table: ResultTable) -> dict[str, MeasuredCell]:
     """For each rule the worst case, if it was tried under every attack."""
-    rows: dict[str, list[MeasuredCell]] = {}
-    for cell in table.cells:
-        rows.setdefault(str(cell.labels["rule"]), []).append(cell)
+    rows = grouped(table.cells, ["rule"])
     attacks = max(map(len, rows.values()))
     return {
         rule: found
-        for rule, row in rows.items()
+        for (rule,), row in rows.items()
         if len(row) == attacks and all(one.values or one.diverged for one in row)
         if (found := worst(row)) is not None
     }
@@ -76,11 +75,13 @@ def _headline(table: ResultTable, cases: dict[str, MeasuredCell], place: int) ->
     attacks = len({cell.labels["attack"] for cell in table.cells})
     seeds = text_tables.usual_seeds(table)
     setting = f"{table.artifact.fixed}; {'one seed' if seeds == 1 else f'{seeds} seeds'}."
-    best = text_tables.best([one for one in cases.values() if not one.diverged])
-    if not best:
+    there = [one for one in cases.values() if not one.diverged]
+    if not there:
         sentence = f"Every rule diverged under the worst of {attacks} attacks."
         return Headline(sentence, setting, place)
-    first, *ties = best
+    first = text_tables.best(there)[0]
+    ties = [one for one in there if one is not first and not first.differs(one)]
+    ties = ties if len(first.values) > 1 else []
     top = next(rule for rule, one in cases.items() if one is first)
     last = min(cases, key=lambda rule: _accuracy(cases[rule]))
     high, low = _accuracy(first), _accuracy(cases[last])
@@ -108,14 +109,14 @@ def _headline(table: ResultTable, cases: dict[str, MeasuredCell], place: int) ->
 
 
 def _largest_gain(cases: dict[str, MeasuredCell]) -> tuple[str, str] | None:
-    """The rule that gains most behind a mixing, alone and behind it; None if none gains."""
+    """The rule that gains most behind a mixing, alone and behind it; None if none gains much."""
     gains = []
     for rule, mixed in cases.items():
         before, _, alone = rule.rpartition(" >> ")
         if before and alone in cases and _comparable(cases[alone], mixed):
             gains.append((_accuracy(mixed) - _accuracy(cases[alone]), alone, rule))
     gain, alone, rule = max(gains, default=(0.0, "", ""))
-    return (alone, rule) if gain > 0 else None
+    return (alone, rule) if gain > POINTS else None
 
 
 def _comparable(a: MeasuredCell, b: MeasuredCell) -> bool:
@@ -123,8 +124,7 @@ def _comparable(a: MeasuredCell, b: MeasuredCell) -> bool:
 
     One seed shows no difference; then the sentence has both numbers, and says that it is one seed.
     """
-    several = min(len(a.values), len(b.values)) > 1
-    return a.differs(b) if several else True
+    return min(len(a.values), len(b.values)) < 2 or a.differs(b)
 
 
 def _accuracy(cell: MeasuredCell) -> float:

@@ -51,7 +51,6 @@ class State(NamedTuple):
 class LiveReport:
     """The report of a folder of results that grows.
 
-    - `store`: the folder.
     - `read`: gives the artifacts and the tables of runs of a folder.
     - `jobs`: the jobs whose progress is shown; by default all that are in the folder, and those of
       its artifacts.
@@ -102,8 +101,6 @@ class LiveReport:
 def progress(results: Sequence[Result]) -> dict[str, Any]:
     """How far jobs are, as values for JSON.
 
-    - `results`: what is on disk of each.
-
     >>> from pathlib import Path
     >>> half = Result(Run(rounds=60), Path("a"), "running", [{"round": 30}], {})
     >>> progress([half])["share"]
@@ -142,7 +139,6 @@ def _share(result: Result) -> float:
 def served(report: LiveReport, port: int) -> Iterator[str]:
     """Serve a report on this machine meanwhile; gives the address.
 
-    - `report`: the report.
     - `port`: the port; 0 takes any that is free.
     """
     with _Server(report, port) as server:

@@ -84,7 +84,6 @@ def markdown(
     """The text of REPRODUCTION.md: the paper's numbers, ours and the difference.
 
     - `artifacts`: the artifacts to show, in any order; one that was not begun counts as not run.
-    - `store`: where the results are.
     - `pictures`: the path of the figure of an artifact, relative to the text, by the artifact's
       `stem`.
     - `own`: tables of runs that belong to no artifact, as `pivots` makes them. Where there are no
@@ -169,11 +168,12 @@ def _overview(shown: Sequence[ResultTable], store: Store) -> Iterator[str]:
         f"{len(run)} of them were run here as in the paper, with its model, data and rounds: "
         f"{agree} agree.** {_wider(run)}\n"
     )
-    yield "".join(
-        f"- {_titled(each)}: {_lowered(text_tables.outcome(each))}\n"
-        for each in shown
-        if not each.artifact.version.released
-    )
+    lines = []
+    for table in shown:
+        if not table.artifact.version.released:
+            made, outcome = table.artifact, text_tables.outcome(table)
+            lines.append(f"- `{made.name}`{_cheaper(made)}: {outcome[0].lower()}{outcome[1:]}\n")
+    yield "".join(lines)
     yield from replays.masks(store)
 
 
@@ -189,18 +189,14 @@ def _wider(run: Sequence[MeasuredCell]) -> str:
     )
 
 
-def _titled(table: ResultTable) -> str:
-    cheaper = f" ({', '.join(table.artifact.cheaper)})" if table.artifact.cheaper else ""
-    return f"`{table.artifact.name}`{cheaper}"
-
-
-def _lowered(text: str) -> str:
-    return text[0].lower() + text[1:]
+def _cheaper(made: Artifact) -> str:
+    """What makes an artifact cheaper than the paper's, in brackets after its name."""
+    return f" ({', '.join(made.cheaper)})" if made.cheaper else ""
 
 
 def _section(table: ResultTable, picture: str | None) -> Iterator[str]:
     made = table.artifact
-    yield f"## {made.title}"
+    yield f"## {made.title}{_cheaper(made)}"
     yield f"`{made.name}`. Fixed: {made.fixed}. Varies: {made.varies}. {made.notes}".rstrip()
     if made.cheaper:
         yield f"Cheaper version: {', '.join(made.cheaper)}."
@@ -208,7 +204,8 @@ def _section(table: ResultTable, picture: str | None) -> Iterator[str]:
     if picture is not None:
         yield _picture(table, picture)
     if made.version.released:
-        yield from replays.section(table)
+        yield replays.LEGEND
+        yield markdown_table(replays.text_table(table))
         yield from _missing(table)
         return
     if not table.is_published:
@@ -218,7 +215,9 @@ def _section(table: ResultTable, picture: str | None) -> Iterator[str]:
     shown = text_tables.text_table(table)
     yield markdown_table(shown)
     yield from _legend(table)
-    yield _ending(table)
+    done = [result.summary for result in text_tables.results([table]) if result.done]
+    took = text_tables.duration(sum(summary.get("seconds", 0.0) for summary in done))
+    yield f"**{text_tables.outcome(table)}** {how_many(len(done))} done, which took {took}."
     yield from _failures(table)
     yield from _missing(table)
 
@@ -265,12 +264,6 @@ def _legend(table: ResultTable) -> Iterator[str]:
         yield markdown_table(text_tables.cells(table, differ))
 
 
-def _ending(table: ResultTable) -> str:
-    done = [result.summary for result in text_tables.results([table]) if result.done]
-    took = text_tables.duration(sum(summary.get("seconds", 0.0) for summary in done))
-    return f"**{text_tables.outcome(table)}** {how_many(len(done))} done, which took {took}."
-
-
 def _failures(table: ResultTable) -> Iterator[str]:
     """Why runs failed: each reason once, as code, in which nothing is Markdown."""
     results = text_tables.results([table])
@@ -313,9 +306,6 @@ def _not_run(names: Sequence[str], store: Store) -> Iterator[str]:
     yield "## Not run"
     yield AS_PUBLISHED
     yield markdown_table(TextTable(("artifact", "runs", "command"), tuple(rows), 3))
-
-
-# -- notation -----------------------------------------------------------------------------------
 
 
 def _fenced(commands: Sequence[str]) -> str:

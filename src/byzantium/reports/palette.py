@@ -5,10 +5,12 @@ No other file names a color of a rule or of a line; the page gets them among its
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from byzantium.tables import terms
+from byzantium.tables import MeasuredCell, terms
+from byzantium.tables.terms import sort_key
 
 
 @dataclass(frozen=True)
@@ -46,16 +48,8 @@ HONEST, ATTACKER = BLUE, ORANGE
 # For numbers from low to high: accuracies from 0 to 100 %, and weights. This is viridis, which
 # keeps its order for color-blind readers and in print.
 SCALE = (
-    "#440154",
-    "#482878",
-    "#3E4989",
-    "#31688E",
-    "#26828E",
-    "#1F9E89",
-    "#35B779",
-    "#6ECE58",
-    "#B5DE2B",
-    "#FDE725",
+    *("#440154", "#482878", "#3E4989", "#31688E", "#26828E"),
+    *("#1F9E89", "#35B779", "#6ECE58", "#B5DE2B", "#FDE725"),
 )
 
 
@@ -97,6 +91,56 @@ def line(name: str, value: Any, k: int) -> Color:
         rule = value.rpartition(" >> ")[2].partition("(")[0]
         return BY_CLASS[rule].color if rule in BY_CLASS else OTHER_RULES[k % len(OTHER_RULES)]
     return LINES.get(name, {}).get(value) or OTHER_LINES[k % len(OTHER_LINES)]
+
+
+# The labels by which a line differs from the others of its panel.
+Labels = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Look:
+    """A color, and the name of dashes: "solid", "dash", "dot", "dashdot", "longdash"."""
+
+    color: Color
+    dashes: str
+
+
+Looks = dict[Labels, Look]
+
+
+def looks(cells: Sequence[MeasuredCell], names: Sequence[str]) -> Looks:
+    """The looks of the lines of some panels, by those of the given labels that vary."""
+    varying = [n for n in names if len({c.labels[n] for c in cells}) > 1] or list(names[:1])
+    keys = {tuple((name, c.labels[name]) for name in varying) for c in cells}
+    ordered = sorted(keys, key=lambda key: [sort_key(value) for _, value in key])
+    rests = list(dict.fromkeys(_rest(key) for key in ordered))
+    found: Looks = {}
+    for key in ordered:
+        rest = _rest(key)
+        known = rest[0] if len(rest) == 1 else None
+        dashes = DASHES.get(known, _turn(CYCLE, rests.index(rest)))
+        look = Look(line(*key[0], len(found)), dashes)
+        if look in found.values():  # a rule with two sets of parameters, say
+            look = Look(_turn(OTHER_LINES, len(found)), dashes)
+        found[key] = look
+    return found
+
+
+def line_of(found: Looks, cell: MeasuredCell) -> tuple[Labels, Look]:
+    """The line of a cell."""
+    labels = cell.labels
+    return next(item for item in found.items() if all(labels[n] == v for n, v in item[0]))
+
+
+def _rest(key: Labels) -> tuple[Any, ...]:
+    """What dashes show: the mixings before a rule, and every label except the first."""
+    (name, value), *others = key
+    before = (value.rpartition(" >> ")[0],) if name == "rule" else ()
+    return (*before, *(value for _, value in others))
+
+
+def _turn(names: Sequence[Any], k: int) -> Any:
+    return names[k % len(names)]
 
 
 def scale(share: float) -> str:

@@ -1,16 +1,44 @@
-"""What theory promises a run, beside its measurements: Theorems 2 and 4 in numbers."""
+"""What the page says of a run: the command that makes it, and Theorems 2 and 4 in numbers."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from functools import cache
 
 from byzantium.core import ByzantiumError
+from byzantium.core.options import options_of
 from byzantium.guarantees import Guarantee, guarantee
 from byzantium.learning import metrics
-from byzantium.reports.commands import command
 from byzantium.rules import parse_rule
-from byzantium.runs import LAST, Metrics, Result, Run, plugins
+from byzantium.runs import LAST, Job, Metrics, Result, Run, plugins
+
+
+def command(run: Run) -> str:
+    """The command that makes a run, with the options that differ from their defaults.
+
+    >>> command(Run(rule="Krum", heavy_ball=True, record=("distance", "norm")))
+    "byzantium run --rule 'Krum(f=5)' --heavy-ball --record distance,norm"
+    """
+    words = ["byzantium", "run"]
+    for name in changed(run):
+        value = getattr(run, name)
+        if name == "plugin":  # installed plugins need no option
+            names = (text.partition(" sha256:")[0] for text in value)
+            words += [word for file in names if file.endswith(".py") for word in ("--plugin", file)]
+            continue
+        if name == "data":
+            value = value.partition(" sha256:")[0]
+        words.append("--" + name.replace("_", "-"))
+        if value is not True:
+            words.append(",".join(value) if isinstance(value, tuple) else str(value))
+    return shlex.join(words)
+
+
+def changed(run: Job) -> list[str]:
+    """The names of the options of a job that differ from their defaults."""
+    options = options_of(type(run))
+    return [option.name for option in options if getattr(run, option.name) != option.default]
 
 
 def promises(run: Run, lines: Sequence[Metrics], others: Sequence[Result] = ()) -> dict[str, str]:
@@ -23,8 +51,6 @@ def promises(run: Run, lines: Sequence[Metrics], others: Sequence[Result] = ()) 
     For a rule with root data, "root alone" is the result of a training on these data alone, or the
     command that makes it; "root data" warns where the result stayed too far from their gradient.
 
-    - `run`: the run.
-    - `lines`: the lines of its metrics.jsonl.
     - `others`: other results, among which that training may be.
     """
     if plugins.missing(run.plugin):
@@ -58,7 +84,7 @@ def root_alone(alone: Run, others: Sequence[Result]) -> str:
 
 
 def _theorems(run: Run, lines: Sequence[Metrics]) -> dict[str, str]:
-    promise = _guarantee(run.rule, run.participants or run.n, run.attacker_count or run.f)
+    promise = _guarantee(run.rule, run.vectors, run.attacker_count or run.f)
     if not isinstance(promise, Guarantee):
         return {"promise": f"not covered: {promise}"}
     sentences = {"promise": str(promise).splitlines()[-1]}

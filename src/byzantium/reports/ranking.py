@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from byzantium.core import files, import_optional
 from byzantium.reports.escaping import in_markdown
-from byzantium.reports.style import BLACK, GREY, SMALL, USUAL, render
+from byzantium.reports.formats import markdown_table
+from byzantium.reports.style import BLACK, CENTERED, GREY, SMALL, USUAL, render
+from byzantium.reports.text_tables import BOLD, Entry, TextTable
 from byzantium.tables import Ranking, Row
 
 if TYPE_CHECKING:
@@ -24,6 +27,8 @@ SPLITS = {
 }
 # Marks a pipeline of the user.
 OWN = "*"
+# The size of text in the heat map, which a page shows at about its own width.
+READABLE = 9.0
 # A pipeline that keeps less than this, in percent, counts as broken.
 BROKEN = 50.0
 
@@ -43,17 +48,21 @@ def entry(ranking: Ranking, row: Row, split: str, f: int) -> str:
     return f"{worst.mean:.1f}{spread} ({worst.attack})"
 
 
-def table(ranking: Ranking, split: str) -> tuple[list[str], list[list[str]]]:
-    """The head and the rows of the table of one split, the best pipeline first."""
+def table(ranking: Ranking, split: str) -> TextTable:
+    """The table of one split, the best pipeline first; the best of each column are marked."""
     counts = ranking.attackers(split)
-    head = ["pipeline", *(f"f = {f}" for f in counts), "nobody attacks"]
+    best = {f: ranking.best(split, f) for f in counts}
     rows = []
     for row in ranking.sorted(split):
         values = [row.undisturbed(split, f) for f in counts]
         known = [value for value in values if value is not None]
         free = f"{fmean(known):.1f}" if known else "-"
-        rows.append([rule_text(row), *(entry(ranking, row, split, f) for f in counts), free])
-    return head, rows
+        cells = (
+            Entry(entry(ranking, row, split, f), "best" if row in best[f] else "") for f in counts
+        )
+        rows.append((Entry(rule_text(row)), *cells, Entry(free)))
+    head = ("pipeline", *(f"f = {f}" for f in counts), "nobody attacks")
+    return TextTable(head, tuple(rows), 1)
 
 
 def splits_of(ranking: Ranking) -> list[str]:
@@ -67,9 +76,6 @@ def splits_of(ranking: Ranking) -> list[str]:
 
 def write_page(path: Path, ranking: Ranking) -> list[Path]:
     """Write the ranking as a page of Markdown, with two figures beside it.
-
-    - `path`: the file.
-    - `ranking`: the ranking.
 
     Returns the files that were written.
     """
@@ -98,11 +104,11 @@ def _page(ranking: Ranking, heat: str, price: str) -> Iterator[str]:
         f"{ranking.attackers(first)[-1]} of 25 attack]({heat})\n"
     )
     for split in splits_of(ranking):
-        head, rows = table(ranking, split)
-        if rows:
+        shown = table(ranking, split)
+        if shown.rows:
             title = SPLITS.get(split, split)
             yield f"## {title[0].upper()}{title[1:]}\n"
-            yield _markdown(head, rows)
+            yield markdown_table(shown)
     yield _about_root(ranking)
     yield "## The price of robustness\n"
     yield (
@@ -116,10 +122,10 @@ def _page(ranking: Ranking, heat: str, price: str) -> Iterator[str]:
     yield "\n## How to read it, and how to add a rule\n"
     yield (
         "- A cell has the mean test accuracy (%) over three seeds, its standard deviation, and the "
-        "attack. A run that diverged counts as 0 %.\n"
+        f"attack. A run that diverged counts as 0 %. {BOLD}\n"
         '- "Nobody attacks" has the same rule, with the same f, and 25 honest workers.\n'
         f"- `byzantium benchmark --jobs 2` makes the runs: 200 rounds, momentum 0.9, `mlp`, "
-        f"learning rate 0.2. The numbers here were computed on {ranking.machine}; commits: "
+        f"learning rate 0.2. The numbers here were computed on {ranking.machine}, at commit "
         f"{_commits(ranking)}.\n"
         '- `byzantium benchmark --plugin mine.py --rule "Mine()" --jobs 2` runs a rule of your own '
         f"under the same attacks, and shows it in this ranking, marked {in_markdown(OWN)}.\n"
@@ -129,17 +135,11 @@ def _page(ranking: Ranking, heat: str, price: str) -> Iterator[str]:
 
 
 def _commits(ranking: Ranking) -> str:
-    commits: dict[str, list[str]] = {}
-    for row in ranking.rows:
-        if row.commit:
-            commits.setdefault(row.commit, []).append(row.name)
-    return "; ".join(f"{commit} ({', '.join(names)})" for commit, names in commits.items())
-
-
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    first, *others = ([in_markdown(cell) for cell in line] for line in (head, *rows))
-    lines = [first, ["---", *["---:"] * (len(head) - 1)], *others]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    """The commit of most rows, then others with the names of theirs."""
+    of = {row.name: row.commit for row in ranking.rows if row.commit}
+    (usual, _), *others = Counter(of.values()).most_common() or [("unknown", 0)]
+    named = [", ".join(n for n in of if of[n] == commit) for commit, _ in others]
+    return "; ".join([usual, *(f"{c} ({n})" for (c, _), n in zip(others, named, strict=True))])
 
 
 def _about_root(ranking: Ranking) -> str:
@@ -192,19 +192,18 @@ def _heat_map(ranking: Ranking) -> Figure:
     values = [
         [fmean(row.scores[split, f].get(name) or (math.nan,)) for name in attacks] for row in rows
     ]
-    figure = Figure(figsize=(2.9 + 0.46 * len(attacks), 1.3 + 0.26 * len(rows)), layout="tight")
+    figure = Figure(figsize=(3.6 + 0.33 * len(attacks), 1.3 + 0.26 * len(rows)), layout="tight")
     figure.patch.set_alpha(0)
     axis = figure.subplots()
     axis.imshow(values, cmap="RdYlGn", vmin=0, vmax=100, aspect="auto", alpha=0.85)
     for y, line in enumerate(values):
         for x, value in enumerate(line):
             text = "" if math.isnan(value) else f"{value:.0f}"
-            axis.text(x, y, text, ha="center", va="center", fontsize=SMALL, color=BLACK)
-    axis.set_xticks(range(len(attacks)), attacks, rotation=40, ha="right", fontsize=SMALL)
-    axis.set_yticks(range(len(rows)), [rule_text(row) for row in rows], fontsize=SMALL)
+            axis.text(x, y, text, fontsize=READABLE, color=BLACK, **CENTERED)
+    axis.set_xticks(range(len(attacks)), attacks, rotation=40, ha="right", fontsize=READABLE)
+    axis.set_yticks(range(len(rows)), [rule_text(row) for row in rows], fontsize=READABLE)
     axis.tick_params(length=0, colors=GREY)
-    for spine in axis.spines.values():
-        spine.set_visible(False)
+    axis.spines[:].set_visible(False)
     title = f"test accuracy (%), {SPLITS.get(split, split)}, {f} of 25 attack"
     axis.set_title(title, fontsize=USUAL, color=GREY)
     return figure
@@ -235,14 +234,8 @@ def _scatter(ranking: Ranking) -> Figure:
         axis.set_title(f"{f} of 25 attack", fontsize=USUAL, color=GREY)
         axis.set_xlabel("accuracy, nobody attacks (%)", fontsize=SMALL, color=GREY)
         axis.tick_params(labelsize=SMALL, colors=GREY)
-        axis.legend(
-            loc="upper center",
-            bbox_to_anchor=(0.5, -0.2),
-            fontsize=SMALL - 1,
-            labelcolor=GREY,
-            frameon=False,
-        )
-        for spine in axis.spines.values():
-            spine.set_color(GREY)
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
+        axis.legend(fontsize=SMALL - 1, labelcolor=GREY, frameon=False, **place)
+        axis.spines[:].set_color(GREY)
     axes[0].set_ylabel("accuracy, worst attack (%)", fontsize=SMALL, color=GREY)
     return figure

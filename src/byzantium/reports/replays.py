@@ -44,23 +44,18 @@ def opening(tables: Sequence[ResultTable]) -> Iterator[str]:
     if not found:
         return
     cells = {id(replay.cell) for replay in found}
-    total = len(published.keys())
+    logged = [_first_losses(replay) for replay in found if replay.loss_differences]
+    final = [bool(replay.agrees) for replay in found if replay.agrees is not None]
+    ends = f"The final accuracies of {sum(final)} of these {len(final)} agree." if final else ""
     yield (
-        f"**{len(cells)} of the {total} published cells were repeated with the random numbers of "
-        f"the released runs ({len(found)} runs).** {_losses(found)} {_accuracies(found)} "
-        f"{_finals(found)}\n"
+        f"**{len(cells)} of the {len(published.keys())} published cells were repeated with the "
+        f"random numbers of the released runs ({len(found)} runs).** The training losses of the "
+        f"first three logged rounds are the logged ones to {LOGGED:g} in "
+        f"{sum(gap <= LOGGED for gap in logged)} of {len(logged)} runs. {_accuracies(found)} "
+        f"{ends}\n"
     )
     yield WHY
     yield from _exceptions(found)
-
-
-def _losses(found: Sequence[Replay]) -> str:
-    logged = [replay for replay in found if replay.loss_differences]
-    good = sum(_first_losses(replay) <= LOGGED for replay in logged)
-    return (
-        f"The training losses of the first three logged rounds are the logged ones to {LOGGED:g} "
-        f"in {good} of {len(logged)} runs."
-    )
 
 
 def _first_losses(replay: Replay) -> float:
@@ -87,14 +82,6 @@ def _accuracies(found: Sequence[Replay]) -> str:
     return f"{text}."
 
 
-def _finals(found: Sequence[Replay]) -> str:
-    whole = [replay for replay in found if replay.agrees is not None]
-    if not whole:
-        return ""
-    agree = sum(bool(replay.agrees) for replay in whole)
-    return f"The final accuracies of {agree} of these {len(whole)} agree."
-
-
 def _exceptions(found: Sequence[Replay]) -> Iterator[str]:
     """A line for each run whose beginning or end differs, with the cause."""
     lines = []
@@ -103,59 +90,31 @@ def _exceptions(found: Sequence[Replay]) -> Iterator[str]:
         if replay.loss_differences and (gap := _first_losses(replay)) > LOGGED:
             what.append(f"the losses differ by {gap:.1e}")
         if replay.differences and not replay.equal:
-            what.append("the first accuracy differs by " + _signed(replay))
+            gap = next(iter(replay.differences.values()))
+            what.append(f"the first accuracy differs by {gap:+.3f} points")
         if replay.agrees is False and replay.final is not None:
             theirs, ours = replay.final
             what.append(f"it ends at {ours:.2f}, published {theirs:.2f}")
         if what:
             name = replay.cell.cell.name
-            cause = CAUSES.get((name, replay.seed)) or _cause(replay)
+            cause = CAUSES.get((name, replay.seed), "not known")
+            if cause == "not known" and replay.loss_differences and _first_losses(replay) <= LOGGED:
+                cause = "presumably rounding, amplified; the first three losses are the logged ones"
             lines.append(f"- {name}, seed {replay.seed}: {'; '.join(what)}. Cause: {cause}.\n")
     if lines:
         yield folded(f"The exceptions ({len(lines)})", "".join(lines))
 
 
-def _cause(replay: Replay) -> str:
-    """The presumable cause of a difference that was not examined."""
-    if replay.loss_differences and _first_losses(replay) <= LOGGED:
-        return "presumably rounding, amplified; the first three losses are the logged ones"
-    return "not known"
-
-
-def _signed(replay: Replay) -> str:
-    return f"{next(iter(replay.differences.values())):+.3f} points"
-
-
-def section(table: ResultTable) -> Iterator[str]:
-    """The repeated runs of an artifact in Markdown.
-
-    - `table`: the artifact, in its released version.
-    """
-    yield LEGEND
-    yield markdown_table(text_table(table))
-
-
 def text_table(table: ResultTable) -> TextTable:
-    """The repeated runs of an artifact, a row for each that evaluated at least once.
-
-    - `table`: the artifact, in its released version.
-    """
-    names = text_tables.varying(table)
-    name_of = text_tables.namer(table)
+    """The repeated runs of an artifact, a row for each that evaluated at least once."""
     rows = []
     for replay in replays(table):
-        labels = replay.cell.labels
-        rows.append(
-            (
-                *(Entry(text_tables.label(name_of, name, labels[name])) for name in names),
-                Entry(str(replay.seed)),
-                Entry(f"{replay.equal} of {len(replay.differences)}" if replay.curve else NONE),
-                Entry(NONE if (gap := replay.loss_difference) is None else f"{gap:.0e}"),
-                *_ends(replay),
-            )
-        )
-    head = (*names, "seed", "equal", "losses", "published", "ours", "difference", "verdict")
-    return TextTable(head, tuple(rows), len(names))
+        equal = f"{replay.equal} of {len(replay.differences)}" if replay.curve else NONE
+        losses = NONE if (gap := replay.loss_difference) is None else f"{gap:.0e}"
+        own = text_tables.labels(table, replay.cell)
+        rows.append((*own, *map(Entry, (str(replay.seed), equal, losses)), *_ends(replay)))
+    head = ("seed", "equal", "losses", "published", "ours", "difference", "verdict")
+    return text_tables.with_labels(table, head, rows)
 
 
 def _ends(replay: Replay) -> tuple[Entry, Entry, Entry, Entry]:
@@ -173,10 +132,7 @@ def _ends(replay: Replay) -> tuple[Entry, Entry, Entry, Entry]:
 
 
 def masks(store: Store) -> Iterator[str]:
-    """What dropout does to the main figure: the cells that end differently with fresh masks.
-
-    - `store`: where the results are.
-    """
+    """What dropout does to the main figure: the cells that end differently with fresh masks."""
     fresh = compare(artifact("figure-main", Version(seeds=1)), store)
     shared = compare(artifact("figure-main", Version(seeds=1, released=True)), store)
     pairs = [
@@ -186,26 +142,23 @@ def masks(store: Store) -> Iterator[str]:
     ]
     if not pairs:
         return
-    names, name_of = text_tables.varying(shared), text_tables.namer(shared)
     rows = []
     for one, other in pairs:
         if not _apart(one, other):
             continue
         assert other.published is not None
-        labels = (Entry(text_tables.label(name_of, n, other.labels[n])) for n in names)
         values = (Entry("diverged" if c.value is None else f"{c.value:.2f}") for c in (other, one))
-        rows.append((*labels, Entry(f"{other.published.mean:.2f}"), *values))
+        published = Entry(f"{other.published.mean:.2f}")
+        rows.append((*text_tables.labels(shared, other), published, *values))
     ends = "All end alike." if not rows else f"{len(rows)} of them end differently:"
     yield MASKS.format(count=len(pairs), ends=ends)
     if rows:
-        head = (*names, "published (seed 0)", "ours, shared masks", "ours, fresh masks")
-        yield markdown_table(TextTable(head, tuple(rows), len(names)))
+        head = ("published (seed 0)", "ours, shared masks", "ours, fresh masks")
+        yield markdown_table(text_tables.with_labels(shared, head, rows))
 
 
 def _apart(one: MeasuredCell, other: MeasuredCell) -> bool:
     """Whether two cells end differently; two that collapsed end alike."""
-    if one.collapsed or other.collapsed:
+    if one.collapsed or other.collapsed or one.value is None or other.value is None:
         return bool(one.collapsed) != bool(other.collapsed)
-    assert one.value is not None
-    assert other.value is not None
     return abs(one.value - other.value) > one.tolerance

@@ -32,10 +32,6 @@ def write(
 ) -> Path:
     """Write the report: one HTML page that holds all it shows, and loads nothing from elsewhere.
 
-    - `store`: the folder of results to show.
-    - `artifacts`: the artifacts to show beside the published numbers.
-    - `path`: the file to write.
-    - `title`: the title of the page.
     - `tables`: the tables of runs, as `pivots` makes them; by default rules by attacks.
 
     Returns the file.
@@ -55,7 +51,6 @@ def page(values: dict[str, Any], title: str = TITLE) -> str:
 
     - `values`: its data, as `contents` makes it; under "live", the progress of jobs, if the page
       is served and asks for new data.
-    - `title`: the title of the page.
     """
     # The partial bundle of plotly.js that draws what we draw, as npm has it: page/README.md.
     script = "".join(_file(f"{name}.js") for name in SCRIPTS)

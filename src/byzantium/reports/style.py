@@ -28,6 +28,7 @@ PATTERNS: dict[str, Any] = {
     "longdash": (0, (8, 2)),
 }
 SMALL, USUAL, LARGE = 6.5, 8.0, 10.5
+CENTERED: dict[str, Any] = {"ha": "center", "va": "center"}
 # The most characters of a label and of a title, which in results of others may have thousands.
 MAX_LABEL, MAX_TITLE = 100, 600
 # The most pixels of a picture, along a side and in all; matplotlib refuses longer sides.
@@ -56,10 +57,7 @@ def sheet(
     - `left`, `right`, `bottom`: the margins.
     - `titled`: whether panels have titles.
     """
-    from matplotlib.figure import Figure
-
-    rows, columns = shape
-    inner = columns * panel[0] + (columns - 1) * gap[0]
+    inner = shape[1] * panel[0] + (shape[1] - 1) * gap[0]
     width = left + inner + right
     titles = textwrap.wrap(_cut(artifact.title, MAX_TITLE), int(width * 12))
     below = f"cheaper version: {', '.join(artifact.cheaper)}" if artifact.cheaper else ""
@@ -67,40 +65,42 @@ def sheet(
         below = f"{artifact.fixed}. {artifact.notes}" if artifact.notes else artifact.fixed
     notes = textwrap.wrap(_cut(below, MAX_TITLE), int(width * 15))
     top = (0.4 if titled else 0.2) + 0.19 * len(titles) + 0.14 * len(notes)
-    height = top + rows * panel[1] + (rows - 1) * gap[1] + bottom
-    figure = Figure(figsize=(width, height))
-    axes = figure.subplots(
-        rows,
-        columns,
-        sharex=bool(share),
-        sharey=share,
-        squeeze=False,
-        gridspec_kw={
-            "left": left / width,
-            "right": 1 - right / width,
-            "bottom": bottom / height,
-            "top": 1 - top / height,
-            "wspace": gap[0] / panel[0],
-            "hspace": gap[1] / panel[1],
-        },
-    )
+    figure, axes = panels(shape, panel, gap, (left, right, bottom, top), share)
     # Over the panels; over the whole where a single one has long names beside it.
-    middle = (left + inner / 2) / width if columns > 1 else 0.5
+    middle = (left + inner / 2) / width if shape[1] > 1 else 0.5
     for k, (text, note) in enumerate([(t, False) for t in titles] + [(n, True) for n in notes]):
         down = 0.2 + 0.19 * min(k, len(titles)) + 0.14 * max(0, k - len(titles)) - 0.03 * note
         size, color = (SMALL + 0.5, GREY) if note else (LARGE, BLACK)
-        figure.text(
-            middle,
-            1 - down / height,
-            text,
-            ha="center",
-            va="center",
-            fontsize=size,
-            color=color,
-        )
-    for row in axes:
-        for axis in row:
-            _plain(axis)
+        height = figure.get_size_inches()[1]
+        figure.text(middle, 1 - down / height, text, fontsize=size, color=color, **CENTERED)
+    return figure, axes
+
+
+def panels(
+    shape: tuple[int, int],
+    panel: tuple[float, float],
+    gap: tuple[float, float],
+    margins: tuple[float, float, float, float],
+    share: Any = True,
+) -> tuple[Figure, list[list[Axes]]]:
+    """Panels of one size, with margins to the left, to the right, below and above."""
+    from matplotlib.figure import Figure
+
+    (rows, columns), (left, right, bottom, top) = shape, margins
+    width = left + columns * panel[0] + (columns - 1) * gap[0] + right
+    height = top + rows * panel[1] + (rows - 1) * gap[1] + bottom
+    figure = Figure(figsize=(width, height))
+    sides = {"left": left / width, "right": 1 - right / width, "wspace": gap[0] / panel[0]}
+    ends = {"bottom": bottom / height, "top": 1 - top / height, "hspace": gap[1] / panel[1]}
+    axes = figure.subplots(
+        *shape, sharex=bool(share), sharey=share, squeeze=False, gridspec_kw={**sides, **ends}
+    )
+    for axis in axes.flat:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.spines[["left", "bottom"]].set_color(GREY)
+        axis.tick_params(labelsize=SMALL + 0.5, length=2.5, color=GREY)
+        axis.grid(color="#ECECEC", linewidth=0.6)
+        axis.set_axisbelow(True)
     return figure, [list(row) for row in axes]
 
 
@@ -138,39 +138,6 @@ def caption(text: str) -> str:
 
 def _cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
-
-
-def row(
-    columns: int, panel: tuple[float, float], *, left: float = 0.75, right: float = 0.2
-) -> tuple[Figure, list[Axes]]:
-    """Panels side by side that share their axes, without a title."""
-    from matplotlib.figure import Figure
-
-    top, bottom, gap = 0.35, 0.5, 0.15
-    width = left + columns * panel[0] + (columns - 1) * gap + right
-    height = top + panel[1] + bottom
-    figure = Figure(figsize=(width, height))
-    sides = {"left": left / width, "right": 1 - right / width}
-    ends = {"bottom": bottom / height, "top": 1 - top / height}
-    axes = figure.subplots(
-        1,
-        columns,
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-        gridspec_kw={**sides, **ends, "wspace": gap / panel[0]},
-    )[0]
-    for axis in axes:
-        _plain(axis)
-    return figure, list(axes)
-
-
-def _plain(axis: Axes) -> None:
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.spines[["left", "bottom"]].set_color(GREY)
-    axis.tick_params(labelsize=SMALL + 0.5, length=2.5, color=GREY)
-    axis.grid(color="#ECECEC", linewidth=0.6)
-    axis.set_axisbelow(True)
 
 
 def inches(figure: Figure, x: float, y: float) -> tuple[float, float]:
@@ -211,13 +178,5 @@ def note(axis: Axes, text: str, y: float = 0.04, align: str = "bottom") -> None:
 
 
 def missing(axis: Axes) -> None:
-    axis.text(
-        0.5,
-        0.5,
-        "missing",
-        transform=axis.transAxes,
-        ha="center",
-        va="center",
-        fontsize=USUAL,
-        color=GREY,
-    )
+    place = {"transform": axis.transAxes, **CENTERED}
+    axis.text(0.5, 0.5, "missing", fontsize=USUAL, color=GREY, **place)

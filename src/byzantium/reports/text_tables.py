@@ -11,10 +11,14 @@ from typing import Any
 from byzantium.learning import metrics
 from byzantium.reports import measurements
 from byzantium.runs import Result
-from byzantium.tables import MeasuredCell, ResultTable, terms, worst
+from byzantium.tables import ALIKE, MeasuredCell, ResultTable, terms, tied, worst
 
 NONE = "—"
 TEST = "(Welch's t test, 95 %)"
+BOLD = (
+    f"Bold: the best of each column, and all within {100 * ALIKE:.0f} % of its value that these "
+    f"seeds do not show to be worse {TEST}."
+)
 # Labels whose values are shown without parameters where these do not differ.
 SHORTENED = ("rule", "attack")
 
@@ -51,41 +55,29 @@ def text_table(table: ResultTable, per_cell: bool = False) -> TextTable:
 
 def cells(table: ResultTable, shown: Sequence[MeasuredCell]) -> TextTable:
     """A row for each cell: labels, published, ours, difference, verdict."""
-    names = varying(table)
     rows = []
     for cell in shown:
-        labels = _labels(table, cell, names)
-        paper = cell.published
+        paper, gap = cell.published, cell.difference
         published = f"{paper.mean:.2f} ± {paper.deviation:.2f}" if paper else NONE
-        gap = cell.difference
         difference = NONE if gap is None or not table.comparable else f"{gap:+.2f}"
-        rows.append(
-            (
-                *labels,
-                Entry(published),
-                _ours(cell),
-                Entry(difference),
-                verdict(table, cell),
-            )
-        )
-    return TextTable(
-        (*names, "published", "ours", "difference", "verdict"), tuple(rows), len(names)
-    )
+        numbers = Entry(published), _ours(cell), Entry(difference), verdict(table, cell)
+        rows.append((*labels(table, cell), *numbers))
+    return with_labels(table, ("published", "ours", "difference", "verdict"), rows)
 
 
 def grid(table: ResultTable) -> TextTable:
     """A table with a column for each attack or other setting; its cells are "ours (published)".
 
     If there are several attacks, the first column is the worst of them. If nothing was published,
-    the best cell of each column is marked, and all cells that the seeds do not show to be worse.
+    the best cell of each column is marked, with all that are tied with it.
     """
     names, across = axes(table)
     name_of = namer(table)
     heads = list(dict.fromkeys(cell.labels[across] for cell in table.cells))
     rows: dict[tuple[Any, ...], dict[Any, MeasuredCell]] = {}
     for cell in table.cells:
-        labels = cell.labels
-        rows.setdefault(tuple(labels[name] for name in names), {})[labels[across]] = cell
+        key = tuple(cell.labels[name] for name in names)
+        rows.setdefault(key, {})[cell.labels[across]] = cell
     columns = [[row.get(head) for row in rows.values()] for head in heads]
     titles = [name_of(across, head) for head in heads]
     if has_worst_case(table):
@@ -96,8 +88,8 @@ def grid(table: ResultTable) -> TextTable:
         pairs = zip(shown[0], rows.values(), strict=True)
         shown[0] = [_worst_entry(entry, list(row.values()), len(heads)) for entry, row in pairs]
     listed = tuple(
-        (*(Entry(label(name_of, name, v)) for name, v in zip(names, labels, strict=True)), *entries)
-        for labels, entries in zip(rows, zip(*shown, strict=True), strict=True)
+        (*(Entry(label(name_of, name, v)) for name, v in zip(names, key, strict=True)), *entries)
+        for key, entries in zip(rows, zip(*shown, strict=True), strict=True)
     )
     return TextTable((*names, *titles), listed, len(names))
 
@@ -137,11 +129,11 @@ def label(name_of: Callable[[str, Any], str], name: str, value: Any) -> str:
 
 
 def best(column: Sequence[MeasuredCell]) -> list[MeasuredCell]:
-    """The best cell of a column, then those that the seeds do not show to be worse."""
+    """The best cell of a column, then those that are tied with it."""
     there = sorted((c for c in column if c.values), key=lambda c: -c.goodness)
     if not there or len(there[0].values) < 2:
         return there[:1]
-    return [c for c in there if not there[0].differs(c)]
+    return [c for c in there if tied(there[0].values, c.values)]
 
 
 def _column(table: ResultTable, column: Sequence[MeasuredCell | None]) -> list[Entry]:
@@ -173,13 +165,12 @@ def _worst_entry(entry: Entry, row: Sequence[MeasuredCell], attacks: int) -> Ent
 
 def shares(table: ResultTable) -> TextTable:
     """How a rule weights workers: the share of attackers, the largest share, how many count."""
-    names = varying(table)
     rows = []
     for cell in table.cells:
-        labels = _labels(table, cell, names)
+        own = labels(table, cell)
         found = measurements.weights(cell, done=True)
         if not found:
-            rows.append((*labels, *[Entry(state(cell) or NONE, "faint")] * 3, _seeds(cell)))
+            rows.append((*own, *[Entry(state(cell) or NONE, "faint")] * 3, _seeds(cell)))
             continue
         facets = cell.jobs[0].facets()
         n, attackers = facets["n"], facets["q"]
@@ -187,23 +178,28 @@ def shares(table: ResultTable) -> TextTable:
         total, squares = sum(mean), sum(weight**2 for weight in mean)
         largest = max(range(len(mean)), key=mean.__getitem__)
         who = f"worker {largest}" + ", an attacker" * (largest >= n - attackers)
-        effective = total**2 / squares if squares else 0.0
-        rows.append(
-            (
-                *labels,
-                Entry(f"{measurements.share(mean, attackers):.3f}"),
-                Entry(f"{mean[largest] / total if total else 0.0:.3f} ({who})"),
-                Entry(f"{effective:.1f} of {n}"),
-                _seeds(cell),
-            )
+        texts = (
+            f"{measurements.share(mean, attackers):.3f}",
+            f"{mean[largest] / total if total else 0.0:.3f} ({who})",
+            f"{total**2 / squares if squares else 0.0:.1f} of {n}",
         )
-    head = (*names, "share on attackers", "largest share", "effective workers", "seeds")
-    return TextTable(head, tuple(rows), len(names))
+        rows.append((*own, *map(Entry, texts), _seeds(cell)))
+    head = ("share on attackers", "largest share", "effective workers", "seeds")
+    return with_labels(table, head, rows)
 
 
-def _labels(table: ResultTable, cell: MeasuredCell, names: Sequence[str]) -> list[Entry]:
-    name_of, labels = namer(table), cell.labels
-    return [Entry(label(name_of, name, labels[name])) for name in names]
+def labels(table: ResultTable, cell: MeasuredCell) -> list[Entry]:
+    """The labels by which a cell differs from others, as the first columns of a row."""
+    name_of = namer(table)
+    return [Entry(label(name_of, name, cell.labels[name])) for name in varying(table)]
+
+
+def with_labels(
+    table: ResultTable, head: Sequence[str], rows: Sequence[tuple[Entry, ...]]
+) -> TextTable:
+    """A table whose rows begin with `labels`; `head` is that of what follows these."""
+    names = varying(table)
+    return TextTable((*names, *head), tuple(rows), len(names))
 
 
 def varying(table: ResultTable) -> list[str]:
@@ -215,15 +211,11 @@ def varying(table: ResultTable) -> list[str]:
 
 def state(cell: MeasuredCell) -> str:
     """Why a cell has no number: "diverged", "failed", "unfinished" or "missing"; else empty."""
-    statuses = [result.status for result in cell.results]
     if cell.values:
         return ""
-    if cell.diverged:
-        return "diverged"
-    if cell.failed:
-        return "failed"
-    begun = any(status in ("unfinished", "running") for status in statuses)
-    return "unfinished" if begun else "missing" if cell.missing else ""
+    begun = any(result.status in ("unfinished", "running") for result in cell.results)
+    states = {"diverged": cell.diverged, "failed": cell.failed, "unfinished": begun}
+    return next((name for name, so in (states | {"missing": cell.missing}).items() if so), "")
 
 
 def verdict(table: ResultTable, cell: MeasuredCell) -> Entry:
@@ -245,11 +237,8 @@ def _number(value: float, y: str = "accuracy", digits: int = 3) -> str:
 
 def other_seeds(cell: MeasuredCell) -> str:
     """How many seeds of a cell have no number, and why."""
-    counts = {
-        "diverged": cell.diverged,
-        "failed": cell.failed,
-        "missing": cell.missing - cell.failed,
-    }
+    counts = {"diverged": cell.diverged, "failed": cell.failed}
+    counts["missing"] = cell.missing - cell.failed
     return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
 
 
@@ -331,15 +320,12 @@ def meaning(table: ResultTable) -> str:
     if seeds == 1:
         return f"{title}; one seed, which cannot show whether two cells differ."
     text = f"{title}; mean ± standard deviation over {seeds} seeds."
-    marked = any(entry.tone == "best" for row in grid(table).rows for entry in row)
-    if len(grid(table).rows) == 1:
+    rows = grid(table).rows
+    if len(rows) == 1:
         return text
-    if not marked:
+    if not any(entry.tone == "best" for row in rows for entry in row):
         return f"{text} They show no difference between the cells of a column {TEST}."
-    return (
-        f"{text} Bold: the best of each column, and all that these seeds do not show to be worse "
-        f"{TEST}."
-    )
+    return f"{text} {BOLD}"
 
 
 def results(tables: Sequence[ResultTable]) -> list[Result]:

@@ -75,11 +75,7 @@ def admit(
     if any(stage.needs_origin for stage in expanded):
         anchors["origin"] = None
     if center is not None:
-        if center.shape != (source.dimension,):
-            raise ByzantiumError(
-                f"{pipeline} holds a center of dimension {center.numel()}, got vectors of "
-                f"dimension {source.dimension}; reset() forgets it"
-            )
+        source.check_center(pipeline, center)
         anchors["center"] = source.team.local_part(center)
     if any(stage.needs_root for stage in expanded):
         if root is None:

@@ -89,6 +89,7 @@ class MatrixRule(BaseRule):
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
         source = geometry.basis.source
+        source.check_coordinates(self)
         if source.d != source.dimension:
             raise ByzantiumError(
                 f"{self!r} needs whole vectors, but here each machine holds only some columns"
@@ -104,11 +105,16 @@ class MatrixRule(BaseRule):
         return aggregate.detach().to(rows), None
 
 
-def central_mean(source: Source, count: int, explain: bool, nearest: bool = False) -> Attempt:
-    """The mean of the `count` central values of each column, before admission."""
+def central_mean(
+    source: Source, count: int, explain: bool, nearest: bool = False, mixing: Array | None = None
+) -> Attempt:
+    """The mean of the `count` central values of each column, before admission.
+
+    - `mixing`: the matrix that mixes the rows first; None is the identity.
+    """
 
     def mean(matrix: Tensor, which: Rows, out: Tensor, share: Array | None) -> float:
-        return backend(matrix).central_mean(matrix, which, None, count, nearest, out, share)
+        return backend(matrix).central_mean(matrix, which, mixing, count, nearest, out, share)
 
     return _before_admission(source, mean, explain)
 
@@ -131,7 +137,7 @@ def _before_admission(
 ) -> Attempt:
     """A pass that aggregates all rows while it finds out how large their numbers are."""
     rows = source.readable
-    if len(rows) < source.n:
+    if len(rows) < source.n or not source.has_coordinates:
         return Attempt()
     out = source.empty_aggregate(source.compute_dtype)
     square, share = 0.0, np.zeros(source.n) if explain else None
@@ -207,7 +213,12 @@ class CoordinateWise(BaseRule):
         kept = self._kept(vouched.of_largest(self.bad or 0))
         return central_weighted_mean(source, vouched, kept, explain, self.nearest)
 
+    def try_mixed(self, source: Source, mixing: Array | None) -> Attempt:
+        count = self._count(source.n if mixing is None else len(mixing))
+        return central_mean(source, count, False, self.nearest, mixing)
+
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
+        geometry.basis.source.check_coordinates(self)
         points, mixing, vouched = geometry.basis, geometry.matrix(), geometry.vouched
         count = self._count(geometry.n) if vouched is None else 0
         kept = 0.0 if vouched is None else self._kept(geometry.bad_share(self.bad or 0))

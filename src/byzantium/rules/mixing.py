@@ -99,6 +99,7 @@ class Bucketing(Mixing):
     balanced: bool = False
     f: Count | None = None
     takes_weights: ClassVar[bool] = True
+    oblivious: ClassVar[bool] = True
 
     @classmethod
     def also_required(cls, arguments: Mapping[str, Any]) -> tuple[str, ...]:
@@ -199,6 +200,7 @@ class Resampling(Mixing):
     """
 
     s: Positive
+    oblivious: ClassVar[bool] = True
 
     def min_vectors(self) -> tuple[int, str]:
         return self.s, "s"

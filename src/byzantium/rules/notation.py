@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 
 from byzantium.core import ByzantiumError, Registry, notation
+from byzantium.core.registry import exported
 from byzantium.rules.pipeline import Aggregator, Mixing
 from byzantium.rules.stage import Stage
 
@@ -23,9 +23,8 @@ def members() -> Registry[type[Stage]]:
     """
     from byzantium import rules
 
-    exported = (getattr(rules, name) for name in dir(rules))
-    classes = [one for one in exported if inspect.isclass(one) and issubclass(one, Stage)]
-    named = {one.__name__: one for one in classes if dataclasses.is_dataclass(one)}
+    classes: dict[str, type[Stage]] = exported(rules, Stage)
+    named = {name: one for name, one in classes.items() if dataclasses.is_dataclass(one)}
     return Registry("rule or mixing", named, ALIASES)
 
 

@@ -33,6 +33,7 @@ from byzantium.rules.stage import FormerHook, Stage, pipeline_repr
 from byzantium.vectors.geometry import Geometry, vectors_of
 from byzantium.vectors.points import Array, SourcePoints
 from byzantium.vectors.source import Source
+from byzantium.vectors.team import ALONE
 from byzantium.vectors.weights import Vouched, Weights
 
 
@@ -76,6 +77,9 @@ class Mixing(Stage, ABC):
     """
 
     spoiled = FormerHook()
+    # Whether the matrix depends on nothing except the number of vectors and the generator. Then one
+    # reading of the vectors mixes, aggregates and checks them.
+    oblivious: ClassVar[bool] = False
 
     @abstractmethod
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
@@ -103,6 +107,7 @@ class Mixing(Stage, ABC):
     ) -> Tensor:
         """The mixed vectors, (m, d), to look at: pipelines never build them."""
         call = Vouched(updates, weights)
+        call.source.check_coordinates(self)
         points, stages, _, vouched = admit(self.stages, call.source, vouched=call.weights)
         geometry = mixed_geometry(Geometry.of(points, vouched), stages, generator)
         return geometry.rows().to(call.source.dtype)
@@ -341,7 +346,7 @@ class Aggregator(Stage, Stateful):
     ) -> Outcome:
         source, vouched = call.source, call.weights
         if vouched is None:
-            speculative, weights, norm_bound = self.try_before_admission(source, explain)
+            speculative, weights, norm_bound = self._attempt(source, generator, explain)
         else:
             check_takes_weights(self.stages)
             speculative, weights, norm_bound = self.try_with_weights(source, vouched, explain)
@@ -371,6 +376,9 @@ class Aggregator(Stage, Stateful):
     def try_with_weights(self, source: Source, vouched: Weights, explain: bool) -> Attempt:
         """The same where the operator vouches for weights."""
         return Attempt()
+
+    def _attempt(self, source: Source, generator: torch.Generator | None, explain: bool) -> Attempt:
+        return self.try_before_admission(source, explain)
 
     @property
     def center(self) -> Tensor | None:
@@ -424,6 +432,22 @@ class Pipeline(_Composed, Aggregator):
         assert isinstance(rule, Aggregator)
         return rule
 
+    def _attempt(self, source: Source, generator: torch.Generator | None, explain: bool) -> Attempt:
+        """Aggregate before admission where mixings need not look at the vectors.
+
+        What they draw here they draw again afterwards: here they draw from a copy of the generator.
+        """
+        stages = check_sizes(self.stages, source.n)
+        *mixings, rule = (one for stage in stages for one in stage.expansion)
+        known = all(isinstance(one, Mixing) and one.oblivious for one in mixings)
+        repeatable = generator is None or type(generator) is torch.Generator
+        if explain or not (known and repeatable) or source.team is not ALONE:
+            return Attempt()
+        copied = None if generator is None else generator.clone_state()
+        geometry = mixed_geometry(Geometry.of(SourcePoints(source)), mixings, copied)
+        assert isinstance(rule, BaseRule)
+        return rule.try_mixed(source, geometry.matrix())
+
     @property
     def center(self) -> Tensor | None:
         return self.rule.center
@@ -443,6 +467,10 @@ class BaseRule(Aggregator, ABC):
 
     # Whether it knows how much each vector counted; see `knows_weights`.
     weights_known: ClassVar[Literal["always", "asked", "never"]]
+
+    def try_mixed(self, source: Source, mixing: Array | None) -> Attempt:
+        """`try_before_admission`, of the vectors after they were mixed by a matrix."""
+        return Attempt()
 
     @abstractmethod
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:

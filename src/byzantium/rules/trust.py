@@ -26,7 +26,7 @@ MEANINGS = {
     ),
     "unheard": (
         "Its vectors were so far from most that the rule gave it little weight, round after round. "
-        "It may be lying, or it may be honest and hold data that nobody else has."
+        "It may be Byzantine, or it may be honest and hold data that nobody else has."
     ),
     "absent": "It sent nothing. This says nothing of its intentions.",
 }
@@ -34,9 +34,9 @@ MEANINGS = {
 
 #: A paragraph for reports: what the weights of workers over many rounds mean.
 CAUTION = (
-    "A weight says whom the rule listened to, not who lies. Attackers that copy an honest worker "
-    "(mimics) cannot be told from it. Attackers may be those who are heard most: then the rule has "
-    "failed. And an honest worker whose data nobody else has may go unheard."
+    "A weight says how much a worker counted, not whether it is bad. Attackers that copy an honest "
+    "worker (mimics) cannot be distinguished from it. Where attackers count most, the rule has "
+    "failed. And an honest worker whose data nobody else has may hardly count."
 )
 
 

@@ -1,12 +1,12 @@
 from .certification import Certification as Certification
 from .certification import certificates as certificates
 from .certification import pipelines as pipelines
-from .facets import without_f as without_f
 from .federation import Federation as Federation
 from .job import Job as Job
 from .job import Stop as Stop
 from .job import check_names as check_names
 from .job import perform as perform
+from .job import without_f as without_f
 from .mimicry import Mimicry as Mimicry
 from .packing import pack as pack
 from .packing import unpack as unpack
@@ -29,8 +29,8 @@ from .run import LAST as LAST
 from .run import PLUGIN_HELP as PLUGIN_HELP
 from .run import Run as Run
 from .run import check_ready as check_ready
-from .snapshot import Snapshot as Snapshot
 from .store import Result as Result
+from .store import Snapshot as Snapshot
 from .store import Store as Store
 from .sweep import execute as execute
 from .sweep import load as load

@@ -11,7 +11,8 @@ from torch import nn
 
 from byzantium.core import ByzantiumError, Measure, Positive, Registry, notation
 from byzantium.data import Dataset, datasets, load, long_tail, user_files
-from byzantium.learning import models
+from byzantium.learning import models, optimizers
+from byzantium.learning.gradients import one_thread
 from byzantium.rules import Aggregator, parse_rule
 
 
@@ -61,25 +62,18 @@ def _channels(data: Dataset, name: str) -> int:
 
 
 MODELS: Registry[Callable[..., nn.Module]] = Registry(
-    "model",
-    {
-        "cnn": _cnn,
-        "convnet": _convnet,
-        "resnet20": _resnet20,
-        "mlp": _mlp,
-        "linear": _linear,
-    },
+    "model", {one.__name__[1:]: one for one in (_cnn, _convnet, _resnet20, _mlp, _linear)}
 )
 
 
 def _sgd(
     parameters: Any, rate: float, momentum: Measure = 0.0, weight_decay: Measure = 0.0
 ) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=rate, momentum=momentum, weight_decay=weight_decay)
+    return optimizers.SGD(parameters, lr=rate, momentum=momentum, weight_decay=weight_decay)
 
 
 def _adam(parameters: Any, rate: float, weight_decay: Measure = 0.0) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=rate, weight_decay=weight_decay)
+    return optimizers.AdamW(parameters, lr=rate, weight_decay=weight_decay)
 
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"sgd": _sgd, "adam": _adam}
@@ -92,7 +86,9 @@ def spelled_data(text: str) -> str:
 
 def load_data(name: str, gamma: float) -> Dataset:
     """A data set with a long tail, unless gamma is 1."""
-    data = load(name)
+    # Where a model is small, the threads of torch need not even start.
+    with one_thread(True):
+        data = load(name)
     return data if gamma == 1 else long_tail(data, gamma)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import io
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from byzantium import guarantees
 from byzantium.core import ByzantiumError, Positive, Seed, files, option, with_options
+from byzantium.core.registry import exported
 from byzantium.runs import packs, plugins, records, values
 from byzantium.runs.job import METRICS, SUMMARY, Job, Stop, Watch, append
 from byzantium.runs.plugins import PLUGINS_USED
@@ -76,12 +76,10 @@ class Certification(Job):
 
     @property
     def workers(self) -> int:
-        """How many vectors there are, Byzantine ones included."""
         return self.n
 
     @property
     def metric_checks(self) -> Checks:
-        """The checks of its metrics: what the search found."""
         return dict.fromkeys(("c", "error"), values.measured)
 
     def aggregator(self) -> Aggregator:
@@ -112,13 +110,8 @@ class Certification(Job):
         files.write(folder / INPUT, content.getvalue())
         files.write(folder / METRICS, "")
         append(folder / METRICS, {"round": finding.tried, "c": finding.c, "error": finding.error})
-        return {
-            "status": "completed",
-            "c": finding.c,
-            "error": finding.error,
-            "how": finding.how,
-            "tried": finding.tried,
-        }
+        found = {name: getattr(finding, name) for name in ("c", "error", "how", "tried")}
+        return {"status": "completed", **found}
 
 
 @functools.lru_cache(maxsize=4)
@@ -141,9 +134,6 @@ MIXINGS = ("", "Bucketing(s=2) >> ", "NearestNeighborMixing() >> ")
 def pipelines(n: int, f: int) -> list[str]:
     """All rules, alone and behind mixings, that are defined for n vectors of which f are Byzantine.
 
-    - `n`: how many vectors there are, Byzantine ones included.
-    - `f`: how many of them are Byzantine.
-
     Returns their texts, without f.
 
     >>> pipelines(n=25, f=12)[:3]
@@ -151,11 +141,9 @@ def pipelines(n: int, f: int) -> list[str]:
     """
     from byzantium import rules
 
-    exported = ((name, getattr(rules, name)) for name in dir(rules))
     texts = [
         f"{name}({argument.format(m=n - f)})"
-        for name, rule in exported
-        if inspect.isclass(rule) and issubclass(rule, rules.Aggregator)
+        for name, rule in exported(rules, rules.Aggregator).items()
         if dataclasses.is_dataclass(rule)
         for argument in ARGUMENTS.get(name, ("",))
     ]
@@ -213,12 +201,8 @@ def finding(result: Result) -> Finding:
     for name in ("how", "tried", "error"):
         if name not in summary:
             raise ByzantiumError(f"{result.folder / SUMMARY} has no {name}")
-    try:
+    with records.reading(path, there=True):
         rows = np.load(io.BytesIO(packs.read(path, LARGEST_INPUT)), allow_pickle=False)
-    except Exception as wrong:  # decoders have errors of many kinds
-        raise ByzantiumError(
-            f"{path} cannot be read: {records.describe_file_error(wrong)}"
-        ) from wrong
     if rows.ndim != 2 or len(rows) != job.n or rows.dtype != np.float64:
         raise ByzantiumError(f"{path} does not hold {job.n} vectors")
     c, error = float(summary["c"]), float(summary["error"])

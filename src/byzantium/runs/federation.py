@@ -37,6 +37,9 @@ class Federation(Job):
     engine: str = option("flower", "The engine that carries it out.")
     rule: str = option("Mean()", "The rule, with mixings before it, as the server was given it.")
     f: str = option("0", "How many sampled nodes may be Byzantine, as a number or a fraction.")
+    cache: bool = option(
+        False, "Whether the last changes of nodes that are not sampled count, too.", later=True
+    )
 
     def check(self) -> None:
         for name in ("name", "engine", "rule", "f"):
@@ -60,7 +63,7 @@ class Federation(Job):
     def metric_checks(self) -> Checks:
         """The checks of its metrics: who took part, what was evaluated, spread and root update."""
         return {
-            **dict.fromkeys(("sampled", "used", "absent", "kept", "f"), values.whole),
+            **dict.fromkeys(("sampled", "used", "cached", "absent", "kept", "f"), values.whole),
             **dict.fromkeys(("accuracy", "loss"), values.measured),
             **dict.fromkeys(("root_norm", "root_distance"), values.size),
             **dict.fromkeys(("heard", "vouched_used"), values.size),

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import platform
+import re
 import reprlib
 import sys
 import time
@@ -44,6 +45,8 @@ CONFIGURATION, METRICS, SUMMARY, LOG = "config.toml", "metrics.jsonl", "summary.
 # Of a job that is not done: why the last attempt failed, and how long it was worked on.
 FAILURE, SECONDS = "failed.json", ".seconds"
 
+# The f of a rule, where it is written.
+F = re.compile(r"(?<=\()f=\d+(, )?|, f=\d+")
 #: Called with how much of a job is done, how much there is in all, and a short note.
 Watch = Callable[[int, int, str], None]
 #: Asked now and then whether to stop; once it answers True, a job saves itself and ends.
@@ -178,11 +181,28 @@ class Job(ABC):
         return {}
 
 
+def rule_facets(rule: str) -> dict[str, Any]:
+    """The facets of a rule: its text, the mixings before it, itself without f, and its class.
+
+    >>> facets = rule_facets("Bucketing(s=2) >> Krum(f=5, m=2)")
+    >>> facets["mixing"], facets["rule"], facets["kind"]
+    ('Bucketing(s=2)', 'Krum(m=2)', 'Krum')
+    """
+    mixing, _, last = without_f(rule).rpartition(" >> ")
+    return {"text": rule, "mixing": mixing, "rule": last, "kind": last.partition("(")[0]}
+
+
+def without_f(rule: str) -> str:
+    """A rule in our notation, without its f.
+
+    >>> without_f("Bucketing(s=2) >> Krum(f=5, m=2)"), without_f("TrimmedMean(f=3)")
+    ('Bucketing(s=2) >> Krum(m=2)', 'TrimmedMean()')
+    """
+    return F.sub("", rule)
+
+
 def check_names(kind: type[DataclassInstance], values: Mapping[str, Any]) -> None:
     """Raise an error where a name is not one of a dataclass's fields.
-
-    - `kind`: the dataclass.
-    - `values`: values by name.
 
     >>> from byzantium.runs import Run
     >>> check_names(Run, {"round": 10})
@@ -204,7 +224,7 @@ def perform(
     watch: Watch = lambda done, total, note: None,
     stop: Stop = lambda: False,
 ) -> dict[str, Any] | None:
-    """Carry a job out in a folder, or go on where it stopped; a finished one is only read.
+    """Carry a job out in a folder, or continue where it stopped; a finished one is only read.
 
     A lock of the operating system keeps two processes from working on one job; it is released when
     its holder dies. An error is raised, and also written into the folder, where it stays until the
@@ -247,7 +267,7 @@ def _attempt(job: Job, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any]
     if result is None:
         with suppress(OSError):  # only a time is lost
             files.write(folder / SECONDS, f"{seconds:.1f}")
-        logger.info("stopped; the next start goes on from here")
+        logger.info("stopped; the next start continues from here")
         return None
     result |= {"seconds": round(seconds, 1), **environment()}
     files.write(folder / SUMMARY, json.dumps(result, indent=1) + "\n")

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from byzantium.core import ByzantiumError, Count, Positive, Seed, files, option, with_options
 from byzantium.runs import plugins, values
-from byzantium.runs.facets import rule_facets
-from byzantium.runs.job import METRICS, Job, Stop, Watch, append
+from byzantium.runs.job import METRICS, Job, Stop, Watch, append, rule_facets
 from byzantium.runs.plugins import PLUGINS_USED
 from byzantium.runs.values import Checks
 
@@ -68,12 +67,10 @@ class Mimicry(Job):
 
     @property
     def workers(self) -> int:
-        """How many workers there are, attackers included."""
         return self.n
 
     @property
     def metric_checks(self) -> Checks:
-        """The checks of its metrics: how far the rule landed from the honest mean."""
         return dict.fromkeys(("error", "deviation"), values.measured)
 
     def aggregator(self) -> Aggregator:

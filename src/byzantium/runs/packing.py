@@ -87,8 +87,9 @@ def pack(
                 job = _packable(store, folder)
                 path = packed.get(identity) or store.root / (_pack_name(pack_of(job)) + SUFFIX)
                 line = packs.encode(identity, _contents(folder))
-                if identity in packed:
-                    _check_progress(store, job, before[path][identity])
+                was = before[path][identity] if identity in packed else b""
+                if was and SUMMARY in packs.decode(was) and not store.result(job).done:
+                    raise ByzantiumError("it is not finished, and a pack has it finished")
             except Exception as error:  # whatever it is that the file of somebody else causes
                 changes.skipped[str(folder)] = records.describe_file_error(error)
             else:
@@ -115,7 +116,7 @@ def _packable(store: Store, folder: Path) -> Job:
     except FileNotFoundError:
         raise ByzantiumError(f"it has no {CONFIGURATION}") from None
     if not store.result(job).done and any(folder.glob("*.pt")):
-        raise ByzantiumError("it is not finished, and goes on from its checkpoint")
+        raise ByzantiumError("it is not finished, and continues from its checkpoint")
     return job
 
 
@@ -123,12 +124,6 @@ def _pack_name(name: str) -> str:
     if not PACK_NAME.fullmatch(name):
         raise ByzantiumError(f"a pack needs a name of small letters, digits and -, got {name!r}")
     return name
-
-
-def _check_progress(store: Store, job: Job, line: bytes) -> None:
-    """Raise an error where a pack has the job finished, and its folder has not."""
-    if SUMMARY in packs.decode(line) and not store.result(job).done:
-        raise ByzantiumError("it is not finished, and a pack has it finished")
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
@@ -261,12 +256,13 @@ def _clear(root: Path) -> None:
 def _lines_by_pack(root: Path) -> dict[Path, dict[str, bytes]]:
     """The lines of all packs by identity; raises an error where one cannot be read."""
     lines: dict[Path, dict[str, bytes]] = {}
-    every = packs.Packs(root, _refuse)
+
+    def refuse(what: str, error: Exception) -> None:
+        reason = records.describe_file_error(error)
+        raise ByzantiumError(f"{what} cannot be read: {reason}") from error
+
+    every = packs.Packs(root, refuse)
     for identity in every:
         line = every[identity]
         lines.setdefault(line.pack, {})[identity] = line.line.rstrip(b"\n") + b"\n"
     return lines
-
-
-def _refuse(what: str, error: Exception) -> None:
-    raise ByzantiumError(f"{what} cannot be read: {records.describe_file_error(error)}") from error

@@ -47,9 +47,6 @@ KEYS = {CONFIGURATION: "config", METRICS: "metrics", SUMMARY: "summary"}
 def encode(identity: str, contents: dict[str, bytes]) -> bytes:
     r"""The line of a pack with these files; raises an error where it would not give them back.
 
-    - `identity`: the identity of the job.
-    - `contents`: the bytes of its files by name.
-
     >>> contents = {"config.toml": b'rule = "Mean()"\n', "metrics.jsonl": b""}
     >>> line = encode("0123456789abcdef", contents)
     >>> line
@@ -136,14 +133,10 @@ class Place(NamedTuple):
 
 
 class Index(NamedTuple):
-    """Which job is in which line of a pack, and which lines cannot be read.
+    """Which job is in which line of a pack, and which lines cannot be read."""
 
-    - `places`: where the line of each job is, by identity.
-    - `faults`: why a line cannot be read, as part of a sentence, by its number.
-    """
-
-    places: dict[str, Place]
-    faults: dict[int, str]
+    places: dict[str, Place]  # by identity
+    faults: dict[int, str]  # why, as part of a sentence, by the number of the line
 
 
 def index(path: Path) -> Index:
@@ -198,7 +191,6 @@ class Packs:
 
     Iterate over it for the identities of all jobs in them.
 
-    - `root`: the folder of results.
     - `pass_over`: called with what cannot be read, and with the error.
     """
 
@@ -218,20 +210,17 @@ class Packs:
             except Exception as error:  # of the system, in many kinds
                 self.pass_over(str(path), error)
                 continue
-            again = {
+            faults = faults | {
                 places[identity].number: f"{found[identity].name} holds the same job"
                 for identity in places.keys() & found
             }
-            self._name(path, faults | again)
+            for number in sorted(faults)[:MOST_FAULTS]:
+                self.pass_over(f"line {number} of {path}", ByzantiumError(faults[number]))
+            if (rest := len(faults) - MOST_FAULTS) > 0:
+                reason = ByzantiumError(f"{rest} other lines of it cannot be read")
+                self.pass_over(f"a part of {path}", reason)
             found = dict.fromkeys(places, path) | found
         return found
-
-    def _name(self, path: Path, faults: dict[int, str]) -> None:
-        for number in sorted(faults)[:MOST_FAULTS]:
-            self.pass_over(f"line {number} of {path}", ByzantiumError(faults[number]))
-        if (rest := len(faults) - MOST_FAULTS) > 0:
-            reason = ByzantiumError(f"{rest} other lines of it cannot be read")
-            self.pass_over(f"a part of {path}", reason)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._paths)
@@ -259,11 +248,7 @@ class Packs:
 
 
 def read(path: Path, most: int) -> bytes:
-    """The contents of a file in the folder of a job; where there is none, those in a pack.
-
-    - `path`: the file, in the folder of the job.
-    - `most`: the most bytes that it may have.
-    """
+    """The contents of a file in the folder of a job; where there is none, those in a pack."""
     try:
         return files.read(path, most)
     except FileNotFoundError:

@@ -291,9 +291,6 @@ def check_recorded(job: Any, names: Iterable[str]) -> bool:
     """Whether a plugin of a job is not loaded, so that the texts of the job cannot be read.
 
     Such texts must at least be printable; the names and digests of plugins must be valid.
-
-    - `job`: the job.
-    - `names`: its fields that are texts.
     """
     for text in job.plugin:
         if not RECORDED.fullmatch(text):

@@ -232,7 +232,7 @@ class Pool(ABC, Generic[AnyWorker]):
                     self.workers.remove(worker)
                     self.ending.append(worker)
                 if not (self.closing or self.stop()):  # that was meant for this worker alone
-                    news = self._again(job, news.note, "another process goes on with it")
+                    news = self._again(job, news.note, "another process continues it")
             elif news.kind == "busy" and job in self.deaths:
                 news = self._wait_for_lock(job, news.note)
             self.listen(news)

@@ -52,9 +52,6 @@ class Processes:
 def handle_signal(number: int, handle: Callable[[int, Any], Any]) -> Any:
     """Set the handler of a signal, unless this process was started to ignore it, as by nohup.
 
-    - `number`: the signal.
-    - `handle`: the new handler.
-
     Returns the handler before.
     """
     before = signal.getsignal(number)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -48,7 +47,6 @@ class Board:
 
     - `total`: how many jobs there are.
     - `done`: how many of them are finished already.
-    - `console`: where to show it.
 
     >>> import sys
     >>> with Board(total=2, done=0, console=Console(file=sys.stdout)) as board:
@@ -59,13 +57,9 @@ class Board:
     def __init__(self, total: int, done: int, console: Console) -> None:
         self.total, self.done, self.console = total, done, console
         self.bars: dict[Job, TaskID] = {}
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-        )
-        self.progress = Progress(*columns, console=console, transient=True)
+        columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        name = TextColumn("{task.description}", markup=False)
+        self.progress = Progress(name, *columns, console=console, transient=True)
         self.whole = self.progress.add_task("all", total=total, completed=done)
 
     def __enter__(self) -> Self:
@@ -73,12 +67,7 @@ class Board:
             self.progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.progress.live.is_started:  # otherwise it would print an empty line
             self.progress.stop()
 

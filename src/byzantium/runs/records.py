@@ -12,7 +12,7 @@ import os
 import re
 import reprlib
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,16 +119,14 @@ def configuration(path: File) -> dict[str, Any]:
 def summary(path: File, measure: str, declared: Checks) -> dict[str, Any] | None:
     """The summary of a finished job, checked; None if there is no such file.
 
-    - `path`: the file.
     - `measure`: what a completed job must have, such as "accuracy"; for regression, a loss is
       accepted instead.
     - `declared`: the kinds of its values, by name.
     """
     with reading(path):
-        try:
-            values = mapping(_parsed(path, _text(path)))
-        except FileNotFoundError:
+        if (text := _text_if_there(path)) is None:
             return None
+        values = mapping(_parsed(path, text))
         status = outcome(values.get("status")).status
         for name, kind in declared.items():
             if name in values and not kind(values[name]):
@@ -145,10 +143,9 @@ def summary(path: File, measure: str, declared: Checks) -> dict[str, Any] | None
 def failure(path: File) -> str | None:
     """Why the last attempt at a job failed; None if there is no such file."""
     with reading(path):
-        try:
-            reason = mapping(json.loads(_text(path))).get("reason")
-        except FileNotFoundError:
+        if (text := _text_if_there(path)) is None:
             return None
+        reason = mapping(json.loads(text)).get("reason")
         if not kinds.text(reason, LONGEST_SENTENCE + len(CUT)):
             raise ByzantiumError(f"its reason is {reprlib.repr(reason)}")
         return str(reason)
@@ -157,36 +154,29 @@ def failure(path: File) -> str | None:
 def metrics(path: File, workers: int | None, declared: Checks) -> list[Metrics]:
     """The metrics of a job, checked: a mapping for each evaluation; empty if there is no such file.
 
-    - `path`: the file.
     - `workers`: how many workers there are, each of whom may have a weight. If it is None, all
       lines must agree on it.
     - `declared`: the kinds of its metrics, by name. One that is not among them, of a plugin that is
       not loaded, is in all lines of the kind that it is in the first.
     """
     with reading(path):
-        return _checked_metrics(_lines(path), workers, declared)
-
-
-def _checked_metrics(
-    lines: Iterable[Metrics], workers: int | None, declared: Checks
-) -> list[Metrics]:
-    checked, last, others = list[Metrics](), 0, dict[str, Check]()
-    for k, line in enumerate(lines, 1):
-        at: Any = line.get("round")
-        if not kinds.whole(at) or at <= last:
-            raise ByzantiumError(f"line {k} has the round {reprlib.repr(at)}")
-        last = at
-        if workers is None and isinstance(line.get("weights"), list):
-            workers = len(line["weights"])
-        for name, value in line.items():
-            if not kinds.text(name):
-                raise ByzantiumError(f"line {k} has a metric named {reprlib.repr(name)}")
-            kind = declared.get(name) or others.setdefault(name, kinds.check_by_value(value))
-            odd = kind is kinds.shares and isinstance(value, list) and len(value) != workers
-            if odd or not kind(value):
-                raise ByzantiumError(f"line {k} has the {name[:40]} {reprlib.repr(value)}")
-        checked.append(line)
-    return checked
+        checked, last, others = list[Metrics](), 0, dict[str, Check]()
+        for k, line in enumerate(_lines(path), 1):
+            at: Any = line.get("round")
+            if not kinds.whole(at) or at <= last:
+                raise ByzantiumError(f"line {k} has the round {reprlib.repr(at)}")
+            last = at
+            if workers is None and isinstance(line.get("weights"), list):
+                workers = len(line["weights"])
+            for name, value in line.items():
+                if not kinds.text(name):
+                    raise ByzantiumError(f"line {k} has a metric named {reprlib.repr(name)}")
+                kind = declared.get(name) or others.setdefault(name, kinds.check_by_value(value))
+                odd = kind is kinds.shares and isinstance(value, list) and len(value) != workers
+                if odd or not kind(value):
+                    raise ByzantiumError(f"line {k} has the {name[:40]} {reprlib.repr(value)}")
+            checked.append(line)
+        return checked
 
 
 def lines(path: File) -> list[Metrics]:
@@ -198,10 +188,9 @@ def lines(path: File) -> list[Metrics]:
 def entries(path: Path) -> list[Any]:
     """What is listed in a JSON file; empty if there is none."""
     with reading(path):
-        try:
-            values = _parsed(path, _text(path))
-        except FileNotFoundError:
+        if (text := _text_if_there(path)) is None:
             return []
+        values = _parsed(path, text)
         if not isinstance(values, list):
             raise ByzantiumError(f"it must hold a list, not {type_name(values)}")
         return values
@@ -210,10 +199,8 @@ def entries(path: Path) -> list[Any]:
 def seconds(path: Path) -> float:
     """What is written in a file as one number; 0 if there is none."""
     with reading(path):
-        try:
-            value = float(_text(path))
-        except FileNotFoundError:
-            return 0.0
+        text = _text_if_there(path)
+        value = 0.0 if text is None else float(text)
         if not kinds.size(value):
             raise ByzantiumError(f"it says {value}")
         return value
@@ -223,16 +210,17 @@ def seconds(path: Path) -> float:
 
 
 @contextmanager
-def reading(path: File | str) -> Iterator[None]:
-    """A context in which every error but that of a missing file becomes a sentence about a file.
+def reading(path: File | str, *, there: bool = False) -> Iterator[None]:
+    """A context in which every error becomes a sentence about a file.
 
     - `path`: the file, or what else is being read.
+    - `there`: whether this is also so for the error that it is missing.
     """
     try:
         yield
-    except FileNotFoundError:
-        raise
     except Exception as error:  # decoders have errors of many kinds
+        if isinstance(error, FileNotFoundError) and not there:
+            raise
         raise ByzantiumError(f"{path} cannot be read: {describe_file_error(error)}") from error
 
 
@@ -267,6 +255,12 @@ def read_file(path: File, most: int) -> bytes:
 
 def _text(path: File) -> str:
     return read_file(path, LARGEST_RECORD).decode()
+
+
+def _text_if_there(path: File) -> str | None:
+    with suppress(FileNotFoundError):
+        return _text(path)
+    return None
 
 
 def _parsed(path: File, text: str) -> Any:

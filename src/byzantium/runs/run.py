@@ -28,8 +28,7 @@ from byzantium.core.options import former_attribute, with_default
 from byzantium.learning import metrics
 from byzantium.learning.settings import TrainingOptions
 from byzantium.runs import plugins, values
-from byzantium.runs.facets import rule_facets
-from byzantium.runs.job import METRICS, Job, Stop, Watch, append
+from byzantium.runs.job import METRICS, Job, Stop, Watch, append, rule_facets
 from byzantium.runs.records import Metrics
 from byzantium.runs.values import Checks
 
@@ -37,14 +36,17 @@ if TYPE_CHECKING:
     from torch import nn
 
     from byzantium.data import Dataset
-    from byzantium.learning import Randomness, Settings, Simulation
+    from byzantium.learning import Settings, Simulation
     from byzantium.rules import Aggregator
 
 #: The accuracy of a run is the mean of so many last evaluations, as in the paper.
 LAST = 5
+#: Models with so many parameters or fewer are tried with real numbers before a run begins. To try
+#: one without numbers, torch imports its compiler, which takes longer than importing torch.
+SMALL = 1 << 24
 #: The options that make no difference to a training on root data alone.
 OF_WORKERS = (
-    *("rule", "n", "f", "attack", "attackers", "partition", "participants", "weights"),
+    *("rule", "n", "f", "attack", "attackers", "partition", "participants", "cache", "weights"),
     *("batch", "reshuffle_every", "record", "plugin"),
 )
 #: What the option --plugin does.
@@ -105,7 +107,7 @@ class Run(Job, TrainingOptions):
         "that is written without f takes the f of the run.",
     )
     attack: str = option(
-        "InnerProduct(epsilon=0.1)",
+        "InnerProduct()",
         "What the attackers send: an attack from `byzantium list attacks`; NoAttack() for none.",
     )
     momentum: Beta = with_default(TrainingOptions, "momentum", 0.9)
@@ -187,7 +189,6 @@ class Run(Job, TrainingOptions):
 
     @property
     def workers(self) -> int:
-        """How many workers there are, attackers included."""
         return self.n
 
     @property
@@ -216,11 +217,6 @@ class Run(Job, TrainingOptions):
 
         self._prepare()
         return builders.read_rule(self.rule, self.f)
-
-    @property
-    def vectors(self) -> int:
-        """How many vectors the rule is given in each round."""
-        return self.participants or self.n
 
     @property
     def bad(self) -> int:
@@ -301,6 +297,8 @@ class Run(Job, TrainingOptions):
         try:
             with torch.device("meta"):  # shapes without numbers, which take no memory
                 model = self.build_model(data)
+            if sum(parameter.numel() for parameter in model.parameters()) <= SMALL:
+                model = self.build_model(data)
         except (RuntimeError, MemoryError) as error:
             raise ByzantiumError(f"the model {self.model} cannot be built: {error}") from error
         loss = losses.read(self.loss)
@@ -316,54 +314,35 @@ class Run(Job, TrainingOptions):
             sizes.check_weights(self.aggregator(), weights, self.participants)
 
     def heterogeneity(self, watch: Callable[[int, int], None] = lambda done, total: None) -> float:
-        r"""The median :math:`B^2` of what its workers send in the first rounds if nobody attacks.
-
-        - `watch`: called with how many rounds are done, and how many there are in all.
-        """
-        from byzantium.data import partition
-        from byzantium.runs import builders
-
-        data = self.dataset()
-        _, optimizer = builders.optimizer(self.optimizer)
-        return learning.measured_heterogeneity(
-            self.settings(),
-            data,
-            self.build_model(data),
-            partition.read(self.partition),
-            lambda parameters: optimizer(parameters, self.learning_rate),
-            randomness=self._randomness(),
-            watch=watch,
-        )
-
-    def _randomness(self) -> type[Randomness]:
-        from byzantium.runs import released
-
-        return released.Released if self.randomness == "released" else learning.Randomness
+        r"""The median :math:`B^2` of what its workers send at first if nobody attacks."""
+        return learning.measured_heterogeneity(**self._parts(), watch=watch)
 
     def simulation(self) -> Simulation:
         """Its training, before the first round."""
+        attack = attacks.parse_attack(self.attack)
+        return learning.Simulation(**self._parts(), rule=self.aggregator(), attack=attack)
+
+    def _parts(self) -> dict[str, Any]:
+        """What every training of it has, by the names of the parameters of `Simulation`."""
         from byzantium.data import partition
-        from byzantium.runs import builders
+        from byzantium.runs import builders, released
 
         data = self.dataset()
         _, optimizer = builders.optimizer(self.optimizer)
-        return learning.Simulation(
-            self.settings(),
-            data,
-            self.build_model(data),
-            self.aggregator(),
-            attacks.parse_attack(self.attack),
-            partition.read(self.partition),
-            lambda parameters: optimizer(parameters, self.learning_rate),
-            randomness=self._randomness(),
-        )
+        fresh = self.randomness == "fresh"
+        return {
+            "settings": self.settings(),
+            "data": data,
+            "model": self.build_model(data),
+            "partition": partition.read(self.partition),
+            "optimizer": lambda parameters: optimizer(parameters, self.learning_rate),
+            "randomness": learning.Randomness if fresh else released.Released,
+        }
 
     def until(self, last: int | None) -> Self:
         """The same run, which stops after a round for now; None carries it out to its end.
 
         It saves itself there. Its identity is that of the whole run, which goes on from there.
-
-        - `last`: the number of that round.
 
         >>> Run(rounds=600).until(90) == Run(rounds=600)
         True

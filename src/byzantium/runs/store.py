@@ -92,8 +92,6 @@ class Result:
         """The mean of a metric over its last five evaluations that are finite.
 
         None unless the job is completed and recorded it.
-
-        - `metric`: the name of the metric, such as "success_rate".
         """
         values = [line[metric] for line in self.metrics if number(line.get(metric))][-LAST:]
         return sum(values) / len(values) if values and self.status == "completed" else None
@@ -139,13 +137,9 @@ class Store:
             try:
                 results.append(self._result(job, packs))
             except ValueError as error:
-                folder = self.folder(job)
+                folder, reason = self.folder(job), records.describe_file_error(error)
                 self.pass_over(str(folder), error)
-                results.append(
-                    Result(
-                        job, folder, "damaged", [], {}, reason=records.describe_file_error(error)
-                    )
-                )
+                results.append(Result(job, folder, "damaged", [], {}, reason=reason))
         return results
 
     def __iter__(self) -> Iterator[Result]:
@@ -213,6 +207,46 @@ class Store:
         return table.DataFrame([_row(result) for result in self])
 
 
+class Snapshot(Store):
+    """A folder of results as it was when each result was first asked for: nothing is read twice.
+
+    - `root`: the folder.
+    - `results`: results that were read before; those of finished jobs are not read again.
+
+    >>> from byzantium.runs import Run
+    >>> snapshot = Snapshot("nowhere")
+    >>> snapshot.result(Run()) is snapshot.result(Run())
+    True
+    """
+
+    def __init__(self, root: Path | str, results: Iterable[Result] = ()) -> None:
+        super().__init__(root)
+        self._results = {result.job: result for result in results if result.done}
+        self._all: list[Result] | None = None
+
+    def renewed(self) -> Snapshot:
+        """The folder as it is now; finished jobs are not read again.
+
+        The log does not name again what is skipped.
+
+        >>> Snapshot("nowhere").renewed().root.name
+        'nowhere'
+        """
+        fresh = Snapshot(self.root, self._results.values())
+        fresh._named = self._named
+        return fresh
+
+    def _result(self, job: Job, packs: Packs) -> Result:
+        if job not in self._results:
+            self._results[job] = super()._result(job, packs)
+        return self._results[job]
+
+    def __iter__(self) -> Iterator[Result]:
+        if self._all is None:
+            self._all = list(super().__iter__())
+        return iter(self._all)
+
+
 def _is_there(folder: Path) -> bool:
     """Whether a folder holds a job: its configuration is written first, and removed first."""
     return os.path.exists(folder / CONFIGURATION)
@@ -242,13 +276,10 @@ def job_of(values: dict[str, Any]) -> Job:
 
 
 def _row(result: Result) -> dict[str, Any]:
-    configuration = result.job.configuration()
-    plain = {
-        k: json.dumps(v) if isinstance(v, (tuple, dict)) else v for k, v in configuration.items()
-    }
+    values = result.job.configuration().items()
     return {
         "identity": result.job.identity,
-        **plain,
+        **{k: json.dumps(v) if isinstance(v, (tuple, dict)) else v for k, v in values},
         "status": result.ending,
         "accuracy": result.accuracy,
         "seconds": result.summary.get("seconds"),

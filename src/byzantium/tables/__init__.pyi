@@ -8,12 +8,14 @@ from .ranking import Ranking as Ranking
 from .ranking import Row as Row
 from .ranking import Worst as Worst
 from .ranking import ranking_rows as ranking_rows
+from .results import ALIKE as ALIKE
 from .results import COLLAPSED as COLLAPSED
 from .results import CRITERION as CRITERION
 from .results import POINTS as POINTS
 from .results import MeasuredCell as MeasuredCell
 from .results import Published as Published
 from .results import ResultTable as ResultTable
+from .results import tied as tied
 from .results import worst as worst
 from .version import PAPER as PAPER
 from .version import SEEDS as SEEDS

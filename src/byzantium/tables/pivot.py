@@ -15,8 +15,7 @@ from byzantium.core.options import options_of
 from byzantium.learning import metrics
 from byzantium.runs import Result, Run, without_f
 from byzantium.tables.artifact import Artifact, Cell, Picture
-from byzantium.tables.heterogeneity import heterogeneity
-from byzantium.tables.results import MeasuredCell, ResultTable, worst
+from byzantium.tables.results import MeasuredCell, ResultTable, grouped, worst
 from byzantium.tables.terms import short_name, sort_key
 
 # Runs that differ in these fields alone are one cell: they train the same thing.
@@ -28,6 +27,9 @@ ALWAYS = ("data", "model", "partition", "n", "f", "momentum", "rounds")
 # How many characters of a plugin's digest are shown.
 DIGEST = len("sha256:") + 8
 Values = dict[str, Any]
+MEANING = (
+    "B² is the variance of the honest vectors of the first rounds over the square of their mean."
+)
 
 
 def pivots(
@@ -147,7 +149,6 @@ def own_runs(results: Iterable[Result], tables: Sequence[ResultTable]) -> list[R
 def fields_of(run: Run, several: Collection[str] = ()) -> Values:
     """The fields of a run that tables distinguish; its rule is without the f.
 
-    - `run`: the run.
     - `several`: the plugins of which there are several versions; others are left out.
     """
     values = {name: getattr(run, name) for name in NAMES}
@@ -247,12 +248,8 @@ def _worst(
     cells: Sequence[MeasuredCell], names: Sequence[str], attacks: int
 ) -> tuple[list[MeasuredCell], str]:
     """The worst of the cells that differ only in their attack, and a note on all of them."""
-    groups: dict[tuple[Any, ...], list[MeasuredCell]] = {}
-    for cell in cells:
-        key = tuple(cell.labels[name] for name in names)
-        groups.setdefault(key, []).append(cell)
     lowest, fewer = [], 0
-    for key, group in groups.items():
+    for key, group in grouped(cells, names).items():
         one = worst(group) or group[0]
         labels = dict(zip(names, key, strict=True))
         lowest.append(dataclasses.replace(one, cell=Cell(labels, one.jobs)))
@@ -260,6 +257,42 @@ def _worst(
     notes = f"Each cell shows the worst of {attacks} attack{'s' * (attacks > 1)}"
     some = f"; in {fewer} of {len(lowest)} cells, not all of them are done." if fewer else "."
     return lowest, notes + some
+
+
+def heterogeneity(results: Iterable[Result]) -> str:
+    r"""The limit on :math:`B^2` beside the measured one, in a sentence for each number of workers.
+
+    The measured number is the median over the first rounds of a run; of several runs, the smallest
+    and the largest are named, for each data set and partition. Attackers change the model, and so
+    what honest workers send: where nobody attacks in some of the runs, only these count. Empty
+    where no run has recorded it, as in results of earlier versions, or where f is 0.
+
+    >>> from pathlib import Path
+    >>> lines = [{"round": 30, "early_heterogeneity": [27.0, 28.0, 31.0]}]
+    >>> result = Result(Run(attack="Mimic()"), Path("results"), "unfinished", lines, {})
+    >>> print(heterogeneity([result]))  # doctest: +ELLIPSIS
+    5 of 25 need B² < 3; yours is 28. B² is the variance of the honest vectors ...
+    """
+    from byzantium.guarantees import describe_limit
+
+    measured: dict[tuple[int, int], dict[tuple[str, str], list[tuple[bool, float]]]] = {}
+    for result in results:
+        job, b2 = result.job, metrics.early_heterogeneity(result.metrics)
+        if isinstance(job, Run) and b2 is not None and 0 < 2 * job.bad < job.vectors:
+            groups = measured.setdefault((job.vectors, job.bad), {})
+            calm = job.attack == "NoAttack()" or not job.attacker_count
+            groups.setdefault((job.data, job.partition), []).append((calm, b2))
+    sentences = []
+    for (n, f), groups in sorted(measured.items()):
+        several = [len(set(column)) > 1 for column in zip(*groups, strict=True)]
+        named: dict[str, list[float]] = {}
+        for (data, partition), values in groups.items():
+            texts = data.partition(" sha256:")[0], short_name("partition", partition)
+            name = ", ".join(text for text, shown in zip(texts, several, strict=True) if shown)
+            calm = any(one for one, _ in values)
+            named.setdefault(name, []).extend(b2 for one, b2 in values if one or not calm)
+        sentences.append(f"{describe_limit(n, f, named)}.")
+    return " ".join([*sentences, MEANING]) if sentences else ""
 
 
 def _title(name: str) -> str:

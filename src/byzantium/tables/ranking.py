@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from byzantium.core import ByzantiumError, files
 from byzantium.runs import Run, without_f
-from byzantium.tables.results import ResultTable
+from byzantium.tables.results import ResultTable, tied
 
 # By split, number of attackers and attack: the accuracy of each seed, in percent.
 Scores = Mapping[tuple[str, int], Mapping[str, tuple[float, ...]]]
@@ -31,6 +31,7 @@ class Worst:
     - `attack`: its name.
     - `mean`: the mean accuracy over seeds, in percent.
     - `deviation`: the standard deviation over seeds; NaN with one seed.
+    - `values`: the accuracy of each seed, in percent.
 
     >>> Worst("ipm", 61.5, 2.0).attack
     'ipm'
@@ -39,6 +40,7 @@ class Worst:
     attack: str
     mean: float
     deviation: float
+    values: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ class Row:
             return None
         attack = min(suite, key=lambda attack: fmean(scores[attack]))
         values = scores[attack]
-        return Worst(attack, fmean(values), stdev(values) if len(values) > 1 else math.nan)
+        deviation = stdev(values) if len(values) > 1 else math.nan
+        return Worst(attack, fmean(values), deviation, tuple(values))
 
     def undisturbed(self, split: str, f: int) -> float | None:
         """The mean accuracy where nobody attacks; None if that was not run."""
@@ -117,6 +120,15 @@ class Ranking:
         ranked = {row.name: self.score(row, split) for row in self.rows}
         complete = [row for row in self.rows if not math.isnan(ranked[row.name])]
         return sorted(complete, key=lambda row: -ranked[row.name])
+
+    def best(self, split: str, f: int) -> list[Row]:
+        """The rows that are best in a column, several if they are tied; none with one seed each."""
+        worst = [(row, row.worst(split, f, self.attacks)) for row in self.sorted(split)]
+        cells = [(row, one) for row, one in worst if one is not None]
+        top = max((one for _, one in cells), key=lambda one: one.mean, default=None)
+        if top is None or len(top.values) < 2:
+            return []
+        return [row for row, one in cells if tied(top.values, one.values)]
 
     def with_rows(self, rows: Iterable[Row]) -> Self:
         """This ranking with further rows; one of the same rule and root data is replaced."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev, variance
 from typing import Any
@@ -22,9 +22,39 @@ CRITERION = (
 )
 # Student's t by degrees of freedom, 1 to 10: a larger one is beyond chance, with 95 % (two-sided).
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+#: Cells that the seeds do not show to differ count as equally good if their means differ by at most
+#: this share of the larger one.
+ALIKE = 0.05
 #: A model of at most this test accuracy, in percent of ten classes, has collapsed: it guesses. One
 #: that always predicts the same class of MNIST has up to 11.35.
 COLLAPSED = 12.0
+
+
+def differ(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Whether the means of two samples differ by more than chance, by Welch's t test with 95 %.
+
+    It is False if one of them has a single value.
+    """
+    if min(len(a), len(b)) < 2:
+        return False
+    u, v = variance(a) / len(a), variance(b) / len(b)
+    gap = abs(fmean(a) - fmean(b))
+    if u + v == 0:
+        return gap > 0
+    freedom = (u + v) ** 2 / (u**2 / (len(a) - 1) + v**2 / (len(b) - 1))
+    return gap > STUDENT[min(int(freedom + 1e-9), len(STUDENT)) - 1] * math.sqrt(u + v)
+
+
+def tied(best: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether another cell is marked with the best one: its values are close, and not shown worse.
+
+    A test alone would mark a cell because its seeds vary much.
+
+    >>> tied([96.0, 96.4, 96.2], [96.1, 95.5, 96.3]), tied([96.0, 96.4, 96.2], [69.0, 1.0, 2.0])
+    (True, False)
+    """
+    a, b = fmean(best), fmean(other)
+    return abs(a - b) <= ALIKE * max(abs(a), abs(b)) and not differ(best, other)
 
 
 @dataclass(frozen=True)
@@ -157,19 +187,8 @@ class MeasuredCell:
         return max(POINTS, 2 * self.published.deviation, 2 * self.published.spread)
 
     def differs(self, other: MeasuredCell) -> bool:
-        """Whether two cells differ by more than chance, by Welch's t test with 95 %.
-
-        It is False if one of them has a single seed.
-        """
-        a, b = self.values, other.values
-        if min(len(a), len(b)) < 2:
-            return False
-        u, v = variance(a) / len(a), variance(b) / len(b)
-        gap = abs(fmean(a) - fmean(b))
-        if u + v == 0:
-            return gap > 0
-        freedom = (u + v) ** 2 / (u**2 / (len(a) - 1) + v**2 / (len(b) - 1))
-        return gap > STUDENT[min(int(freedom + 1e-9), len(STUDENT)) - 1] * math.sqrt(u + v)
+        """Whether two cells differ by more than chance; False if one of them has a single seed."""
+        return differ(self.values, other.values)
 
     @property
     def verdict(self) -> str:
@@ -253,6 +272,16 @@ class ResultTable:
                 pairs += 1
                 same += gap * (a.value - b.value) > 0
         return same, pairs
+
+
+def grouped(
+    cells: Iterable[MeasuredCell], names: Iterable[str]
+) -> dict[tuple[Any, ...], list[MeasuredCell]]:
+    """Cells by their values of some labels; None stands for a label that they do not have."""
+    names, groups = tuple(names), dict[tuple[Any, ...], list[MeasuredCell]]()
+    for cell in cells:
+        groups.setdefault(tuple(cell.labels.get(name) for name in names), []).append(cell)
+    return groups
 
 
 def _setting(cell: MeasuredCell) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
@@ -64,21 +64,16 @@ class Version:
 
     def words(self) -> tuple[str, ...]:
         """How it differs from the paper's version, in words."""
-        return tuple(self._words())
-
-    def _words(self) -> Iterator[str]:
-        if self.seeds is not None and self.seeds < SEEDS:
-            yield f"{self.seeds} seed{'s' * (self.seeds > 1)} instead of {SEEDS}"
-        if self.rounds is not None:
-            yield f"{self.rounds} rounds"
-        if self.model is not None:
-            yield f"model {self.model}"
-        if self.data is not None:
-            yield f"data set {self.data}"
-        if self.only is not None:
-            yield f"only {self.only}"
-        if self.dropout is not None:
-            yield f"{self.dropout} dropout"
+        fewer = self.seeds if self.seeds is not None and self.seeds < SEEDS else None
+        words = (
+            (fewer, f"{fewer} seed{'s' * (fewer != 1)} instead of {SEEDS}"),
+            (self.rounds, f"{self.rounds} rounds"),
+            (self.model, f"model {self.model}"),
+            (self.data, f"data set {self.data}"),
+            (self.only, f"only {self.only}"),
+            (self.dropout, f"{self.dropout} dropout"),
+        )
+        return tuple(text for value, text in words if value is not None)
 
     def flags(self) -> list[str]:
         """The options of `byzantium reproduce` that ask for it."""

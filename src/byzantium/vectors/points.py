@@ -1,9 +1,8 @@
 """Vectors that are read in blocks of columns, and the passes over them.
 
 Inner products are taken about a *reference*, one of the rows, so that a large common part costs no
-digits. *Anchors* are further points after the n rows: the origin, the center of centered
-clipping, and the root gradient. Rows so small that squares would underflow are read in another
-unit; see `scale`.
+digits. *Anchors* are further points after the n rows: origin, center and root gradient. Rows so
+small that squares would underflow are read in another unit; see `scale`.
 """
 
 from __future__ import annotations
@@ -100,8 +99,8 @@ class Points(ABC):
     - `anchors`: vectors (d,) by name: "origin", "center" and "root", in this order; that of the
       origin is None.
     - `norms`: the norms of the rows; None if they are not known.
-    - `unit`: a power of two, the length that counts as 1 in `pieces` and `gram`. It is known once
-      inner products are measured, and 1 until then; see `scale`.
+    - `unit`: a power of two, the length that counts as 1 in `pieces` and `gram`; 1 until inner
+      products are measured. See `scale`.
     """
 
     n: int
@@ -144,12 +143,18 @@ class Points(ABC):
         """The index of a row that is likely to be near most of the others."""
 
     def combine(self, weights: Array) -> Tensor:
-        """The weighted sum of rows and anchors, (d,)."""
+        """The weighted sum of rows and anchors, (d,), or in the form of the source's own."""
+        if (by_source := self.combined_by_source(weights)) is not None:
+            return by_source
         total = self.source.empty_aggregate(self.dtype)
         for columns, matrix, rows in self.pieces():
             anchors = self._anchor_parts(self.anchors, matrix, columns)
             backend(matrix).combine(matrix, rows, anchors, weights, total[columns])
         return total if self.unit == 1 else total.mul_(self.unit)
+
+    @abstractmethod
+    def combined_by_source(self, weights: Array) -> Tensor | None:
+        """The weighted sum, if the source computes it; see `Source.combined`."""
 
     @property
     def gram(self) -> Array:
@@ -364,6 +369,15 @@ class SourcePoints(Points):
             total += torch.cat(sums).cpu().numpy()
         return total
 
+    def _measure(self) -> Array:
+        known = self.source.inner_products(self.rows, self.anchors)
+        return super()._measure() if known is None else known
+
+    def combined_by_source(self, weights: Array) -> Tensor | None:
+        weights, rows = self.source_weights(weights), np.zeros(self.source.n)
+        rows[self.rows] = weights[: self.n]
+        return self.source.combined(rows, dict(zip(self.anchors, weights[self.n :], strict=True)))
+
     def source_weights(self, weights: Array) -> Array:
         """The weights (..., points) of the rows of the source, from those of the points."""
         return weights if self._scale is None else self._scale.source_weights(weights)
@@ -390,6 +404,10 @@ class MixedPoints(Points):
     @property
     def first_reference(self) -> int:
         return self.reference
+
+    def combined_by_source(self, weights: Array) -> Tensor | None:
+        rows = weights[: self.n] @ self.matrix
+        return self.basis.combined_by_source(np.append(rows, weights[self.n :]))
 
     def read(self, relative: bool) -> Iterator[tuple[slice, Tensor, Rows, Tensor | None]]:
         rows = np.arange(self.n)

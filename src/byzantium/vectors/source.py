@@ -52,6 +52,11 @@ class Source(ABC):
     - `norms`: the norms of the rows, if they are known without reading the rows.
     - `names`: the names of the rows in messages; by default their indices.
     - `team`: the machines that hold the vectors together; by default this one alone.
+    - `has_coordinates`: whether columns are coordinates of the vectors, which rules by coordinate
+      need; otherwise only distances between rows mean anything.
+
+    A source may know inner products without its columns; then it also defines `inner_products` and
+    `combined`.
 
     >>> from byzantium.vectors import as_source
     >>> source = as_source([{"w": torch.ones(2, 2), "b": torch.zeros(1)}] * 3)
@@ -67,6 +72,7 @@ class Source(ABC):
     norms: Array | None = None
     names: Sequence[object] | None = None
     team: Team = ALONE
+    has_coordinates: bool = True
 
     @property
     def readable(self) -> Rows:
@@ -106,6 +112,38 @@ class Source(ABC):
         - `vector`: the vector.
         """
         return _whole(_single(name, vector, self.dimension))
+
+    def inner_products(self, rows: Rows, anchors: Mapping[str, Tensor | None]) -> Array | None:
+        """Inner products of rows and anchors about any point, if known without columns.
+
+        None if they are not, or if digits would be lost: then columns are read.
+        """
+        return None
+
+    def combined(self, weights: Array, anchors: Mapping[str, float]) -> Tensor | None:
+        """A weighted sum in a form that `result` takes, if the source computes it by itself.
+
+        - `weights`: the weight of each row, (n,).
+        - `anchors`: the weight of each anchor, by name.
+        """
+        return None
+
+    def check_center(self, pipeline: str, center: Tensor) -> None:
+        """Raise an error unless the center that a rule holds is a vector like those here."""
+        if center.shape != (self.dimension,):
+            raise ByzantiumError(
+                f"{pipeline} holds a center of dimension {center.numel()}, got vectors of "
+                f"dimension {self.dimension}; reset() forgets it"
+            )
+
+    def check_coordinates(self, rule: object) -> None:
+        """Raise an error if a rule needs coordinates, and columns here are none."""
+        if not self.has_coordinates:
+            raise ByzantiumError(
+                f"{rule!r} needs the coordinates of the vectors, and of low-rank updates only the "
+                "products have any: take full weights, LowRank(..., full=True), or a rule by "
+                "weights, such as GeometricMedian()"
+            )
 
     def pieces(self, rows: Rows) -> Iterator[tuple[slice, Tensor, Rows]]:
         """All columns in blocks: which columns, a matrix with them, which of its rows to use."""

@@ -32,6 +32,7 @@ from superlink import Hostile, Parcel, SuperLink, SuperNode, superlink
 
 from byzantium.engines.flower import RobustStrategy, Round
 from byzantium.engines.flower.grid import ReplyGrid, message_to
+from byzantium.engines.flower.nodes import sort_replies
 
 HONEST = 3
 PULL = "/v1/runtime/pull-messages"
@@ -45,7 +46,7 @@ def link() -> Iterator[SuperLink]:
         yield link
 
 
-def run(link: SuperLink, f: int = 1, timeout: float = 60) -> tuple[Round, Round]:
+def run(link: SuperLink, f: int = 1, timeout: float = 60) -> tuple[Round[int], Round[int]]:
     """One round of training and one of evaluation: what happened in each."""
     strategy = RobustStrategy("Median()", f=f)
     strategy.start(link.grid, federation.record(federation.plain()), 1, timeout)
@@ -415,9 +416,9 @@ def test_any_error_of_a_grid_at_one_reply_rejects_its_node() -> None:
 
     grid = ReplyGrid(Raises(federation.honest_ones(3)))
     content = RecordDict({"arrays": federation.record(federation.plain())})
-    at = Round(1, tuple(grid.get_node_ids()), 3, 1)
+    at: Round[int] = Round(1, tuple(grid.get_node_ids()), 3, 1)
     messages = [message_to(content, MessageType.TRAIN, node, 1) for node in at.sampled]
-    assert list(at.sort(grid.send_and_receive(messages))) == [at.sampled[0], at.sampled[2]]
+    assert list(sort_replies(at, grid.send_and_receive(messages))) == [at.sampled[0], at.sampled[2]]
     assert at.rejected == {at.sampled[1]: "cannot be read: RecursionError"}
     assert not at.absent
 

@@ -26,8 +26,8 @@ from federation import FIRST, Nodes, hostile
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, Result
 
+from byzantium.engines.federation.vectors import change_vector
 from byzantium.engines.flower import RobustStrategy, Standstill
-from byzantium.engines.flower.vectors import change_vector
 from byzantium.reports.contents import contents as page_contents
 from byzantium.runs import Store
 

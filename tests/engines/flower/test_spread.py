@@ -20,8 +20,9 @@ import federation
 from federation import ABSENT, FIRST, LIES, REJECTED, USED, Arrays, Node, Nodes, hostile
 from flwr.app import ConfigRecord, MetricRecord
 
-from byzantium.engines.flower import RobustStrategy, vectors
-from byzantium.engines.flower.vectors import measure
+from byzantium.engines.federation import vectors
+from byzantium.engines.federation.vectors import measure
+from byzantium.engines.flower import RobustStrategy
 from byzantium.runs import Store
 
 

@@ -24,10 +24,12 @@ pytest.importorskip(
 import federation
 from federation import ABSENT, FIRST, LIES, REJECTED, USED, Arrays, Nodes, honest_ones, hostile
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg
 
+from byzantium.engines.federation.replies import UnusableReply
+from byzantium.engines.federation.rounds import byzantine_count, probability_of_more
 from byzantium.engines.flower import RobustStrategy, Standstill, TooFewNodes
-from byzantium.engines.flower.replies import UnusableReply, model_of, row_of
-from byzantium.engines.flower.rounds import byzantine_count, probability_of_more
+from byzantium.engines.flower.replies import model_of, row_of
 
 BAD = FIRST + N - 1
 
@@ -140,8 +142,8 @@ def test_changes_are_aggregated_and_not_weights() -> None:
 @pytest.mark.parametrize(
     ("f", "rule", "sentence"),
     [
-        (2, bz.Krum(f=1), "f=1 and the strategy says f=2"),
-        (1, "Bucketing(2) >> TrimmedMean(f=2)", "f=2 and the strategy says f=1"),
+        (2, bz.Krum(f=1), "f=1 and RobustStrategy says f=2"),
+        (1, "Bucketing(2) >> TrimmedMean(f=2)", "f=2 and RobustStrategy says f=1"),
         (0.5, "Median()", "f < 0.5"),
         (1.0, "Median()", "f < 0.5"),
         (-1, "Median()", "f >= 0"),
@@ -502,3 +504,22 @@ def test_peak_memory_beside_the_replies_is_at_most_a_quarter_of_them() -> None:
         [sys.executable, "-c", PEAKS, here], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_what_later_versions_of_flower_know_is_passed_to_their_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Flower 1.43 adds `should_stop`, which the versions before it refuse."""
+    strategy, grid = RobustStrategy("Mean()", f=0), Nodes(honest_ones(2))
+    with pytest.raises(TypeError, match="should_stop"):
+        strategy.start(grid, federation.record(federation.plain()), 1, should_stop=len)
+    start, passed = FedAvg.start, []
+
+    def later(self: FedAvg, *arguments: Any, should_stop: Any = None) -> Any:
+        passed.append(should_stop)
+        return start(self, *arguments)
+
+    monkeypatch.setattr(FedAvg, "start", later)
+    strategy.start(grid, federation.record(federation.plain()), 1, should_stop=len)
+    assert passed == [len]
+    assert len(strategy.rounds) == 1

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 pytest.importorskip(
-    "flwr", reason="flwr is not installed: pip install 'byzantium[flower]' runs Flower's tests"
+    "flwr", reason="flwr is not installed: pip install '.[flower]' runs Flower's tests"
 )
 
 import federation
 from federation import FIRST, LIES, REJECTED, USED, Nodes, honest_ones, hostile
 
+from byzantium.engines.federation.record import ROUNDS
 from byzantium.engines.flower import RobustStrategy
-from byzantium.engines.flower.record import ROUNDS
 
 ROUNDS_OF_RUN = 50
 

@@ -21,8 +21,9 @@ from byzantium.engines.files.safetensors import Checkpoint
 from byzantium.engines.files.sizes import weights_of
 from byzantium.engines.files.source import Files, check_output
 from byzantium.guarantees import announce
-from byzantium.rules import Aggregator
+from byzantium.rules import Aggregator, Report
 from byzantium.runs import plugins
+from byzantium.vectors import Source
 
 logger = logging.getLogger("byzantium")
 
@@ -85,17 +86,11 @@ def merge(
     [('ada.safetensors', 0.0), ('bob.safetensors', 1.0), ('eve.safetensors', 0.0)]
     """
     validated("merge", "rule", rule, Aggregator)
-    if rule.needs_root and root is None:
-        raise ByzantiumError(
-            f"{rule!r} needs a root (--root FILE): a checkpoint that you made like the "
-            "contributors, from data that you trust"
-        )
-    if root is not None and not rule.needs_root:
-        raise ByzantiumError(f"{rule!r} does not use a root; omit it, or take RootMatching")
+    check_root(rule, root, "a checkpoint")
     source = Files(paths, base, force)
     if root is not None:
         source.open_root(root)
-    check_output(source, Path(output))
+    check_output(source.identities, Path(output))
     if watch is not None:
         source.watch = lambda done: watch(done, source.d)
     generator = None if seed is None else torch.Generator().manual_seed(seed)
@@ -111,7 +106,43 @@ def merge(
     equals = _equal_rows(source)
     readable = {row: source.checkpoint(row) for row in source.readable.tolist()}
     others = {-1: source.base, -2: source.root}
-    digests = _digests({row: one for row, one in {**others, **readable}.items() if one is not None})
+    digests = digests_of(
+        {row: one for row, one in {**others, **readable}.items() if one is not None}
+    )
+    summary = summarize(rule, source, report, equals, digests, seed, vouched)
+    report.aggregate.save(output, summary)
+    return summary
+
+
+def check_root(rule: Aggregator, root: object, what: str) -> None:
+    """Raise an error unless there is a root exactly if a rule needs one.
+
+    - `what`: what a root is, in words.
+    """
+    if rule.needs_root and root is None:
+        raise ByzantiumError(
+            f"{rule!r} needs a root (--root FILE): {what} that you made like the contributors, "
+            "from data that you trust"
+        )
+    if root is not None and not rule.needs_root:
+        raise ByzantiumError(f"{rule!r} does not use a root; omit it, or take RootMatching")
+
+
+def summarize(
+    rule: Aggregator,
+    source: Source,
+    report: Report,
+    equals: Mapping[int, Sequence[int]],
+    digests: Mapping[int, Mapping[str, str]],
+    seed: int | None,
+    vouched: Sequence[float] | None = None,
+) -> dict[str, Any]:
+    """What is said about a merge: who counted how much, and who was rejected.
+
+    - `equals`: for each row that is equal to others, all of these, itself included.
+    - `digests`: for each row the digests of its files; those of the base at -1, of the root at -2.
+    - `vouched`: the weights that the operator vouches for.
+    """
     contributors = [
         {
             "name": source.row_name(i),
@@ -132,16 +163,15 @@ def merge(
         "remainder": report.remainder if math.isfinite(report.remainder) else None,
         "notes": list(report.notes),
     }
-    if root is not None:
+    if -2 in digests:
         summary["root"] = digests[-2]
     if used := plugins.used({"rule": repr(rule)}):
         summary["plugin"] = list(used)
-    report.aggregate.save(output, summary)
     return summary
 
 
-def _digests(checkpoints: Mapping[int, Checkpoint]) -> dict[int, dict[str, str]]:
-    """The SHA-256 of each file of each checkpoint, by name."""
+def digests_of(checkpoints: Mapping[int, Checkpoint]) -> dict[int, dict[str, str]]:
+    """The SHA-256 of each file of some checkpoints, by name."""
     pairs = [(i, file) for i, checkpoint in checkpoints.items() for file in checkpoint.files]
 
     def digest(k: int, _: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,6 @@ from byzantium.engines.files.input_files import (
 # Bytes of all headers of a checkpoint and its index; a hundred thousand arrays need less.
 MAX_HEADER = 64 << 20
 MAX_DIMENSIONS = 64
-INDEX = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
 PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
 PICKLE_REASON = (
@@ -83,6 +83,8 @@ DTYPES = {
         ("BOOL", "u1", torch.bool),
     )
 }
+# The dtype and shape of each array of a file, by name.
+Layout = Mapping[str, tuple[Dtype, tuple[int, ...]]]
 # The value of each of the 256 bytes.
 _EIGHT_BIT_VALUES = {
     name: torch.arange(256, dtype=torch.uint8).view(DTYPES[name].torch).float().numpy()
@@ -121,12 +123,17 @@ class Checkpoint:
     """The arrays of one checkpoint, of which only the headers are read.
 
     - `path`: a file, the index of a sharded checkpoint, or a folder with one of them.
+    - `single`: the name of the file in a folder without an index.
     - `max_header`: the most bytes that its headers and its index may have together.
     - `identities`: the identity of each file that is opened is added to this set.
     """
 
     def __init__(
-        self, path: Path, max_header: int = MAX_HEADER, identities: set[Identity] | None = None
+        self,
+        path: Path,
+        max_header: int = MAX_HEADER,
+        identities: set[Identity] | None = None,
+        single: str = SINGLE_FILE,
     ) -> None:
         self.path = path
         self.entries: dict[str, Entry] = {}
@@ -134,7 +141,7 @@ class Checkpoint:
         self.max_header, self.header_bytes = max_header, 0
         self.identities = set() if identities is None else identities
         with convert_errors():
-            first, folder = first_file(path)
+            first, folder = first_file(path, single)
             file = self._open(first, folder)
             if is_index(first):
                 self._read_shards(file)
@@ -192,7 +199,7 @@ class Checkpoint:
 
     def _read_shards(self, file: InputFile) -> None:
         self._add_header_bytes(file.size, "an index")
-        index = _parse_json(file.read(0, file.size).tobytes(), "index")
+        index = parse_json(file.read(0, file.size).tobytes(), "index")
         shards = index.get("weight_map")
         if not isinstance(shards, dict) or not all(isinstance(v, str) for v in shards.values()):
             raise UnreadableError("has an index without a weight_map from names to files")
@@ -219,7 +226,7 @@ class Checkpoint:
         """The arrays of a file, in the order of their offsets."""
         length = header_size(file)
         self._add_header_bytes(length, "a header")
-        header = _parse_json(file.read(8, length).tobytes(), "header")
+        header = parse_json(file.read(8, length).tobytes(), "header")
         metadata = header.pop("__metadata__", {})
         if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
             raise UnreadableError("has metadata that are not texts")
@@ -238,7 +245,7 @@ class Checkpoint:
         return entries
 
 
-def first_file(path: Path) -> tuple[Path, Path | None]:
+def first_file(path: Path, single: str = SINGLE_FILE) -> tuple[Path, Path | None]:
     """The file of a checkpoint that is read first, and the folder that links must not lead out of.
 
     For a file that the user named there is no such folder.
@@ -246,7 +253,8 @@ def first_file(path: Path) -> tuple[Path, Path | None]:
     if path.suffix.lower() in PICKLE_SUFFIXES:
         raise UnreadableError(PICKLE_REASON)
     if path.is_dir():
-        return path / INDEX if (path / INDEX).exists() else path / SINGLE_FILE, path
+        index = path / f"{single}.index.json"
+        return index if index.exists() else path / single, path
     return path, None
 
 
@@ -266,10 +274,10 @@ def header_size(file: InputFile) -> int:
     return length
 
 
-def description_size(path: Path) -> int:
+def description_size(path: Path, single: str = SINGLE_FILE) -> int:
     """How many bytes describe the arrays of a checkpoint: those of its index, or of its header."""
     with convert_errors():
-        first, folder = first_file(path)
+        first, folder = first_file(path, single)
         file = InputFile(first, folder)
         return file.size if is_index(first) else header_size(file)
 
@@ -304,7 +312,7 @@ def _are_counts(values: Any, size: int) -> bool:
     )
 
 
-def _parse_json(text: bytes, what: str) -> dict[str, Any]:
+def parse_json(text: bytes, what: str) -> dict[str, Any]:
     """An object of JSON in which every name occurs once."""
     try:
         decoded = text.decode()
@@ -331,17 +339,22 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def encode_header(entries: Mapping[str, Entry], metadata: str) -> bytes:
-    """The first bytes of a file with contiguous arrays of these dtypes and shapes.
+def encode_header(layout: Layout, metadata: str) -> bytes:
+    """The first bytes of a file with contiguous arrays.
 
+    - `layout`: the dtype and shape of each array, by name, in the order of the file.
     - `metadata`: the text under "byzantium" in its metadata.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt", "byzantium": metadata}}
     end = 0
-    for name, entry in entries.items():
-        start, end = end, end + entry.size * entry.dtype.stored.itemsize
-        shape = list(entry.shape)
-        header[name] = {"dtype": entry.dtype.name, "shape": shape, "data_offsets": [start, end]}
+    for name, (dtype, shape) in layout.items():
+        start, end = end, end + math.prod(shape) * dtype.stored.itemsize
+        header[name] = {"dtype": dtype.name, "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
+
+
+def aligned(layout: Layout) -> Layout:
+    """The same arrays with the widest numbers first, as other writers do it, and then by name."""
+    return dict(sorted(layout.items(), key=lambda one: (-one[1][0].stored.itemsize, one[0])))

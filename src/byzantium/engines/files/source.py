@@ -8,7 +8,7 @@ import re
 import statistics
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ from byzantium.engines.files.safetensors import (
     PICKLE_SUFFIXES,
     Checkpoint,
     Entry,
+    aligned,
     description_size,
     encode_header,
 )
@@ -94,14 +95,14 @@ class Files(Source):
         self.n, self.device = len(self.paths), torch.device("cpu")
         if not self.n:
             raise ByzantiumError("Files needs at least one checkpoint, got n = 0")
-        self.names = _names(self.paths)
+        self.names = names_of(self.paths)
         self.watch: Callable[[int], None] = lambda done: None
         self.unreadable: dict[int, str] = {}
         self.identities: set[Identity] = set()
         for path in self.paths:
             with suppress(OSError, ValueError):
                 self.identities.add(identity(path.stat()))
-        self.base = None if base is None else _open_trusted("the base", Path(base), self.identities)
+        self.base = None if base is None else open_trusted("the base", Path(base), self.identities)
         self.root: Checkpoint | None = None
         self.max_header = self._max_header()
         first, checkpoint = self._find_reference()
@@ -178,8 +179,8 @@ class Files(Source):
             raise ByzantiumError(
                 f"{quote(factors[0])} is a factor of a low-rank update (LoRA), and the product of "
                 "aggregated factors is not the aggregate of the products, which is what counts: "
-                "merge each update into its model first, or aggregate the factors all the same "
-                "with force"
+                "name the folders of the adapters, with their adapter_config.json, or merge each "
+                "update into its model first, or aggregate the factors all the same with force"
             )
 
     def relative_to(self, base: Any) -> Source:
@@ -195,7 +196,7 @@ class Files(Source):
 
         Its header may be as large as that of the base; it is never an output.
         """
-        self.root = _open_trusted("the root", Path(root), self.identities)
+        self.root = open_trusted("the root", Path(root), self.identities)
         if reason := self.root.difference(self.reference):
             raise ByzantiumError(f"the root {root} {reason}")
 
@@ -316,19 +317,17 @@ class Merged(Mapping[str, Tensor]):
         - `metadata`: a value for JSON, written to its metadata under "byzantium".
         """
         path = Path(path)
-        check_output(self.source, path)
-        # The widest numbers first, as other writers do, so that all are aligned.
+        check_output(self.source.identities, path)
         reference = self.source.reference
-        names = sorted(self, key=lambda name: (-reference[name].dtype.stored.itemsize, name))
-        entries = {name: reference[name] for name in names}
+        layout = aligned({name: (reference[name].dtype, reference[name].shape) for name in self})
         files.clear_abandoned(path)
         with files.writing(path) as file:
-            file.write(encode_header(entries, json.dumps(metadata)))
-            for name in names:
+            file.write(encode_header(layout, json.dumps(metadata)))
+            for name in layout:
                 for block in self._blocks(name):
                     file.write(block.view(torch.uint8).numpy().data)
             self.check_inputs()
-            check_output(self.source, path)
+            check_output(self.source.identities, path)
 
     def check_inputs(self) -> None:
         """Raise an error if a file was changed since it was opened."""
@@ -356,7 +355,7 @@ class Merged(Mapping[str, Tensor]):
                 yield torch.from_numpy(middle([entry.dtype.values(one) for one in raw]))
 
 
-def check_output(source: Files, path: Path) -> None:
+def check_output(inputs: Collection[Identity], path: Path) -> None:
     """Raise an error unless a file can be written there, and it is no input."""
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK):
@@ -369,11 +368,11 @@ def check_output(source: Files, path: Path) -> None:
         raise ByzantiumError(f"{path} is a folder; name a file to write")
     if not path.is_file():
         raise ByzantiumError(f"{path} is not a regular file, and is not replaced")
-    if identity(status) in source.identities:
+    if identity(status) in inputs:
         raise ByzantiumError(f"{path} is one of the files that are read, and is not overwritten")
 
 
-def _open_trusted(name: str, path: Path, identities: set[Identity]) -> Checkpoint:
+def open_trusted(name: str, path: Path, identities: set[Identity]) -> Checkpoint:
     """A checkpoint that the user trusts; if it cannot be read, that is an error."""
     try:
         return Checkpoint(path, identities=identities)
@@ -395,7 +394,7 @@ def _copy_columns(extents: Sequence[_Extent], columns: slice, target: NDArray[An
         extent.entry.copy(first - extent.start, last - extent.start, part)
 
 
-def _names(paths: Sequence[Path]) -> list[str]:
+def names_of(paths: Sequence[Path]) -> list[str]:
     """The paths relative to the deepest folder that contains all files."""
     absolute = [os.path.abspath(path) for path in paths]
     folder = os.path.commonpath([os.path.dirname(path) for path in absolute])

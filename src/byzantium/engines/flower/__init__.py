@@ -4,8 +4,9 @@ from byzantium.core import import_optional
 
 import_optional("flwr", "flower", "a federation with Flower")
 
+from byzantium.engines.federation.rounds import Round, Standstill  # noqa: E402
 from byzantium.engines.flower.mods import byzantine, worker_momentum  # noqa: E402
-from byzantium.engines.flower.rounds import Round, Standstill, TooFewNodes  # noqa: E402
+from byzantium.engines.flower.nodes import TooFewNodes  # noqa: E402
 from byzantium.engines.flower.strategy import RobustStrategy  # noqa: E402
 
 __all__ = [

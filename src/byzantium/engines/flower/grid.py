@@ -21,8 +21,8 @@ from flwr.app import DEFAULT_TTL, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_object_children_ids_from_object_content
 
+from byzantium.engines.flower.nodes import logger
 from byzantium.engines.flower.replies import UNREADABLE
-from byzantium.engines.flower.rounds import logger
 
 # Seconds between two pulls, as in Flower.
 SECONDS = 3.0

@@ -26,8 +26,14 @@ from byzantium.core import (
     notation,
     type_name,
 )
-from byzantium.engines.flower.replies import Arrays, record_of
-from byzantium.engines.flower.vectors import apply_change, change_vector, layout, wide_dtype
+from byzantium.engines.federation.vectors import (
+    Arrays,
+    apply_change,
+    change_vector,
+    layout,
+    wide_dtype,
+)
+from byzantium.engines.flower.replies import record_of
 from byzantium.learning import Momentum
 
 # The name of the momentum in the state of a node.

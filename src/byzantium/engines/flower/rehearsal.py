@@ -10,9 +10,8 @@ import torch
 
 from byzantium.attacks import Attack, parse_attack
 from byzantium.core import ByzantiumError, Positive, validated
-from byzantium.engines.flower.replies import Arrays
-from byzantium.engines.flower.rounds import logger
-from byzantium.engines.flower.vectors import apply_change, change_vector
+from byzantium.engines.federation.vectors import Arrays, apply_change, change_vector
+from byzantium.engines.flower.nodes import logger
 from byzantium.rules import Aggregator
 
 

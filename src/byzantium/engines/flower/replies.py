@@ -17,10 +17,9 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from byzantium.core import ByzantiumError
+from byzantium.engines.federation.replies import UnusableReply, median_metrics, printable
+from byzantium.engines.federation.vectors import Arrays
 from byzantium.vectors import as_source
-
-Arrays = dict[str, NDArray[Any]]
 
 # What `numpy.save` writes before the numbers: magic bytes, a version, the length of a header, and
 # the header.
@@ -31,23 +30,8 @@ HEADER = re.compile(
     rb"\{\s*'descr':\s*'([<>=|]?(?:[fiubcOSUVmM]\d{0,3}|\?))',\s*'fortran_order':\s*(True|False),"
     rb"\s*'shape':\s*\(((?:\s*\d{1,18}\s*,)*(?:\s*\d{1,18})?)\s*\),?\s*\}\s*"
 )
-# A larger metric counts as infinite.
-MAX_METRIC = 1e300
-# The most characters of a node's text that messages show.
-MAX_TEXT = 80
 # The code of the error that replaces a reply which cannot be read; Flower's codes are >= 0.
 UNREADABLE = -1
-
-
-class UnusableReply(ByzantiumError):  # noqa: N818
-    """A reply cannot be used; the message is a predicate whose subject is its node."""
-
-
-def printable(text: Any) -> str:
-    """A text from a node, in one short printable line."""
-    line = " ".join(str(text)[: 4 * MAX_TEXT].split())
-    line = "".join(character if character.isprintable() else "?" for character in line)
-    return line if len(line) <= MAX_TEXT else f"{line[:MAX_TEXT]}..."
 
 
 # -- arrays ---------------------------------------------------------------------------------------
@@ -161,30 +145,5 @@ def metric_faults(records: Mapping[int, MetricRecord], examples: str) -> dict[in
 
 
 def medians(contents: Sequence[RecordDict], examples: str) -> MetricRecord:
-    """The median of each metric over nodes, of the finite numbers; lists element by element.
-
-    A metric must be of the same length, or no list, in more than half of the replies.
-    """
-    records = [metrics_of(content) for content in contents]
-    result = MetricRecord()
-    for name in dict.fromkeys(name for metrics in records for name in metrics):
-        values = [metrics[name] for metrics in records if name in metrics]
-        (length, count), *_ = Counter(map(_length, values)).most_common(1)
-        if name == examples or 2 * count <= len(records):
-            continue
-        rows = [_numbers(value) for value in values if _length(value) == length]
-        finite = [[x for x in column if math.isfinite(x)] for column in zip(*rows, strict=True)]
-        if all(finite):
-            middle = [float(np.median(column)) for column in finite]
-            result[name] = middle[0] if length is None else middle
-    return result
-
-
-def _length(value: Any) -> int | None:
-    return len(value) if isinstance(value, list) else None
-
-
-def _numbers(value: Any) -> list[float]:
-    """The numbers of a metric; integers beyond float64 become infinite."""
-    numbers = value if isinstance(value, list) else [value]
-    return [float(x) if abs(x) < MAX_METRIC else math.inf for x in numbers]
+    """The median of each metric over nodes, except the number of examples."""
+    return MetricRecord(median_metrics([metrics_of(content) for content in contents], examples))

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from byzantium.engines.flower.replies import Arrays
-from byzantium.engines.flower.vectors import wide_dtype
+from byzantium.engines.federation.vectors import Arrays, wide_dtype
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 

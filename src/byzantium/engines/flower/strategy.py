@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import numpy as np
-from annotated_types import Ge, Lt
 from flwr.app import (
     ArrayRecord,
     ConfigRecord,
@@ -22,23 +19,19 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from byzantium.attacks import Attack
-from byzantium.core import (
-    ArgumentTypeError,
-    ByzantiumError,
-    Count,
-    Measure,
-    Positive,
-    TooManyRejected,
-    type_name,
-    validated,
-)
+from byzantium.core import ByzantiumError, Measure, validated
 from byzantium.core.options import FORMER_SPELLINGS, renamed
+from byzantium.engines.federation.aggregation import Aggregation, RuleOrText
+from byzantium.engines.federation.record import Record
+from byzantium.engines.federation.replies import UnusableReply
+from byzantium.engines.federation.root import RootFunction
+from byzantium.engines.federation.rounds import Round, byzantine_count
+from byzantium.engines.federation.vectors import Arrays, layout
+from byzantium.engines.files.cache import ChangeCache
 from byzantium.engines.flower.grid import ReplyGrid, message_to
-from byzantium.engines.flower.record import Record
+from byzantium.engines.flower.nodes import logger, renumber, sample_nodes, sort_replies
 from byzantium.engines.flower.rehearsal import Rehearsal
 from byzantium.engines.flower.replies import (
-    Arrays,
-    UnusableReply,
     medians,
     metric_faults,
     metrics_of,
@@ -46,31 +39,12 @@ from byzantium.engines.flower.replies import (
     record_of,
     row_of,
 )
-from byzantium.engines.flower.root import Root, RootFunction
-from byzantium.engines.flower.rounds import (
-    Round,
-    Standstill,
-    byzantine_count,
-    log_fraction,
-    log_near_zero,
-    logger,
-    renumber,
-    sample_nodes,
-)
 from byzantium.engines.flower.step import MakeOptimizer, Step
-from byzantium.engines.flower.vectors import layout, measure, rejection_reasons
-from byzantium.engines.weights import SiteWeights
-from byzantium.guarantees import announce
-from byzantium.rules import Aggregator, Report, Trust, parse_rule
+from byzantium.rules import Aggregator, Trust
 from byzantium.runs import Federation
-from byzantium.vectors import as_source
 
-RuleOrText = Aggregator | str
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
-Fraction = Annotated[float, Ge(0), Lt(0.5)]
-# With a root update, which is trusted, more than half of the nodes may be Byzantine.
-RootFraction = Annotated[float, Ge(0), Lt(1)]
 
 
 class RobustStrategy(FedAvg):
@@ -101,7 +75,16 @@ class RobustStrategy(FedAvg):
     - `folder`: the folder of results, as for other runs. Every round is saved there, and a server
       that was killed continues after the last one; `byzantium report FOLDER` shows it.
     - `name`: the name of the federation in that folder; another name is another federation.
+    - `track`: experiment trackers that follow the federation: "mlflow", "wandb", "tensorboard", or
+      several of them; they need a folder of results.
+    - `cache`: a folder for the last change of each node. If it is given, the rule aggregates those
+      of all nodes, and f counts among all of them, so that attackers cannot capture a round in
+      which few nodes are sampled. A node that was not heard yet is absent. A folder is for one
+      federation; the changes take n times the size of the model there, and not in memory.
+    - `cache_age`: how many rounds old such a change may be; by default any number.
     - `rehearse`: an attack to rehearse, by `nodes` (which, or how many) that see all others.
+    - `adapters`: whether LoRA factors among the arrays, such as `q.lora_A.weight`, are aggregated
+      as products; or their configuration, which has the scales (by default all are 1).
     - `node_metrics`: whether Flower's metrics have the numbers of each node, beside summaries. In
       any case `rounds` has them, and with a folder its file rounds.jsonl.
     - `fraction_train` and all that follow: as in Flower's FedAvg. Metrics are aggregated by their
@@ -124,8 +107,12 @@ class RobustStrategy(FedAvg):
         optimizer: MakeOptimizer | None = None,
         folder: Path | str | None = None,
         name: str = "federation",
+        track: str | Sequence[str] = (),
+        cache: Path | str | None = None,
+        cache_age: int | None = None,
         rehearse: Attack | str | None = None,
         nodes: int | Collection[int] | None = None,
+        adapters: bool | Mapping[str, Any] = True,
         node_metrics: bool = False,
         fraction_train: float = 1.0,
         fraction_evaluate: float = 1.0,
@@ -150,38 +137,48 @@ class RobustStrategy(FedAvg):
             train_metrics_aggr_fn=train_metrics_aggr_fn or medians,
             evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn or medians,
         )
-        fraction = Fraction if root is None else RootFraction
-        allowed = fraction if isinstance(f, float | np.floating) else Count
-        self.f: int | float = validated("RobustStrategy", "f", f, allowed)
-        self.root, self.weights = Root(root), SiteWeights(weights, "RobustStrategy")
-        self.patience: int = validated("RobustStrategy", "patience", patience, Positive)
+        self.cache = None if cache is None else ChangeCache(cache, cache_age)
+        if self.cache is None and cache_age is not None:
+            raise ByzantiumError("RobustStrategy needs a cache for cache_age: cache=, a folder")
+        if self.cache is not None and rehearse is not None:
+            raise ByzantiumError(
+                "RobustStrategy cannot rehearse an attack with a cache: the attackers would see "
+                "only the sampled nodes; byzantium run --participants 10 --cache simulates it"
+            )
+        self.aggregation = Aggregation(
+            "RobustStrategy",
+            rule,
+            f,
+            root,
+            weights,
+            patience,
+            logger,
+            cache=self.cache,
+            adapters=adapters,
+            added=optimizer is None,
+        )
         self.node_timeout = validated("RobustStrategy", "node_timeout", node_timeout, Measure)
-        self.configured_rule = rule
-        self._rule_state: Mapping[str, Any] = {}
-        self.rule: Aggregator | None = None
-        if isinstance(rule, Aggregator | str):
-            known = self.f if isinstance(self.f, int) else 1
-            fixed = parse_rule(rule, f=known) if isinstance(rule, str) else rule
-            self.root.check(fixed, used=True)
-            self.weights.check(fixed)
-            self.rule = self._rule_for(0, self.f) if isinstance(self.f, int) else None
         self.step = Step(optimizer)
         self.rehearsal = None if rehearse is None else Rehearsal(rehearse, nodes)
         self.record: Record | None = None
         if folder is not None:
             text = rule if isinstance(rule, str) else getattr(rule, "__name__", repr(rule))
-            self.record = Record(folder, Federation(name=name, rule=text, f=str(self.f)))
-        self.trust = Trust()
-        self.rounds: list[Round] = []
-        self.evaluations: list[Round] = []
-        self.unchanged_in_a_row = 0
-        self.node_metrics, self._near_zero = node_metrics, list[int]()
+            cached = cache is not None
+            federation = Federation(name=name, rule=text, f=str(self.f), cache=cached)
+            self.record = Record(folder, federation, track)
+        elif track:
+            raise ByzantiumError("RobustStrategy needs a folder of results to track it: folder=")
+        self.evaluations: list[Round[int]] = []
+        self.node_metrics = node_metrics
         self._model: Arrays = {}
         self._rounds_before = 0  # rounds of a server that was killed
 
     def summary(self) -> None:
         """Log the configuration."""
-        logger.info("\t├──> Rule: %r, f = %s of the sampled nodes", self.configured_rule, self.f)
+        logger.info(
+            "\t├──> Rule: %r, f = %s of %s nodes",
+            *(self.aggregation.configured_rule, self.f, "the sampled" if not self.cache else "all"),
+        )
         super().summary()
 
     def start(
@@ -193,9 +190,16 @@ class RobustStrategy(FedAvg):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFunction | None = None,
+        **options: Any,
     ) -> Result:
-        """Run Flower's loop over rounds; with a folder, continue after the last saved one."""
-        with nullcontext() if self.record is None else self.record.open():
+        """Run Flower's loop over rounds; with a folder, continue after the last saved one.
+
+        - `options`: what Flower's own strategies get in versions later than the one we know.
+        """
+        with (
+            nullcontext() if self.cache is None else self.cache.open(),
+            nullcontext() if self.record is None else self.record.open(),
+        ):
             arrays = self._resume(initial_arrays)
 
             def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -214,6 +218,7 @@ class RobustStrategy(FedAvg):
                 train_config,
                 evaluate_config,
                 evaluate if evaluate_fn is not None else None,
+                **options,
             )
             renumber(result, self._rounds_before)
             if not result.arrays:  # the model was unchanged in every round
@@ -231,13 +236,9 @@ class RobustStrategy(FedAvg):
             raise ByzantiumError(
                 "the checkpoint is of a model with other arrays; give the federation another name"
             )
-        self._rounds_before, self._rule_state = state["round"], state["rule"]
-        self.unchanged_in_a_row = state["kept"]
+        self._rounds_before = state["round"]
         self.step.load_state_dict(state["step"])
-        self.trust = Trust.of(state["trust"])
-        self.root.load_state_dict(state.get("root", {}))
-        if self.rule is not None:
-            self.rule.load_state_dict(self._rule_state)
+        self.aggregation.load_state_dict(state)
         logger.info("going on after round %d", self._rounds_before)
         return record_of(state["model"])
 
@@ -255,16 +256,9 @@ class RobustStrategy(FedAvg):
         self._model = model_of(arrays)
         fraction, least = self.fraction_train, self.min_train_nodes
         available, timeout = self.min_available_nodes, self.node_timeout
-        nodes, connected = sample_nodes(grid, fraction, least, available, timeout, self.weights)
-        f = byzantine_count(self.f, len(nodes))
-        self.rule, vouched = self._rule_for(len(nodes), f), self.weights.of(nodes)
-        announce(self.rule, len(nodes), f, weights=vouched)
-        at = Round(server_round, tuple(nodes), connected, f)
-        if isinstance(self.f, float):
-            log_fraction(at, self.f)
-        at.vouched = dict(zip(nodes, vouched or [], strict=False))
-        self.root.compute(at, self._model, self.rule)
-        self.rounds.append(at)
+        weights = self.aggregation.weights
+        nodes, connected = sample_nodes(grid, fraction, least, available, timeout, weights)
+        self.aggregation.begin(server_round, nodes, connected, self._model)
         config["server-round"] = server_round
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
         return [message_to(content, MessageType.TRAIN, node, server_round) for node in nodes]
@@ -277,26 +271,26 @@ class RobustStrategy(FedAvg):
         if not self.rounds or self.rounds[-1].number != server_round:
             return None, None
         at = self.rounds[-1]
-        contents = {node: reply.content for node, reply in at.sort(replies).items()}
+        contents = {node: reply.content for node, reply in sort_replies(at, replies).items()}
         rows = self._rows(at, contents)
-        report = self._explain(at, rows)
+        if self.rehearsal is not None and self.rule is not None:
+            self.rehearsal(self._model, rows, self.rule, at.vouched)
+        report = self.aggregation.explain(at, self._model, rows)
         metrics, arrays = MetricRecord(), None
         if report is not None:
-            used = [contents[node] for node in at.used]
+            if self.rehearsal is not None:
+                self.rehearsal.observe(self._model, report.aggregate)
+            used = [contents[node] for node in at.fresh]
             metrics = self.train_metrics_aggr_fn(used, self.weighted_by_key)
             arrays = record_of(self.step(self._model, report.aggregate))
-        at.log("aggregate_train")
-        if at.above_limit and not any(one.above_limit for one in self.rounds[:-1]):
-            logger.warning("\t> %s", at.above_limit)
+        self.aggregation.end(at, "aggregate_train")
         metrics.update(at.metrics(nodes=self.node_metrics))
-        self.trust.update(at.weights, at.rejected, at.absent, vouched=at.vouched or None)
-        self._near_zero = log_near_zero(self.trust, self._near_zero)
         if self.record is not None:
             self.record.add(at)
-        self._count(at)
+        self.aggregation.count(at)
         return arrays, metrics
 
-    def _rows(self, at: Round, contents: dict[int, RecordDict]) -> dict[int, Arrays]:
+    def _rows(self, at: Round[int], contents: dict[int, RecordDict]) -> dict[int, Arrays]:
         """The arrays of each usable reply; the nodes of all others are rejected."""
         rows, metrics = {}, {}
         for node, content in contents.items():
@@ -307,63 +301,6 @@ class RobustStrategy(FedAvg):
         at.rejected |= metric_faults(metrics, self.weighted_by_key)
         return {node: row for node, row in rows.items() if node not in at.rejected}
 
-    def _explain(self, at: Round, rows: dict[int, Arrays]) -> Report | None:
-        """The report of the rule about the rows; None if the model must not change."""
-        if not rows:
-            at.check()
-            return None
-        assert self.rule is not None
-        if self.rehearsal is not None:
-            self.rehearsal(self._model, rows, self.rule, at.vouched)
-        before = self.rule.state_dict()
-        # The rule also gets the unreadable rows, as None, and rejects them: so it knows how many
-        # there were, and reduces its f.
-        nodes = [node for node in at.sampled if node not in at.absent]
-        vectors = [rows.get(node) for node in nodes]
-        source = as_source(vectors, base=self._model, strict=False, names=nodes)
-        try:
-            weights = [at.vouched[node] for node in nodes] if at.vouched else None
-            report = self.rule.explain(source, root=self.root.update, weights=weights)
-        except TooManyRejected as error:
-            at.reject(nodes, error.reasons)
-            at.check()
-            if not at.kept:
-                at.leave_unchanged("too-many-rejected", str(error))
-        except ByzantiumError as error:
-            at.reject(nodes, rejection_reasons(source))
-            at.leave_unchanged("undefined", str(error))
-        else:
-            at.reject(nodes, report.reasons)
-            at.check()
-            if not at.kept:
-                self._measure(at, nodes, rows, report)
-                self.root.measure(at, self._model, report.aggregate)
-                if self.rehearsal is not None:
-                    self.rehearsal.observe(self._model, report.aggregate)
-                return report
-        self.rule.load_state_dict(before)
-        return None
-
-    def _measure(
-        self, at: Round, nodes: list[int], rows: dict[int, Arrays], report: Report
-    ) -> None:
-        at.used = tuple(node for node in nodes if node not in at.rejected)
-        weights = dict(zip(nodes, report.weights.tolist(), strict=True))
-        at.weights = {node: weights[node] for node in at.used}
-        used = [rows[node] for node in at.used]
-        distances, at.spread_to_mean = measure(self._model, used, report.aggregate)
-        at.distances = dict(zip(at.used, distances, strict=True))
-        at.notes, at.heard = report.notes, report.heard if np.isfinite(report.heard) else None
-
-    def _count(self, at: Round) -> None:
-        """Count rounds in a row that leave the model unchanged; too many end the run."""
-        self.unchanged_in_a_row = self.unchanged_in_a_row + 1 if at.kept else 0
-        if self.unchanged_in_a_row >= self.patience:
-            raise Standstill(
-                f"the model was left unchanged in {self.unchanged_in_a_row} rounds in a row, the "
-                f"last time because {at.kept}"
-            )
-
     # -- evaluation --------------------------------------------------------------------------------
 
     def configure_evaluate(
@@ -373,6 +310,8 @@ class RobustStrategy(FedAvg):
         server_round += self._rounds_before
         if self.record is not None and self.rounds:
             self.record.save(server_round, model_of(arrays), self._state())
+        if self.cache is not None:
+            self.cache.commit()
         if self.fraction_evaluate == 0.0:
             return []
         fraction, least = self.fraction_evaluate, self.min_evaluate_nodes
@@ -393,7 +332,7 @@ class RobustStrategy(FedAvg):
         if not self.evaluations or self.evaluations[-1].number != server_round:
             return None
         at, reported = self.evaluations[-1], {}
-        contents = {node: reply.content for node, reply in at.sort(replies).items()}
+        contents = {node: reply.content for node, reply in sort_replies(at, replies).items()}
         for node, content in contents.items():
             try:
                 reported[node] = metrics_of(content)
@@ -406,7 +345,7 @@ class RobustStrategy(FedAvg):
         if not at.kept:
             used = [contents[node] for node in at.used]
             metrics = self.evaluate_metrics_aggr_fn(used, self.weighted_by_key)
-        at.log("aggregate_evaluate")
+        at.log("aggregate_evaluate", logger)
         if self.record is not None:
             self.record.add_evaluation(metrics)
         metrics.update(at.metrics(nodes=self.node_metrics))
@@ -414,37 +353,36 @@ class RobustStrategy(FedAvg):
 
     def _state(self) -> dict[str, Any]:
         """The state that is needed in addition to the model to continue."""
-        assert self.rule is not None
-        return {
-            "rule": self.rule.state_dict(),
-            "step": self.step.state_dict(),
-            "kept": self.unchanged_in_a_row,
-            "trust": self.trust.state(),
-            "root": self.root.state_dict(),
-        }
+        return {**self.aggregation.state_dict(), "step": self.step.state_dict()}
 
-    # -- parts -------------------------------------------------------------------------------------
+    # -- what users read ---------------------------------------------------------------------------
 
-    def _rule_for(self, n: int, f: int) -> Aggregator:
-        """The rule for n sampled nodes, of which f may be Byzantine; it continues the old state."""
-        rule = self.configured_rule
-        if not isinstance(rule, Aggregator | str):
-            rule = rule(n)
-        rule = parse_rule(rule, f=f) if isinstance(rule, str) else rule
-        if not isinstance(rule, Aggregator):
-            raise ArgumentTypeError(f"RobustStrategy needs a rule, got {type_name(rule)}")
-        self.root.check(rule)
-        self.weights.check(rule)
-        for stage in rule.stages:
-            if stage.bad not in (None, f):
-                raise ByzantiumError(
-                    f"{stage!r} says f={stage.bad} and the strategy says f={f}; a rule that is "
-                    "written without f, such as 'Krum()', takes that of the strategy"
-                )
-        if rule == self.rule:
-            return self.rule
-        state = self._rule_state if self.rule is None else self.rule.state_dict()
-        rule = copy.deepcopy(rule)
-        if state:
-            rule.load_state_dict(state)
-        return rule
+    @property
+    def rule(self) -> Aggregator | None:
+        """The rule of the last round; before the first, the one that is given, if f is a number."""
+        return self.aggregation.rule
+
+    @property
+    def f(self) -> int | float:
+        """How many of the sampled nodes may be Byzantine, as given: a number or a fraction."""
+        return self.aggregation.f
+
+    @property
+    def patience(self) -> int:
+        """After so many rounds in a row that leave the model unchanged, the run fails."""
+        return self.aggregation.patience
+
+    @property
+    def trust(self) -> Trust:
+        """The record of each node."""
+        return self.aggregation.trust
+
+    @property
+    def rounds(self) -> list[Round[int]]:
+        """The record of each round of training."""
+        return self.aggregation.rounds
+
+    @property
+    def unchanged_in_a_row(self) -> int:
+        """How many rounds in a row have left the model unchanged."""
+        return self.aggregation.unchanged_in_a_row

@@ -69,6 +69,6 @@ function showProgress() {
   $("live-bar").value = share;
   const more = running.length - NAMED;
   $("live-running").replaceChildren(...running.slice(0, NAMED).map(({ name, round, rounds }) =>
-    make("li", null, rounds ? `${name}: evaluated in round ${round} of ${rounds}` : name)),
+    make("li", null, rounds && round ? `${name}: evaluated in round ${round} of ${rounds}` : name)),
   ...(more > 0 ? [make("li", null, `and ${more} more`)] : []));
 }

@@ -1,4 +1,4 @@
-// -- who was listened to --------------------------------------------------------------------------
+// -- how much each worker counted -----------------------------------------------------------------
 
 function trust() {
   const select = $("choice");
@@ -30,7 +30,7 @@ function trust() {
       make("optgroup", { label: report.settings[setting] }, some.map((run) =>
         make("option", { value: run.identity },
           `${pipeline(run)} · ${label(run.attack)} · seed ${run.seed}`)))));
-    // The run in which attackers were listened to most tells most.
+    // The run in which attackers counted most shows most.
     const most = left.reduce((best, run) =>
       (best === null || (run.trust.share ?? -1) > (best.trust.share ?? -1) ? run : best), null);
     const wanted = left.find((run) => run.identity === before) ?? most;
@@ -48,7 +48,7 @@ function inWords(run) {
 
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
 
-/** Whom the rule listened to, in words, and what that means. */
+/** How much the attackers counted, in words, and what that means. */
 function listened({ trust: { weight, share }, n, q }) {
   const all = sum(weight);
   if (!all) return "No worker counted.";
@@ -57,9 +57,9 @@ function listened({ trust: { weight, share }, n, q }) {
     : `Weights so uneven amount to ${effective.toFixed(1)} workers with equal weights, out of ${n}.`;
   if (share === null) return `${q ? "" : "Nobody attacked. "}${uneven}`;
   const even = q / n;
-  const means = share > 1.5 * even ? "The rule trusted them most, and followed them."
+  const means = share > 1.5 * even ? "The rule gave them more than an equal share, and followed them."
     : share < 0.5 * even ? "The rule mostly left them out."
-    : "The rule could not tell them from honest workers.";
+    : "The rule did not distinguish them from honest workers.";
   return `The ${count(q, "attacker")} had ${(100 * share).toFixed(1)} % of the weight; with equal weights, ` +
     `they would have ${(100 * even).toFixed(0)} %. ${means} ${uneven}`;
 }

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byzantium.core import TooManyRejected
-from byzantium.engines.flower.replies import Arrays
 from byzantium.rules import Mean
 from byzantium.rules.admission import admit
 from byzantium.runs.values import LARGEST
 from byzantium.vectors import Source
+
+Arrays = dict[str, NDArray[Any]]
 
 # How many numbers of a reply are measured at a time.
 CHUNK = 1 << 18
@@ -83,10 +84,14 @@ def measure(
             total += np.subtract(target[chunk], origin[chunk], dtype=np.float64)
             mean_squared += float(total @ total)
     spread = max(0.0, float(squares.mean()) - to_aggregate)
-    distances = np.sqrt(squares).tolist()
+    return np.sqrt(squares).tolist(), spread_ratio(spread, mean_squared)
+
+
+def spread_ratio(spread: float, mean_squared: float) -> float | None:
+    """The spread-to-mean ratio, at most 1e100; None if all rows are the model."""
     if not spread and not mean_squared:
-        return distances, None
-    return distances, min(spread / mean_squared if mean_squared else math.inf, LARGEST)
+        return None
+    return min(spread / mean_squared if mean_squared else math.inf, LARGEST)
 
 
 def _flat(array: NDArray[Any]) -> Any:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord
 
 from byzantium.core import ArgumentTypeError, ByzantiumError, type_name
-from byzantium.engines.flower.replies import Arrays
-from byzantium.engines.flower.rounds import Round, logger
+from byzantium.engines.federation.rounds import Round
+from byzantium.engines.federation.space import ArraySpace
+from byzantium.engines.federation.vectors import Arrays
 from byzantium.rules import Aggregator
-from byzantium.vectors import as_source
 
 RootFunction = Callable[[Arrays], Mapping[str, Any]]
 
@@ -23,14 +23,15 @@ class Root:
     - `update`: the model after training on the root data in this round, if the rule needs it.
     - `function`: a function from the global model to the model after training on the root data. If
       it has `state_dict` and `load_state_dict`, its state is part of the checkpoints.
+    - `logger`: where a warning goes.
     """
 
-    def __init__(self, function: RootFunction | None) -> None:
+    def __init__(self, function: RootFunction | None, logger: logging.Logger) -> None:
         if function is not None and not callable(function):
             raise ArgumentTypeError(
                 f"root must be a function of the global model, got {type_name(function)}"
             )
-        self.function = function
+        self.function, self.logger = function, logger
         self.update: Mapping[str, Any] | None = None
 
     def check(self, rule: Aggregator, used: bool = False) -> None:
@@ -50,7 +51,7 @@ class Root:
                 "rule such as 'RootMatching()'"
             )
 
-    def compute(self, at: Round, model: Arrays, rule: Aggregator) -> None:
+    def compute(self, at: Round[Any], model: Arrays, rule: Aggregator, space: ArraySpace) -> None:
         """Compute the root update of a round, if the rule needs one; the round gets its norm."""
         self.update = None
         if not rule.needs_root:
@@ -61,27 +62,29 @@ class Root:
         except Exception as error:
             text = " ".join(f"{type(error).__name__}: {error}".split())
             raise ByzantiumError(f"root= failed in round {at.number}: {text}") from error
-        if isinstance(result, ArrayRecord):
-            result = {key: array.numpy() for key, array in result.items()}
         if not isinstance(result, Mapping):
             raise ArgumentTypeError(
                 f"root= returned {type_name(result)} in round {at.number}, but must return a model "
                 "like the one that it gets: arrays by name"
             )
+        # Flower's records hold arrays that turn into those of NumPy.
+        result = {key: _array(value) for key, value in result.items()}
         try:
-            at.root_norm = _norm(_change(model, result))
+            at.root_norm = space.distance(model, result, model)
         except ByzantiumError as error:
             raise ByzantiumError(
                 f"root= returned what cannot be used in round {at.number}: {error}"
             ) from error
         if not at.root_norm:
-            logger.warning("\t> root= returned the model unchanged, so the root update is zero")
+            self.logger.warning(
+                "\t> root= returned the model unchanged, so the root update is zero"
+            )
         self.update = result
 
-    def measure(self, at: Round, model: Arrays, aggregate: Arrays) -> None:
+    def measure(self, at: Round[Any], model: Arrays, aggregate: Arrays, space: ArraySpace) -> None:
         """Record how far the aggregate is from the root update, if there is one."""
         if self.update is not None:
-            at.root_distance = _norm(_change(model, self.update) - _change(model, aggregate))
+            at.root_distance = space.distance(model, self.update, aggregate)
 
     def state_dict(self) -> dict[str, Any]:
         state_dict = getattr(self.function, "state_dict", None)
@@ -93,9 +96,6 @@ class Root:
             load(state)
 
 
-def _change(model: Arrays, row: Mapping[str, Any]) -> torch.Tensor:
-    return as_source([model], base=model).trusted("the root", row)
-
-
-def _norm(vector: torch.Tensor) -> float:
-    return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+def _array(value: Any) -> Any:
+    turn = None if isinstance(value, torch.Tensor) else getattr(value, "numpy", None)
+    return value if turn is None else turn()

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from byzantium.core import files, folder_lock
-from byzantium.engines.flower.replies import Arrays
-from byzantium.engines.flower.rounds import Round
+from byzantium.engines.federation.rounds import Round
+from byzantium.engines.federation.vectors import Arrays
 from byzantium.learning import checkpoint
 from byzantium.runs import Federation, job, records
 
-logger = logging.getLogger("flwr")
+if TYPE_CHECKING:
+    from byzantium.engines.tracking import Tracking
 
 # Files in addition to those of every job: the ids of the nodes, and the record of each round.
 NODES, ROUNDS = "nodes.json", "rounds.jsonl"
@@ -30,12 +30,19 @@ LAST = 5
 
 
 class Record:
-    """The folder of a federation; the workers of its metrics are the nodes, in order of arrival."""
+    """The folder of a federation; the workers of its metrics are the nodes, in order of arrival.
 
-    def __init__(self, root: Path | str, federation: Federation) -> None:
+    - `root`: the folder of results.
+    - `federation`: what the server was configured with.
+    - `track`: the names of experiment trackers that follow it.
+    """
+
+    def __init__(self, root: Path | str, federation: Federation, track: Sequence[str] = ()) -> None:
         self.federation = federation
         self.folder = Path(root) / federation.identity
-        self.nodes: list[int] = []
+        self.track = (track,) if isinstance(track, str) else tuple(track)
+        self.tracking: Tracking | None = None
+        self.nodes: list[Any] = []
         self.lines: list[dict[str, Any]] = []
         self.details: list[dict[str, Any]] = []
         self.written = 0
@@ -44,17 +51,34 @@ class Record:
     def open(self) -> Iterator[None]:
         """Lock the folder, and write a summary at the end, or the reason of a failure."""
         start = time.monotonic()
-        with folder_lock(self.folder):
+        with self._followed(), folder_lock(self.folder):
             (self.folder / job.FAILURE).unlink(missing_ok=True)
             files.write(self.folder / job.CONFIGURATION, self.federation.toml())
             try:
                 yield
             except Exception as error:
                 self.flush()
-                job.write_failure(self.folder, records.describe_failure(error))
+                reason = records.describe_failure(error)
+                job.write_failure(self.folder, reason)
+                if self.tracking is not None:
+                    self.tracking.finish(self.federation, "failed", reason)
                 raise
             self.flush()
             self._finish(time.monotonic() - start)
+            if self.tracking is not None:
+                self.tracking.finish(self.federation)
+
+    @contextmanager
+    def _followed(self) -> Iterator[None]:
+        """Trackers follow the federation meanwhile, if there are any."""
+        if not self.track:
+            yield
+            return
+        from byzantium.engines.tracking import Tracking
+
+        with Tracking(self.track, self.folder.parent) as self.tracking:
+            yield
+        self.tracking = None
 
     def _finish(self, seconds: float) -> None:
         last = [line["accuracy"] for line in self.lines if "accuracy" in line][-LAST:]
@@ -69,7 +93,7 @@ class Record:
 
     # -- rounds ------------------------------------------------------------------------------------
 
-    def add(self, at: Round) -> None:
+    def add(self, at: Round[Any]) -> None:
         """Add a round of training; `add_evaluation` adds to its line."""
         new = [node for node in at.sampled if node not in set(self.nodes)]
         if new:
@@ -89,6 +113,7 @@ class Record:
                 "absent": len(at.absent),
                 "kept": int(bool(at.kept)),
                 "f": at.f,
+                **({"cached": len(at.cached)} if at.cached else {}),
                 "weights": weights,
                 "rejected": {str(index[node]): 1 for node in at.rejected},
                 **at.measurements(),
@@ -116,6 +141,8 @@ class Record:
             files.append(self.folder / job.METRICS, _text(self.lines[self.written :]))
             files.append(self.folder / ROUNDS, _text(self.details[self.written :]))
         self.written = len(self.lines)
+        if self.tracking is not None:
+            self.tracking.update(self.federation)
 
     # -- checkpoints -------------------------------------------------------------------------------
 
@@ -134,10 +161,14 @@ class Record:
             },
         )
 
-    def resume(self) -> dict[str, Any] | None:
-        """Load the newest complete checkpoint; None if there is none."""
+    def resume(self, before: int | None = None) -> dict[str, Any] | None:
+        """Load the newest complete checkpoint; None if there is none.
+
+        - `before`: the number of the round that comes next; a checkpoint of another round than the
+          one before it is not loaded. None: the round after the checkpoint comes next.
+        """
         state = checkpoint.newest(self.folder, self._check)
-        if state is None:
+        if state is None or before not in (None, state["round"] + 1):
             return None
         self.lines, self.details = json.loads(state["lines"]), json.loads(state["details"])
         self.nodes, self.written = json.loads(state["nodes"]), 0

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import logging
 import math
-import random
-import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from statistics import median
+from typing import Generic, TypeVar
 
 import numpy as np
-from flwr.app import Message, MetricRecord
-from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
 
 from byzantium.core import ByzantiumError
-from byzantium.engines.flower.replies import UNREADABLE, printable
-from byzantium.engines.weights import SiteWeights
 from byzantium.guarantees import describe_limit, largest_heterogeneity
 from byzantium.learning.metrics import EARLY_ROUNDS
-from byzantium.rules import Trust
+from byzantium.rules import Report, Trust
+from byzantium.rules.trust import WorkerRecord
 from byzantium.vectors.weights import Weights
 
-# Flower's own logger, so that these lines appear among Flower's.
-logger = logging.getLogger("flwr")
+# The name of a node: a number in Flower, a text in FLARE.
+Node = TypeVar("Node", bound=Hashable)
 
 # The most nodes that a line of the log names.
 MAX_LISTED = 20
@@ -37,12 +32,8 @@ class Standstill(ByzantiumError):  # noqa: N818
     """The model could not be changed for too many rounds in a row: `RobustStrategy.patience`."""
 
 
-class TooFewNodes(ByzantiumError):  # noqa: N818
-    """Fewer nodes are connected than a round needs, and no more came in time."""
-
-
 @dataclass
-class Round:
+class Round(Generic[Node]):
     """The record of one round of training or evaluation: who took part, and how.
 
     - `number`: the number of the round.
@@ -50,6 +41,8 @@ class Round:
     - `connected`: how many nodes were connected.
     - `f`: how many of the sampled nodes may be Byzantine.
     - `used`: the nodes whose replies were aggregated.
+    - `cached`: with a cache, the nodes whose reply of an earlier round stands for them: those that
+      were not asked in this round, or are absent.
     - `rejected`: the nodes whose replies were unusable, each with the reason; they count among the
       f Byzantine ones.
     - `absent`: the nodes that sent no reply, or an error, each with the reason; they do not count
@@ -72,51 +65,32 @@ class Round:
       squared norm of the mean change of the model; None if nobody changed it. Byzantine replies
       count, so attackers can change this number.
 
+    With a cache, f counts among all nodes, and nodes of `cached` may be used or rejected.
+
     >>> at = Round(number=1, sampled=(7, 8, 9), connected=5, f=1, absent={9: "no reply"})
     >>> at.replied, at.usable
     (2, 2)
     """
 
     number: int
-    sampled: tuple[int, ...]
+    sampled: tuple[Node, ...]
     connected: int
     f: int
-    used: tuple[int, ...] = ()
-    rejected: dict[int, str] = field(default_factory=dict)
-    absent: dict[int, str] = field(default_factory=dict)
+    used: tuple[Node, ...] = ()
+    rejected: dict[Node, str] = field(default_factory=dict)
+    absent: dict[Node, str] = field(default_factory=dict)
     ignored: int = 0
-    weights: dict[int, float] = field(default_factory=dict)
-    distances: dict[int, float] = field(default_factory=dict)
+    weights: dict[Node, float] = field(default_factory=dict)
+    distances: dict[Node, float] = field(default_factory=dict)
     kept: str = ""
     cause: str = ""
     notes: tuple[str, ...] = ()
-    vouched: dict[int, float] = field(default_factory=dict)
+    vouched: dict[Node, float] = field(default_factory=dict)
     heard: float | None = None
     root_norm: float | None = None
     root_distance: float | None = None
     spread_to_mean: float | None = None
-
-    def sort(self, replies: Iterable[Message]) -> dict[int, Message]:
-        """Sort replies: one for each node; a node without a usable one is rejected or absent."""
-        usable: dict[int, Message] = {}
-        errors: dict[int, str] = {}
-        for reply in replies:
-            node = reply.metadata.src_node_id
-            if node not in self.sampled or reply.metadata.group_id != str(self.number):
-                # The SuperLink sends errors in the name of nodes that have left.
-                self.ignored += not reply.has_error()
-            elif reply.has_error() and reply.error.code == UNREADABLE:
-                self.rejected[node] = printable(reply.error.reason)
-            elif reply.has_error():
-                errors[node] = f"error: {printable(reply.error.reason)}"
-            elif node in usable:
-                self.rejected[node] = "sent two replies"
-            else:
-                usable[node] = reply
-        for node in self.sampled:
-            if node not in usable and node not in self.rejected:
-                self.absent[node] = errors.get(node, "no reply")
-        return {node: reply for node, reply in usable.items() if node not in self.rejected}
+    cached: tuple[Node, ...] = ()
 
     @property
     def replied(self) -> int:
@@ -125,10 +99,15 @@ class Round:
 
     @property
     def usable(self) -> int:
-        """How many replies were not rejected."""
-        return self.replied - len(self.rejected)
+        """How many replies were not rejected, those of earlier rounds included."""
+        return self.replied + len(self.cached) - len(self.rejected)
 
-    def reject(self, nodes: Sequence[int], reasons: Mapping[int, str]) -> None:
+    @property
+    def fresh(self) -> tuple[Node, ...]:
+        """The nodes whose replies in this round were aggregated."""
+        return tuple(node for node in self.used if node not in set(self.cached))
+
+    def reject(self, nodes: Sequence[Node], reasons: Mapping[int, str]) -> None:
         """Reject some of the nodes, by their indices, unless they are rejected already."""
         for k, reason in reasons.items():
             self.rejected.setdefault(nodes[k], reason)
@@ -167,18 +146,26 @@ class Round:
         """
         if not self.vouched:
             return 0.0
-        replied = [node for node in self.sampled if node not in self.absent]
+        replied = [*(node for node in self.sampled if node not in self.absent), *self.cached]
         weights = Weights.of(np.array([self.vouched[node] for node in replied]))
         usable = np.array([node not in self.rejected for node in replied])
         return weights.of_rows(usable).of_largest(left) if usable.any() else 0.0
+
+    def use(self, nodes: Sequence[Node], report: Report) -> None:
+        """Use the replies of all nodes that are not rejected, with the weights of a report."""
+        self.used = tuple(node for node in nodes if node not in self.rejected)
+        weights = dict(zip(nodes, report.weights.tolist(), strict=True))
+        self.weights = {node: weights[node] for node in self.used}
+        self.notes = report.notes
+        self.heard = report.heard if np.isfinite(report.heard) else None
 
     def leave_unchanged(self, cause: str, sentence: str) -> None:
         """Leave the model unchanged, and note why."""
         self.cause, self.kept = cause, sentence
         self.weights, self.distances, self.used = {}, {}, ()
 
-    def metrics(self, *, nodes: bool = False) -> MetricRecord:
-        """The numbers of the round, as Flower's metrics: counts, and summaries over the nodes.
+    def metrics(self, *, nodes: bool = False) -> dict[str, int | float]:
+        """The numbers of the round, as metrics: counts, and summaries over the nodes.
 
         - `nodes`: whether to add the numbers of each node, such as weight-NODE.
         """
@@ -191,6 +178,8 @@ class Round:
             "f": self.f,
             "kept": int(bool(self.kept)),
         }
+        if self.cached:
+            numbers["cached"] = len(self.cached)
         if self.cause:
             numbers[f"kept-{self.cause}"] = 1
         for name, values in (("weight", self.weights), ("distance", self.distances)):
@@ -207,9 +196,9 @@ class Round:
             numbers |= {f"weight-{node}": weight for node, weight in self.weights.items()}
             numbers |= {f"distance-{node}": far for node, far in self.distances.items()}
         numbers |= {name.replace("_", "-"): x for name, x in self.measurements().items()}
-        return MetricRecord(dict(numbers))
+        return numbers
 
-    def _usual(self, node: int) -> float:
+    def _usual(self, node: Node) -> float:
         """The weight of a used node if all used nodes count as much as they should."""
         if not self.vouched:
             return 1 / len(self.weights)
@@ -259,7 +248,7 @@ class Round:
         left = self.f - len(self.rejected)
         return describe_limit(len(self.used), left, {"": [ratio]}, "these replies have")
 
-    def log(self, title: str) -> None:
+    def log(self, title: str, logger: logging.Logger) -> None:
         """Write the round to the log."""
         logger.info(
             "%s: %d sampled, %d used, %d rejected, %d absent, f = %d",
@@ -270,9 +259,11 @@ class Round:
             len(self.absent),
             self.f,
         )
+        if self.cached:
+            logger.info("\t> of %d nodes the replies of earlier rounds count", len(self.cached))
         for status, nodes in (("rejected", self.rejected), ("absent", self.absent)):
             for node, reason in list(nodes.items())[:MAX_LISTED]:
-                logger.warning("\t> node %d is %s: %s", node, status, reason)
+                logger.warning("\t> node %s is %s: %s", node, status, reason)
             if len(nodes) > MAX_LISTED:
                 logger.warning("\t> and %d more are %s", len(nodes) - MAX_LISTED, status)
         if self.ignored:
@@ -298,7 +289,7 @@ class Round:
             logger.warning("\t> the model is left unchanged: %s", self.kept)
 
 
-def log_fraction(at: Round, fraction: float) -> None:
+def log_fraction(at: Round[Node], fraction: float, logger: logging.Logger) -> None:
     """Log what f is if it was given as a fraction, and how likely more than f are Byzantine."""
     n = len(at.sampled)
     logger.info(
@@ -309,74 +300,30 @@ def log_fraction(at: Round, fraction: float) -> None:
     )
 
 
-def log_near_zero(trust: Trust, named: Collection[int]) -> list[int]:
+def log_near_zero(trust: Trust, named: Collection[Node], logger: logging.Logger) -> list[Node]:
     """Name in the log the nodes whose weight stays near zero, round after round.
 
     These are unheard, and have on average less than a tenth of an equal share of the weight.
 
     - `trust`: the record of all nodes.
     - `named`: the nodes that were named before; they are not named again.
+    - `logger`: where the names go.
 
     Returns all nodes whose weight stays near zero.
     """
-    found = {node: of for node, of in trust.unheard().items() if of.weight < NEAR_ZERO}
+    found: dict[Node, WorkerRecord] = {
+        node: of for node, of in trust.unheard().items() if of.weight < NEAR_ZERO
+    }
     new = [node for node in found if node not in named]
     for node in new[:MAX_LISTED]:
         logger.warning(
-            "\t> the weight of node %d stays near zero: %.2f of an equal share on average over %d "
+            "\t> the weight of node %s stays near zero: %.2f of an equal share on average over %d "
             "rounds. It may attack, or hold data that nobody else has.",
             *(node, found[node].weight, found[node].rounds),
         )
     if len(new) > MAX_LISTED:
         logger.warning("\t> and the weights of %d more nodes", len(new) - MAX_LISTED)
     return list(found)
-
-
-def renumber(result: Result, before: int) -> None:
-    """Count the rounds of a result from the first server on, not from one that was restarted.
-
-    - `result`: the result, which is changed.
-    - `before`: how many rounds there were before.
-    """
-    for metrics in (
-        result.train_metrics_clientapp,
-        result.evaluate_metrics_clientapp,
-        result.evaluate_metrics_serverapp,
-    ):
-        shifted = {number + before: value for number, value in metrics.items()}
-        metrics.clear()
-        metrics.update(shifted)
-
-
-def sample_nodes(
-    grid: Grid,
-    fraction: float,
-    least: int,
-    available: int,
-    timeout: float,
-    weights: SiteWeights | None = None,
-) -> tuple[list[int], int]:
-    """The nodes of a round, and how many are connected.
-
-    - `grid`: Flower's connection to the nodes.
-    - `fraction`: the fraction of the connected nodes to sample.
-    - `least`: how many to sample at least.
-    - `available`: how many must be connected.
-    - `timeout`: how many seconds to wait for them.
-    - `weights`: the weights that the operator vouches for: nodes without weight are left out.
-    """
-    weights = SiteWeights(None) if weights is None else weights
-    needed = max(available, least)
-    deadline = time.monotonic() + timeout
-    while len(nodes := weights.with_weight(list(grid.get_node_ids()))) < needed:
-        if time.monotonic() > deadline:
-            raise TooFewNodes(
-                f"{len(nodes)} nodes are connected after {timeout:g} s, and a round needs "
-                f"{needed}; node_timeout says how long to wait"
-            )
-        logger.info("%d nodes are connected; waiting until there are %d", len(nodes), needed)
-        time.sleep(min(1.0, timeout))
-    return random.sample(nodes, max(int(len(nodes) * fraction), least)), len(nodes)
 
 
 def byzantine_count(f: int | float, n: int) -> int:

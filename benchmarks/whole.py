@@ -1,0 +1,225 @@
+"""Sections about whole programs: the start, recorded runs, plain torch, many clients, trainings."""
+
+import json
+import logging
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import straightforward as plain
+import straightforward_training
+import torch
+import training
+from model import Figure, Result, Section
+from sections import Run
+from timing import Contestant, interleave
+
+import byzantium as bz
+from byzantium.data import load
+from byzantium.learning import cnn, mlp
+from byzantium.runs import Run as Job
+
+STARTS, BLOCKS, ROUNDS = 7, 9, 90
+CLIENTS, COLUMNS = 5000, 20_000
+# For each rule of the section on many clients, what its floor has beside one `X @ X.T`.
+MANY = {
+    "Krum(f=1000)": (),
+    "GeometricMedian()": (),
+    "AgnosticClipping(f=1000)": (),
+    "NearestNeighborMixing(f=1000) >> Median()": ("P @ X", "sort"),
+}
+WITHOUT_LLVMLITE: dict[str, tuple[Callable[[], bz.Aggregator], Callable[[Any], Any]]] = {
+    "Median()": (bz.Median, plain.median),
+    "TrimmedMean(f=5)": (lambda: bz.TrimmedMean(f=5), partial(plain.trimmed_mean, f=5)),
+    "MeaMed(f=5)": (lambda: bz.MeaMed(f=5), partial(plain.meamed, f=5)),
+}
+
+
+def in_process(*arguments: str) -> list[dict[str, Any]]:
+    """The lines of JSON that this file prints in a process of its own."""
+    command = [sys.executable, __file__, *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+# -- the start -----------------------------------------------------------------------------------
+
+
+def start(run: Run) -> Section:
+    """A run of one round, and what it cannot do without: importing torch."""
+    byzantium = [sys.executable, "-c", "from byzantium.cli import main; main()"]
+    times: dict[str, list[float]] = {"import torch": [], "ours": []}
+    for _ in range(STARTS):
+        run.step("start")
+        with tempfile.TemporaryDirectory() as folder:
+            for name, command in (
+                ("import torch", [sys.executable, "-c", "import torch"]),
+                ("ours", [*byzantium, "run", "--rounds", "1", "--out", folder]),
+            ):
+                before = perf_counter()
+                subprocess.run(command, check=True, capture_output=True)
+                times[name].append(perf_counter() - before)
+    seconds = {name: min(values) for name, values in times.items()}
+    figure = Figure("ours / import torch", seconds["ours"] / seconds["import torch"], goal="start")
+    result = Result("byzantium run --rounds 1", seconds, [figure])
+    return Section("start", f"The start of a run, fastest of {STARTS}", [result])
+
+
+# -- recorded runs -------------------------------------------------------------------------------
+
+
+def recording(run: Run) -> Section:
+    """Rounds of `byzantium run`, with its records, evaluations and files; and bare rounds."""
+    job = Job(rounds=ROUNDS)
+    rule, attack = job.aggregator(), bz.InnerProduct()
+    bare = iter(training.rounds(mlp((1, 8, 8)), load("digits"), rule, attack))
+    training.play(bare, 30)
+    times: dict[str, list[float]] = {"bare": [], "ours": []}
+    for _ in range(BLOCKS):
+        run.step("recorded rounds")
+        before = perf_counter()
+        training.play(bare, ROUNDS)
+        times["bare"].append((perf_counter() - before) / ROUNDS)
+        times["ours"].append(a_recorded_round(job))
+    seconds = {name: median(values) for name, values in times.items()}
+    ratio = seconds["ours"] / seconds["bare"]
+    figure = Figure("a recorded round / a bare one", ratio, goal="recording")
+    result = Result(f"digits, MLP, {job.rule}", seconds, [figure])
+    return Section("recording", "Rounds of byzantium run, with its default records", [result])
+
+
+def a_recorded_round(job: Job) -> float:
+    """The seconds of a round of a run; what the run needs once comes before its first round."""
+    marks: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        job.work(Path(folder), lambda *_: marks.append(perf_counter()), lambda: False)
+    return (marks[-1] - marks[0]) / (len(marks) - 1)
+
+
+# -- without llvmlite ----------------------------------------------------------------------------
+
+
+def without_llvmlite(run: Run) -> Section:
+    results = []
+    for line in in_process("plain", str(run.n), str(run.d), str(run.long_repeats)):
+        run.step(f"without llvmlite, {line['name']}")
+        seconds, goal = line["seconds"], None if "MeaMed" in line["name"] else "without llvmlite"
+        value = seconds["ours"] / seconds["straightforward"]
+        figure = Figure("ours / straightforward", value, goal=goal)
+        results.append(Result(line["name"], seconds, [figure]))
+    return Section("plain", f"Plain torch, without llvmlite, {run.n} x {run.d}", results)
+
+
+def measure_without_llvmlite(n: int, d: int, repeats: int) -> Iterator[dict[str, Any]]:
+    x = torch.randn(n, d, generator=torch.Generator().manual_seed(0))
+    for name, (ours, theirs) in WITHOUT_LLVMLITE.items():
+        group = {
+            "ours": Contestant(ours(), lambda: x),
+            "straightforward": Contestant(theirs, lambda: list(x)),
+        }
+        yield {"name": name, "seconds": interleave(group, repeats, lambda: None)[0]}
+
+
+# -- many clients --------------------------------------------------------------------------------
+
+
+def clients(run: Run) -> Section:
+    """Rules on thousands of vectors, in a process each: their time, and their memory beside X."""
+    parts = in_process("floor")[0]
+    run.step("many clients, the floor")
+    results = []
+    for name, further in MANY.items():
+        (line,) = in_process("clients", name)
+        run.step(f"many clients, {name}")
+        floor = parts["X @ X.T"] + sum(parts[part] for part in further)
+        figures = [
+            Figure("ours / floor", line["seconds"] / floor, goal="clients"),
+            Figure("memory beside X", line["matrices"], "n x n", "memory clients"),
+        ]
+        results.append(Result(name, {"floor": floor, "ours": line["seconds"]}, figures))
+    return Section("clients", f"Many clients: {CLIENTS} x {COLUMNS}", results)
+
+
+def many_vectors() -> torch.Tensor:
+    return torch.randn(CLIENTS, COLUMNS, generator=torch.Generator().manual_seed(0))
+
+
+def measure_floor() -> dict[str, float]:
+    """The fastest of two calls of each part of a floor, in seconds."""
+    x = many_vectors()
+    mixing = torch.full((CLIENTS, CLIENTS), 1 / CLIENTS)
+    calls: dict[str, Callable[[], object]] = {
+        "X @ X.T": lambda: x @ x.T,
+        "P @ X": lambda: mixing @ x,
+        "sort": lambda: [part.sort(dim=0) for part in x.split(1000, dim=1)],
+    }
+    return {name: min(seconds_of(call) for _ in range(2)) for name, call in calls.items()}
+
+
+def measure_clients(name: str) -> dict[str, float]:
+    """The faster of two calls, and the most memory beside X in matrices of n x n float64."""
+    import probe
+
+    rule, x = bz.parse_rule(name), many_vectors()
+    rule(x[:, :64])  # compiles
+    before = probe.reset_peak()
+    first = seconds_of(lambda: rule(x))
+    extra = probe.resident("VmHWM") - before
+    seconds = min(first, seconds_of(lambda: rule(x)))
+    return {"seconds": seconds, "matrices": extra / (8 * CLIENTS**2)}
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    before = perf_counter()
+    call()
+    return perf_counter() - before
+
+
+# -- trainings -----------------------------------------------------------------------------------
+
+
+def trainings(run: Run) -> Section:
+    """A round of the same job by us, and by a straightforward loop."""
+    digits, images, results = load("digits"), training.images(), []
+    for name, make, data in (
+        ("digits, MLP", lambda: mlp((1, 8, 8)), digits),
+        ("28 x 28, CNN", cnn, images),
+    ):
+        run.step(f"a whole round, {name}")
+        ours = iter(training.rounds(make(), data, bz.TrimmedMean(f=training.Q), training.MIMIC))
+        theirs = straightforward_training.Training(
+            make().to(memory_format=torch.contiguous_format),  # type: ignore[call-overload]
+            data.train_x,
+            data.train_y,
+            partial(plain.trimmed_mean, f=training.Q),
+            "Mimic",
+            n=training.N,
+            q=training.Q,
+            batch=training.BATCH,
+        )
+        calls: dict[str, Callable[[], object]] = {
+            "ours": partial(next, ours),
+            "straightforward": theirs,
+        }
+        seconds = training.alternate(calls, 3 * run.long_repeats)
+        figure = Figure("straightforward / ours", seconds["straightforward"] / seconds["ours"])
+        results.append(Result(f"{name}, TrimmedMean(f=5)", seconds, [figure]))
+    title = f"A round of the same training, {training.N} workers, {training.Q} of them Mimic"
+    return Section("trainings", title, results)
+
+
+if __name__ == "__main__":
+    logging.getLogger("byzantium").setLevel(logging.ERROR)
+    what, *rest = sys.argv[1:]
+    if what == "plain":
+        sys.modules["llvmlite"] = None  # type: ignore[assignment]
+        for one in measure_without_llvmlite(*map(int, rest)):
+            print(json.dumps(one), flush=True)
+    else:
+        print(json.dumps(measure_floor() if what == "floor" else measure_clients(*rest)))

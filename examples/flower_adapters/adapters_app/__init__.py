@@ -1,0 +1,1 @@
+"""A federation that trains LoRA adapters, one of them poisoned."""
