@@ -517,3 +517,15 @@ def test_no_product_is_ever_formed() -> None:
     taken, printed = megabytes(MEMORY)
     assert not printed.strip()
     assert taken < 36
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_weights_count_as_on_whole_matrices_and_rows_without_weight_do_not(full: bool) -> None:
+    rows = low_rank.updates(7)
+    weights = [2.0, 1.0, 0.0, 3.0, 1.5, 0.0, 1.0]
+    some = [0, 1, 3, 4, 6]
+    for rule in (bz.GeometricMedian(), bz.AgnosticClipping(f=1), bz.Mean()):
+        ours = low_rank.flattened(rule(LowRank(rows, full=full), weights=weights))
+        near(ours, rule(low_rank.matrix(rows), weights=weights), 1e-6)
+        left = LowRank([rows[i] for i in some], full=full)
+        near(ours, low_rank.flattened(rule(left, weights=[weights[i] for i in some])), 1e-6)

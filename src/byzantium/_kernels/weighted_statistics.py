@@ -298,5 +298,5 @@ def _supplied(
         total += inside.sum(dim=1)
     for members, mass in groups:
         there = members.to(x)
-        total += there @ (mass.clamp(min=0).to(x) / (own @ there))
+        total += there.double() @ (mass.clamp(min=0).to(x) / (own @ there)).double()
     return total

@@ -229,6 +229,7 @@ class Subset(Source):
         }
         self.norms = None if source.norms is None else source.norms[used]
         self.names = [source.row_name(row) for row in used.tolist()]
+        self.has_coordinates = source.has_coordinates
 
     @property
     def compute_dtype(self) -> Any:
@@ -248,6 +249,20 @@ class Subset(Source):
 
     def trusted(self, name: str, vector: Any) -> Tensor:
         return self.source.trusted(name, vector)
+
+    def inner_products(self, rows: Rows, anchors: Mapping[str, Tensor | None]) -> Array | None:
+        return self.source.inner_products(self.used[rows], anchors)
+
+    def combined(self, weights: Array, anchors: Mapping[str, float]) -> Tensor | None:
+        whole = np.zeros(self.source.n)
+        whole[self.used] = weights
+        return self.source.combined(whole, anchors)
+
+    def check_center(self, pipeline: str, center: Tensor) -> None:
+        self.source.check_center(pipeline, center)
+
+    def check_coordinates(self, rule: object) -> None:
+        self.source.check_coordinates(rule)
 
     def relative_to(self, base: Any) -> Source:
         return Subset(self.source.relative_to(base), self.used)
