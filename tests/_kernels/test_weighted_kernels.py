@@ -50,7 +50,7 @@ def test_kernels_agree_with_plain_torch(n: int, rule: str, dtype: torch.dtype, m
     assert peak >= largest * (1 - 1e-6) if mixed else peak == pytest.approx(largest, rel=1e-6)
     assert (ours - theirs).abs().max() <= TOLERANCE[dtype] * X.abs().max()
     # Mixed rows are rounded in another order.
-    assert share == pytest.approx(expected, rel=1e-4 if mixed else 1e-6)
+    assert share == pytest.approx(expected, rel=1e-4 if mixed else 1e-5)
     assert share.sum() == pytest.approx(COLUMNS)
     again = torch.empty_like(ours)
     passes.weighted_mean(*given_, again)

@@ -40,6 +40,7 @@ from byzantium._kernels.ir import (
 )
 from byzantium._kernels.networks import in_order
 from byzantium._kernels.order_statistics import Columns
+from byzantium._kernels.selection import PIECE
 from byzantium._kernels.sums import Total, prefetch
 
 # All weights together, as whole numbers of which also sums are exact.
@@ -261,26 +262,41 @@ def supplied(
     - `bounds`: what a kernel with `bounds` found, (3, width).
     - `kept`: the share of the weight that is averaged; 0 for the median.
     """
-    own, x = torch.from_numpy(weights), block.double()
+    width = max(1, PIECE // max(1, len(block)))
+    total = torch.zeros(len(block), dtype=torch.float64)
+    for start in range(0, block.shape[1], width):
+        part = slice(start, start + width)
+        total += _supplied(block[:, part], bounds[:, part], weights, kept, nearest)
+    return np.asarray(weights * total.numpy() / (kept or 1))
+
+
+def _supplied(
+    x: Tensor, bounds: Tensor, weights: NDArray[np.float64], kept: float, nearest: bool
+) -> Tensor:
+    """(n,): the same over the weight of each row."""
+    own = torch.from_numpy(weights).to(x)
     low, high, largest = bounds
     if nearest and kept:
-        difference = x - (low + high) / 2
-        x = torch.where(difference < 0, -difference, difference * NEXT)
-        groups = [(x == largest, kept - own @ (x < largest).double())]
-        inside = x < largest
+        difference = x.double() - (low + high) / 2
+        away = torch.maximum(difference * NEXT, -difference)
+        inside = away < largest
+        groups = [(away == largest, kept - own @ inside.to(x))]
     else:
-        cut = (1 - kept) / 2
-        below_low, at_low = (own @ truth.double() for truth in (x < low, x == low))
-        at_most, over = (below_low + at_low).clamp(max=1 - cut), own @ (x < high).double()
+        low, high, cut = low.to(x), high.to(x), (1 - kept) / 2
+        at_low, below_high = x == low, x < high
         if not kept:  # the mean of two values
             half = torch.full_like(low, 0.5)
-            groups, inside = [(x == low, half), (x == high, half)], torch.zeros_like(x)
+            groups, inside = [(at_low, half), (x == high, half)], None
         else:
-            rest = torch.where(low < high, 1 - cut - over.clamp(min=cut), 0)
-            groups = [(x == low, at_most - cut), (x == high, rest)]
-            inside = (low < x) & (x < high)
-    total = inside.sum(dim=1).double()
+            end = (own @ (x <= low).to(x)).clamp(max=1 - cut)
+            over = (own @ below_high.to(x)).clamp(min=cut)
+            rest = torch.where(low < high, 1 - cut - over, 0)
+            groups = [(at_low, end - cut), (x == high, rest)]
+            inside = (low < x) & below_high
+    total = torch.zeros(len(x), dtype=torch.float64)
+    if inside is not None:
+        total += inside.sum(dim=1)
     for members, mass in groups:
-        there = members.double()
-        total += there @ (mass.clamp(min=0) / (own @ there))
-    return np.asarray((own * total / (kept or 1)).numpy())
+        there = members.to(x)
+        total += there @ (mass.clamp(min=0).to(x) / (own @ there))
+    return total
