@@ -224,6 +224,7 @@ def test_files_that_the_documentation_names_exist(page: str) -> None:
 
 
 HEAVY = {"torch", "numpy", "llvmlite", "matplotlib", "flwr", "nvflare", "ray", "sklearn", "pandas"}
+HEAVY |= {"mlflow", "wandb", "tensorboard"}
 HEAVY |= {"scipy", "byzfl", "plotly"}
 
 
@@ -251,7 +252,7 @@ except SystemExit as done:
     assert done.code == 0
 """
 COMMANDS = ["", "run", "sweep", "demo", "list", "plan", "reproduce", "report", "data", "data fetch"]
-COMMANDS += ["aggregate", "check", "certify", "recommend"]
+COMMANDS += ["aggregate", "check", "certify", "recommend", "track"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

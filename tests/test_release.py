@@ -70,13 +70,13 @@ def test_with_an_address_links_and_urls_name_it(tmp_path: Path) -> None:
     text, given = re.subn(r'^address = ".*?"', f'address = "{address}"', text, flags=re.MULTILINE)
     assert given == 1
     (tmp_path / "pyproject.toml").write_text(text, encoding="utf-8")
-    built = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path]
-    subprocess.run([*built, tmp_path], check=True)
+    built = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path)]
+    subprocess.run([*built, str(tmp_path)], check=True)
     name = f"byzantium-{bz.__version__}"
     with zipfile.ZipFile(tmp_path / f"{name}-py3-none-any.whl") as wheel:
         metadata = email.message_from_bytes(wheel.read(f"{name}.dist-info/METADATA"))
     assert f"Repository, {address}" in metadata.get_all("Project-URL", [])
-    links = re.findall(r"\]\(([^)]+)\)", metadata.get_payload())
+    links = re.findall(r"\]\(([^)]+)\)", str(metadata.get_payload()))
     assert f"{address}/raw/v{bz.__version__}/docs/report.png" in links
     assert f"{address}/blob/v{bz.__version__}/docs/start.md" in links
     assert all(link.startswith("https://") for link in links)

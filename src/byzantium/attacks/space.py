@@ -14,7 +14,7 @@ from torch import Tensor
 from byzantium.attacks.attack import Scene
 from byzantium.rules import Aggregator
 from byzantium.rules.admission import admit
-from byzantium.rules.pipeline import aggregate_points
+from byzantium.rules.pipeline import last_rule, mixed_geometry
 from byzantium.vectors.geometry import Geometry
 from byzantium.vectors.points import SourcePoints, distinct
 from byzantium.vectors.source import Matrix
@@ -204,7 +204,8 @@ class MeasuredRows:
         gram[n:, h:n] = across[h:] if across.ndim == 2 else across[h:, None]
         gram[h:n] = gram[:, h:n].T
         points = _FewDimensions(self.source, anchors=self.anchors, gram=gram.copy())
-        return aggregate_points(self.stages, points, generator, self.vouched)
+        geometry = mixed_geometry(Geometry.of(points, self.vouched), self.stages, generator)
+        return last_rule(self.stages).finish(geometry, explain=False)[0]
 
 
 class _FewDimensions(SourcePoints):

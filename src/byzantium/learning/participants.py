@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from byzantium.core import ByzantiumError
 from byzantium.rules.admission import check_sizes
 
 if TYPE_CHECKING:
+    from byzantium.data import Dataset
     from byzantium.learning.settings import Settings
     from byzantium.rules import Aggregator
 
@@ -79,3 +81,15 @@ class Participants:
         except ByzantiumError:  # some rules need more than 2f + 1
             return False
         return True
+
+
+def first_samples(data: Dataset, parts: Sequence[Tensor], most: int) -> tuple[Tensor, Tensor]:
+    """The first samples of all honest workers, for a round in which none of them takes part.
+
+    - `data`: the data set.
+    - `parts`: the indices of each honest worker's samples.
+    - `most`: how many samples of each worker to take, if all have as many.
+    """
+    size = min(most, *map(len, parts))
+    indices = torch.stack([part[:size] for part in parts])[:, None]
+    return data.train_x[indices], data.train_y[indices]

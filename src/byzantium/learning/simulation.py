@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from byzantium.attacks import Attack, NoAttack
 from byzantium.core import TooManyRejected
-from byzantium.core.options import FORMER_SPELLINGS, identity_fields, present_spellings, renamed
+from byzantium.core.options import FORMER_SPELLINGS, present_spellings, renamed
 from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition, iid
 from byzantium.guarantees import announce
@@ -24,13 +24,13 @@ from byzantium.learning.gradients import one_thread
 from byzantium.learning.history import History
 from byzantium.learning.losses import Loss
 from byzantium.learning.models import check_device, check_fit
-from byzantium.learning.participants import Participants
+from byzantium.learning.participants import Participants, first_samples
 from byzantium.learning.randomness import Randomness
 from byzantium.learning.root_data import Root, RootGradient, without
 from byzantium.learning.server import MakeOptimizer, Server
 from byzantium.learning.settings import Settings, check_root
 from byzantium.learning.sizes import check_weights, site_sizes
-from byzantium.learning.state import check, check_result
+from byzantium.learning.state import check, check_result, fingerprint
 from byzantium.learning.worker import Momentum, Workers
 from byzantium.rules import Aggregator
 
@@ -116,8 +116,6 @@ class Simulation:
             logger.warning(
                 "%r does not know how much each worker counted, so no weights are recorded", rule
             )
-        if settings.weights == "equal":
-            announce(rule, settings.vectors, settings.attackers or None)
         self.history = History()
 
         self.root: Root | None = None
@@ -142,7 +140,8 @@ class Simulation:
         if settings.weights == "sizes":
             self.weights = site_sizes(self.batches.parts, settings.attackers)
             check_weights(rule, self.weights, settings.participants)
-            announce(rule, settings.n, settings.attackers or None, weights=self.weights)
+        n = settings.vectors if self.weights is None else settings.n
+        announce(rule, n, settings.attackers or None, weights=self.weights)
         self.participants = Participants(settings, self.generators["participants"])
 
     # -- training --------------------------------------------------------------------------------
@@ -325,18 +324,13 @@ class Simulation:
 
     def _step_loss(self, aggregate: Tensor) -> float:
         """The mean loss of a few honest workers on their batches, after a step of plain SGD."""
-        x, y = self._last_batches or self._first_batches()
+        x, y = self._last_batches or first_samples(
+            self.data, self.batches.parts, self.settings.batch
+        )
         spread = torch.linspace(0, len(x) - 1, min(len(x), SAMPLED)).long()  # over all workers
         x, y = x[spread], y[spread]
         with self.server.tried(aggregate), torch.no_grad():
             return float(self.gradients.losses(x, y, [0] * len(x)).mean())
-
-    def _first_batches(self) -> tuple[Tensor, Tensor]:
-        """The first samples of the honest workers, for a round in which none of them takes part."""
-        parts = self.batches.parts
-        size = min(self.settings.batch, *map(len, parts))
-        indices = torch.stack([part[:size] for part in parts])[:, None]
-        return self.data.train_x[indices], self.data.train_y[indices]
 
     def _diverged(self, record: dict[str, Any]) -> dict[str, Any]:
         """The last round of the history is the one in which it diverged."""
@@ -387,19 +381,7 @@ class Simulation:
 
     def fingerprint(self) -> str:
         """A text of all settings; a checkpoint fits only a simulation with the same one."""
-        shapes = [tuple(p.shape) for p in self.gradients.parameters.values()]
-        values = identity_fields(self.settings)
-        values.pop("device", None)  # a simulation may go on on another device
-        last = list(values).index("seed") + 1  # the options that were added later follow it
-        first, later = list(values.items())[:last], list(values.items())[last:]
-        if self.randomness.name != Randomness.name:
-            later.append(("randomness", self.randomness.name))
-        settings = ", ".join(f"{name}={value!r}" for name, value in first)
-        return (
-            f"Settings({settings}) {self.rule!r} {self.attack!r} {self.partition!r} "
-            f"{self.data.name} {len(self.data.train_y)} {type(self.optimizer).__name__} {shapes}"
-            + "".join(f" {name}={value}" for name, value in later)
-        )
+        return fingerprint(self)
 
     @property
     def keeps_rows(self) -> bool:

@@ -15,11 +15,13 @@ import torch
 from torch import Tensor
 
 from byzantium.core import ByzantiumError, one_line
+from byzantium.core.options import identity_fields
 from byzantium.data.batches import Batches
 from byzantium.learning import metrics
 from byzantium.learning.checkpoint import CheckpointError, OtherSimulationError, State
 from byzantium.learning.history import History
 from byzantium.learning.metrics import Metric
+from byzantium.learning.randomness import Randomness
 
 if TYPE_CHECKING:
     from byzantium.learning.simulation import Simulation
@@ -35,6 +37,24 @@ def _checkpoint_errors(name: str) -> Iterator[None]:
     except Exception as error:
         why = one_line(f"{type(error).__name__} {error}")
         raise CheckpointError(f"its {name} cannot be used: {why}") from error
+
+
+def fingerprint(training: Simulation) -> str:
+    """A text of all settings; a checkpoint fits only a simulation with the same one."""
+    shapes = [tuple(p.shape) for p in training.gradients.parameters.values()]
+    values = identity_fields(training.settings)
+    values.pop("device", None)  # a simulation may go on on another device
+    last = list(values).index("seed") + 1  # the options that were added later follow it
+    first, later = list(values.items())[:last], list(values.items())[last:]
+    if training.randomness.name != Randomness.name:
+        later.append(("randomness", training.randomness.name))
+    settings = ", ".join(f"{name}={value!r}" for name, value in first)
+    data, optimizer = training.data, type(training.optimizer).__name__
+    return (
+        f"Settings({settings}) {training.rule!r} {training.attack!r} {training.partition!r} "
+        f"{data.name} {len(data.train_y)} {optimizer} {shapes}"
+        + "".join(f" {name}={value}" for name, value in later)
+    )
 
 
 @_checkpoint_errors("state")
@@ -67,10 +87,10 @@ def check(training: Simulation, state: State) -> History:
 @_checkpoint_errors("state")
 def check_result(training: Simulation, state: State) -> History:
     """The history of a result: the model and the history of a finished simulation."""
-    fingerprint = state.get("fingerprint")
-    if not isinstance(fingerprint, str):
+    text = state.get("fingerprint")
+    if not isinstance(text, str):
         raise CheckpointError("it is not the state of a simulation")
-    if fingerprint != training.fingerprint():
+    if text != training.fingerprint():
         raise OtherSimulationError("this is the state of another simulation")
     check_form(state.get("model"), training.model.state_dict(), "model")
     check_form(

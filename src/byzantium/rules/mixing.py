@@ -14,11 +14,30 @@ from annotated_types import Gt
 from numpy.typing import NDArray
 
 from byzantium.core import ByzantiumError, Count, OrInfinity, Positive
-from byzantium.rules.pipeline import Mixing, tolerates
+from byzantium.rules.admission import check_sizes
+from byzantium.rules.pipeline import Aggregator, Mixing
 from byzantium.rules.stage import Stage
 from byzantium.vectors.geometry import Geometry
 from byzantium.vectors.points import EQUAL, Array
 from byzantium.vectors.weights import Weights, smallest_masses
+
+
+def tolerates(stages: Sequence[Stage], n: int, f: int, vouched: Weights | None = None) -> bool:
+    """Whether stages that end in a rule are defined for n vectors, and tolerate f bad ones.
+
+    - `vouched`: the weights of the vectors that the operator vouches for, if there are any.
+    """
+    try:
+        *mixings, rule = check_sizes(stages, n, vouched)
+    except ByzantiumError:
+        return False
+    for mixing in mixings:
+        assert isinstance(mixing, Mixing)
+        n, f = mixing.rows(n), mixing.bad_outputs(f)
+        vouched = None if vouched is None else mixing.heaviest(vouched)
+    assert isinstance(rule, Aggregator)
+    held, whole = (f, n) if vouched is None else (vouched.of_largest(f), 1)
+    return f <= (f if rule.bad is None else rule.bad) and (not f or held < rule.delta_max * whole)
 
 
 class Permutations(torch.Generator):

@@ -36,25 +36,6 @@ from byzantium.vectors.source import Source
 from byzantium.vectors.team import ALONE
 from byzantium.vectors.weights import Vouched, Weights
 
-
-def tolerates(stages: Sequence[Stage], n: int, f: int, vouched: Weights | None = None) -> bool:
-    """Whether stages that end in a rule are defined for n vectors, and tolerate f bad ones.
-
-    - `vouched`: the weights of the vectors that the operator vouches for, if there are any.
-    """
-    try:
-        *mixings, rule = check_sizes(stages, n, vouched)
-    except ByzantiumError:
-        return False
-    for mixing in mixings:
-        assert isinstance(mixing, Mixing)
-        n, f = mixing.rows(n), mixing.bad_outputs(f)
-        vouched = None if vouched is None else mixing.heaviest(vouched)
-    assert isinstance(rule, Aggregator)
-    held, whole = (f, n) if vouched is None else (vouched.of_largest(f), 1)
-    return f <= (f if rule.bad is None else rule.bad) and (not f or held < rule.delta_max * whole)
-
-
 # -- mixings -----------------------------------------------------------------------------------
 
 
@@ -321,7 +302,7 @@ class Aggregator(Stage, Stateful):
         "always" for a `Weighting`; "asked" for a `CoordinateWise` rule, which finds out only for
         `explain`, at some extra cost; "never" for a `MatrixRule`.
         """
-        return _last_rule(self.stages[-1].expansion).weights_known
+        return last_rule(self.stages[-1].expansion).weights_known
 
     def weigh(self, gram: Any, generator: torch.Generator | None = None) -> Tensor:
         """How much each of n vectors counts, (n,), from their Gram matrix (n, n), X @ X.T, alone.
@@ -360,7 +341,7 @@ class Aggregator(Stage, Stateful):
         if speculative is not None and not reasons:
             whole = source.team.gather_whole(speculative)
             return Outcome(whole, weights, points, geometry, reasons)
-        aggregate, weights = _last_rule(stages).finish(geometry, explain)
+        aggregate, weights = last_rule(stages).finish(geometry, explain)
         whole = source.team.gather_whole(aggregate)
         self.remember(whole)
         return Outcome(whole, weights, points, geometry, reasons)
@@ -392,7 +373,7 @@ class Aggregator(Stage, Stateful):
         raise ArgumentTypeError(f"{self!r} is a rule and ends a pipeline; mixings come before it")
 
 
-def _last_rule(stages: Sequence[Stage]) -> BaseRule:
+def last_rule(stages: Sequence[Stage]) -> BaseRule:
     """The last stage, which aggregates."""
     rule = stages[-1]
     if not isinstance(rule, BaseRule):
@@ -401,23 +382,6 @@ def _last_rule(stages: Sequence[Stage]) -> BaseRule:
             "Weighting, CoordinateWise or MatrixRule"
         )
     return rule
-
-
-def aggregate_points(
-    stages: Sequence[Stage],
-    points: SourcePoints,
-    generator: torch.Generator | None,
-    vouched: Weights | None = None,
-) -> Tensor:
-    """The aggregate of admitted points; no state is advanced.
-
-    - `stages`: the stages, as `admit` returns them.
-    - `points`: the points, whose inner products may be known already.
-    - `generator`: what random mixings draw from.
-    - `vouched`: the weights of the points that the operator vouches for, if there are any.
-    """
-    geometry = mixed_geometry(Geometry.of(points, vouched), stages, generator)
-    return _last_rule(stages).finish(geometry, explain=False)[0]
 
 
 @dataclass(frozen=True, repr=False)

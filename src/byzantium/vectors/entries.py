@@ -122,12 +122,17 @@ def difference(row: Mapping[Any, Entry], pattern: Mapping[Any, Any]) -> str:
 
 
 def norm_bound(row: Mapping[Any, Entry]) -> float:
-    """An upper bound on the norm of an update, from those of its factors; perhaps not finite."""
+    """An upper bound on the norm of an update, from those of its factors; perhaps not finite.
+
+    It is taken in the precision of the factors. Where a square is too small for that, the factor is
+    so small that the bound holds for any finite square of the other.
+    """
     total = 0.0
     for entry in row.values():
         if entry.stored is not None:
             b, a, scale = entry.stored
-            factors = (torch.linalg.vector_norm(one, dtype=torch.float64) for one in (b, a))
+            dtype = b.dtype if b.dtype.itemsize > 2 else torch.float32
+            factors = (torch.linalg.vector_norm(one, dtype=dtype) for one in (b, a))
             size = abs(scale) * math.prod(map(float, factors))
         elif entry.dtype in FLOATS:
             size = float(torch.linalg.vector_norm(entry.array, dtype=torch.float64))

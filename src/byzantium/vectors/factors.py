@@ -65,6 +65,7 @@ class Stack:
     """The products of all members for one matrix, stacked.
 
     - `products`: the product of each member; all are of the same shape.
+    - `scratch`: a stack that is no longer needed, whose memory may be used again.
 
     Factors are scaled by powers of two, so that (B s, A / s) is computed as (B, A) is.
 
@@ -74,13 +75,13 @@ class Stack:
     [[100.0, -50.0], [-50.0, 25.0]]
     """
 
-    def __init__(self, products: Sequence[Product]) -> None:
+    def __init__(self, products: Sequence[Product], scratch: Stack | None = None) -> None:
         ends = np.cumsum([0, *(len(product.a) for product in products)]).tolist()
         self.parts = [slice(*pair) for pair in pairwise(ends)]
         self.rank = ends[-1]
         out, columns = (products[0].b.shape[0], products[0].a.shape[1]) if products else (0, 0)
-        self.left = torch.empty(self.rank, out, dtype=torch.float64)  # the transposed b
-        self.right = torch.empty(self.rank, columns, dtype=torch.float64)
+        self.left = _memory(scratch and scratch.left, self.rank, out)  # the transposed b
+        self.right = _memory(scratch and scratch.right, self.rank, columns)
         self.scales, self.sizes = np.zeros(len(products)), np.zeros(len(products))
         for k, (product, part) in enumerate(zip(products, self.parts, strict=True)):
             left, right = self.left[part], self.right[part]
@@ -210,6 +211,13 @@ def _symmetric(rows: Tensor) -> Tensor:
         torch.mm(rows[start:stop], rows[:stop].T, out=products[start:stop, :stop])
     lower = products.tril()
     return lower + lower.tril(-1).T
+
+
+def _memory(old: Tensor | None, rows: int, columns: int) -> Tensor:
+    """Memory for a matrix: that of an old one, if it is of this shape."""
+    if old is not None and old.shape == (rows, columns):
+        return old
+    return torch.empty(rows, columns, dtype=torch.float64)
 
 
 def _fill(target: Tensor, values: Tensor) -> tuple[float, int]:

@@ -256,9 +256,11 @@ class LowRank(Source):
             members = self.members if self.base is None else [*self.members, self.base]
             count = len(self.members) + 1
             total, squares = np.zeros((count, count)), np.zeros(count)
+            stack = None
             for part in self.parts:
                 if part.factored:
-                    stack, m = Stack([one[part.name].product for one in members]), len(members)
+                    products, m = [one[part.name].product for one in members], len(members)
+                    stack = Stack(products, stack)
                     total[:m, :m] += stack.products()
                     squares[:m] += stack.sizes**2
                     continue
