@@ -270,7 +270,7 @@ class Geometry:
 
     def combine(self, weights: Array) -> Tensor:
         """The vector `weights @ points`, of dimension d."""
-        return self.basis.combine(weights @ self.factor)
+        return self.basis.combine(weights @ self.factor if self.steps else weights)
 
     def matrix(self) -> Array | None:
         """The matrix that makes the rows from those of the basis; None if it is the identity.
@@ -316,7 +316,11 @@ class Geometry:
         extended = np.zeros((m + self.anchors, self.points))
         extended[:m, :columns] = matrix
         extended[m:, self.n :] = np.eye(self.anchors)
-        return Geometry(self.basis, (*self.steps, extended), extended @ self.mixing, self.notes)
+        # Where nothing was mixed before, n x n x n products are saved.
+        before = self.mixing
+        nothing = np.count_nonzero(before) == len(before) and (before.diagonal() == 1).all()
+        mixing = extended if nothing else extended @ before
+        return Geometry(self.basis, (*self.steps, extended), mixing, self.notes)
 
 
 def vectors_of(gram: Tensor | Array) -> Tensor:

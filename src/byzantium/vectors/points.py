@@ -33,6 +33,8 @@ ROUNDING = 8 * np.finfo(np.float64).eps
 REFERENCE_TRUSTED = 1e-10
 # How far, relatively, sums that should be equal may be apart, when they are taken in another order.
 EQUAL = 1e-12
+# Rows of a matrix of n x n that are copied at a time.
+CHUNK = 64
 # Each better reference gains eight digits; float64 has sixteen.
 MOST_REFERENCES = 3
 
@@ -43,7 +45,10 @@ def squared_distances(gram: Array) -> Array:
     |p_i - p_j|^2 = |p_i - r|^2 + |p_j - r|^2 - 2 <p_i - r, p_j - r>.
     """
     squares = gram.diagonal()
-    distances = np.maximum(squares[:, None] + squares - 2 * gram, 0)
+    distances = squares[:, None] + squares
+    for rows in chunks(len(gram)):  # a matrix of n x n is large where there are many rows
+        distances[rows] -= 2 * gram[rows]
+    np.maximum(distances, 0, out=distances)
     np.fill_diagonal(distances, 0)
     return distances
 
@@ -78,8 +83,19 @@ def distinct(rows: Array) -> tuple[Array, NDArray[np.int64]]:
 
 def medians(distances: Array) -> Array:
     """(n,): for each row, the distance within which half of the others lie."""
-    half = len(distances) // 2
-    return np.partition(distances, half, axis=1)[:, half]
+    return nth_smallest(distances, len(distances) // 2)
+
+
+def nth_smallest(distances: Array, rank: int) -> Array:
+    """(n,): for each row its value of that rank, from 0 on."""
+    parts = (np.partition(distances[k], rank, axis=1)[:, rank] for k in chunks(len(distances)))
+    return np.concatenate([*parts])
+
+
+def chunks(n: int) -> Iterator[slice]:
+    """Rows of n x n numbers, so many at a time that their copy is small."""
+    for first in range(0, n, CHUNK):
+        yield slice(first, first + CHUNK)
 
 
 def reach(distances: Array, n: int, anchors: Mapping[str, Tensor | None]) -> Array:
@@ -221,11 +237,12 @@ class Points(ABC):
 
     def gram_about(self, reference: int, anchors: Mapping[str, Tensor | None]) -> Array:
         """Inner products of the rows and anchors about a row, over the columns that are here."""
-        total = np.zeros((self.n + len(anchors),) * 2)
+        total: Array | None = None
         for columns, matrix, rows, subtracted in self.read(relative=True):
             anchor_parts = self._anchor_parts(anchors, matrix, columns, subtracted)
-            total += backend(matrix).gram(matrix, rows, anchor_parts, reference)
-        return total
+            part = backend(matrix).gram(matrix, rows, anchor_parts, reference)
+            total = part if total is None else np.add(total, part, out=total)
+        return np.zeros((self.n + len(anchors),) * 2) if total is None else total
 
     def _anchor_parts(
         self,
