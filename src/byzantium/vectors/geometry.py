@@ -63,7 +63,6 @@ class Geometry:
 
     - `basis`: the points that are stored, from which the present ones were mixed.
     - `steps`: the mixing matrices between the basis and the present points, in order.
-    - `mixing`: (points, original points), the product of all mixings so far; its rows sum to one.
     - `notes`: sentences for the report.
 
     Inner products and squared distances are in units of the square of `unit`; distances and norms
@@ -82,12 +81,12 @@ class Geometry:
         self,
         basis: Points,
         steps: tuple[Array, ...],
-        mixing: Array,
+        mixing: Array | None,
         notes: list[str] | None = None,
     ) -> None:
         self.basis = basis
         self.steps = steps
-        self.mixing = mixing
+        self._mixing = mixing
         self.notes = [] if notes is None else notes
         self._gram: Array | None = None
         self._squared_distances: Array | None = None
@@ -95,7 +94,7 @@ class Geometry:
     @classmethod
     def of(cls, points: Points) -> Self:
         """The geometry of points, before any mixing."""
-        return cls(points, (), np.eye(points.n + len(points.anchors)))
+        return cls(points, (), None)
 
     def note(self, sentence: str, level: int = logging.WARNING) -> None:
         """Write a sentence for the user into the log and into the notes of the report."""
@@ -110,7 +109,12 @@ class Geometry:
     @property
     def points(self) -> int:
         """How many points there are: rows and anchors."""
-        return len(self.mixing)
+        return self.basis.n + self.anchors if self._mixing is None else len(self._mixing)
+
+    @property
+    def mixing(self) -> Array:
+        """(points, original points): the product of all mixings so far; its rows sum to one."""
+        return np.eye(self.points) if self._mixing is None else self._mixing
 
     @property
     def n(self) -> int:
@@ -316,10 +320,7 @@ class Geometry:
         extended = np.zeros((m + self.anchors, self.points))
         extended[:m, :columns] = matrix
         extended[m:, self.n :] = np.eye(self.anchors)
-        # Where nothing was mixed before, n x n x n products are saved.
-        before = self.mixing
-        nothing = np.count_nonzero(before) == len(before) and (before.diagonal() == 1).all()
-        mixing = extended if nothing else extended @ before
+        mixing = extended if self._mixing is None else extended @ self._mixing
         return Geometry(self.basis, (*self.steps, extended), mixing, self.notes)
 
 

@@ -33,8 +33,6 @@ ROUNDING = 8 * np.finfo(np.float64).eps
 REFERENCE_TRUSTED = 1e-10
 # How far, relatively, sums that should be equal may be apart, when they are taken in another order.
 EQUAL = 1e-12
-# Rows of a matrix of n x n that are copied at a time.
-CHUNK = 64
 # Each better reference gains eight digits; float64 has sixteen.
 MOST_REFERENCES = 3
 
@@ -88,14 +86,16 @@ def medians(distances: Array) -> Array:
 
 def nth_smallest(distances: Array, rank: int) -> Array:
     """(n,): for each row its value of that rank, from 0 on."""
-    parts = (np.partition(distances[k], rank, axis=1)[:, rank] for k in chunks(len(distances)))
-    return np.concatenate([*parts])
+    found = np.empty(len(distances))
+    for rows in chunks(len(distances)):
+        found[rows] = np.partition(distances[rows], rank, axis=1)[:, rank]
+    return found
 
 
-def chunks(n: int) -> Iterator[slice]:
+def chunks(n: int, size: int = 64) -> Iterator[slice]:
     """Rows of n x n numbers, so many at a time that their copy is small."""
-    for first in range(0, n, CHUNK):
-        yield slice(first, first + CHUNK)
+    for first in range(0, n, size):
+        yield slice(first, first + size)
 
 
 def reach(distances: Array, n: int, anchors: Mapping[str, Tensor | None]) -> Array:
