@@ -430,6 +430,28 @@ def test_sums_over_any_number_of_columns(width: int, dtype: torch.dtype) -> None
         assert torch.allclose(found, known, rtol=tolerance, atol=tolerance)
 
 
+@DTYPES
+@pytest.mark.parametrize("n", [2, 13, 60])
+@pytest.mark.parametrize("width", [1, 17, 511, 513, 1300])
+def test_products_of_many_rows_are_those_of_few(
+    n: int, width: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On any number of threads; and equal rows are at a distance of exactly zero."""
+    X, rows = inputs.gaussian(n, width).to(dtype), np.arange(n)
+    X[0] = X[n - 1]
+    anchors = [None, inputs.gaussian(1, width, seed=5)[0].to(dtype)]
+    expected = plain.gram(X, rows, anchors, n // 2)
+    monkeypatch.setattr(compiled, "MANY", 1)
+    found = compiled.gram(X, rows, anchors, n // 2)
+    assert np.allclose(found, expected, rtol=1e-12, atol=1e-12 * width)
+    assert np.array_equal(found, found.T)
+    assert found.flags.c_contiguous
+    assert (found[n // 2] == 0).all()
+    assert found[0, 0] + found[n - 1, n - 1] - 2 * found[0, n - 1] == 0
+    torch.set_num_threads(1)
+    assert np.array_equal(compiled.gram(X, rows, anchors, n // 2), found)
+
+
 def test_rows_without_weight_are_not_read() -> None:
     X = inputs.gaussian(5, 100)
     X[[0, 3]] = torch.nan

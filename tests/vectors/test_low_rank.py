@@ -18,8 +18,9 @@ from torch import Tensor
 import byzantium as bz
 from byzantium.rules.kinds import CoordinateWise
 from byzantium.vectors import LowRank, LowRankUpdate
+from byzantium.vectors.distances import squared_distances
 from byzantium.vectors.factors import Product, Stack
-from byzantium.vectors.points import SourcePoints, squared_distances
+from byzantium.vectors.points import SourcePoints
 
 
 def by_coordinate(member: members.Rule) -> bool:

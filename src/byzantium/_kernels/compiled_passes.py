@@ -32,6 +32,10 @@ Array = NDArray[np.float64]
 REAL = {torch.float32: FLOAT, torch.float64: DOUBLE}
 # For fewer values it is not worth the time to compile a sorting network for their number.
 SMALL = 1 << 18
+# With so many rows, their products take more memory than the pieces of the columns.
+MANY = 1024
+# Of many rows, so many columns are multiplied at a time, and so many tiles of rows by one thread.
+WIDTH, GROUP = 512, 8
 # With fewer rows, a sum over one row would wait for its previous addition.
 FEW = 8
 # Up to MOST_STRAIGHT rows a sorting network is code without a loop; for more it would take long to
@@ -75,7 +79,7 @@ def squared_norms(matrix: Tensor, rows: Rows) -> Array:
 
 def gram(matrix: Tensor, rows: Rows, anchors: Sequence[Tensor | None], reference: int) -> Array:
     n, d, real = len(rows) + len(anchors), matrix.shape[1], REAL[matrix.dtype]
-    size = kernels.gram_columns(n, d)
+    size = kernels.gram_columns(n, d) if n < MANY else WIDTH
     vectors = [  # the origin is the same in all columns: it need not be longer
         matrix.new_zeros(size) if anchor is None else anchor.contiguous() for anchor in anchors
     ]
@@ -83,6 +87,8 @@ def gram(matrix: Tensor, rows: Rows, anchors: Sequence[Tensor | None], reference
     if anchors:
         addresses = np.append(addresses, [vector.data_ptr() for vector in vectors])
         advances[len(rows) :] = [anchor is not None for anchor in anchors]
+    if n >= MANY:
+        return _gram_of_many(real, addresses, advances, reference, d)
     # The reference itself is at zero, and so are its products.
     base, others, m = int(addresses[reference]), _others(n, reference), n - 1
     addresses, advances = addresses[others], advances[others]
@@ -100,6 +106,33 @@ def gram(matrix: Tensor, rows: Rows, anchors: Sequence[Tensor | None], reference
     lower = products.numbers.sum(axis=0)[:m, :m]
     whole = np.zeros((n, n))
     whole[others[:, None], others] = np.where(_triangle(m), lower, lower.T)
+    return whole
+
+
+def _gram_of_many(
+    real: str, addresses: Integers, advances: Integers, reference: int, d: int
+) -> Array:
+    """The same, where matrices of n x n are large beside the rows: there is one for all threads.
+
+    Threads take rows of the products, instead of columns of the rows.
+    """
+    n, tile, base = len(addresses), kernels.tile_of(len(addresses)), int(addresses[reference])
+    padded = -(-n // tile) * tile
+    # Products with rows that fill up the last tile are zero, and are added to those of its others.
+    products = scratch_memory(padded * n + tile)
+    block = scratch_memory(padded, WIDTH)
+    rows, groups = Pieces.of(n, GROUP), Pieces.of(padded, GROUP * tile)
+    for start in range(0, d, WIDTH):
+        end = min(start + WIDTH, d)
+        filled = addresses, advances, base, start, end, block, WIDTH
+        rows.call(kernels.differences(real), *filled)
+        groups.call(kernels.gram_of_many(tile), block, WIDTH, end - start, products, n)
+    whole: Array = products[: n * n].reshape(n, n)
+    for first in range(0, n, WIDTH):
+        last = min(first + WIDTH, n)
+        square = whole[first:last, first:last]
+        square[:] = np.where(_triangle(last - first), square, square.T)
+        whole[first:last, last:] = whole[last:, first:last].T
     return whole
 
 
@@ -276,7 +309,11 @@ def newton(gram: Array, counts: Array, near: float) -> Minimum:
     """The point at which `newton.newton` ends."""
     n = len(counts)
     size, scratch = newtons.size_of(n), scratch_memory(newtons.scratch_size(n))
-    newtons.newton()(np.ascontiguousarray(gram), len(gram), counts, n, size, near, scratch)
+    stride, between = (step // gram.itemsize for step in gram.strides)
+    if between != 1:
+        gram, stride = np.ascontiguousarray(gram), gram.shape[1]
+    address = int(gram.__array_interface__["data"][0])  # its rows may lie apart
+    newtons.newton()(address, stride, counts, n, size, near, scratch)
     return Minimum(scratch[newtons.LANES :][:n], *scratch[:3].tolist())
 
 

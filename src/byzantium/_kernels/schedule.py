@@ -56,6 +56,14 @@ class Pieces:
         self.count = max(1, -(-d // self.step))
         self.threads = min(torch.get_num_threads(), self.count)
 
+    @classmethod
+    def of(cls, d: int, step: int) -> Pieces:
+        """Pieces of `step` columns each, or of whatever is numbered up to d."""
+        pieces = cls(1, d)
+        pieces.step, pieces.count = step, max(1, -(-d // step))
+        pieces.threads = min(torch.get_num_threads(), pieces.count)
+        return pieces
+
     def per_piece(self, *shape: int, dtype: type = np.float64) -> PerPiece:
         return PerPiece(_apart(self.count, *shape, dtype=dtype))
 

@@ -24,6 +24,7 @@ from byzantium._kernels.ir import (
     fma,
     larger,
     magnitude,
+    maximum,
     minimum,
     sqrt,
 )
@@ -312,6 +313,10 @@ def few(n: int) -> bool:
     return n <= (6 if machine.HOST.vector == 64 else 4)
 
 
+# Columns of many rows whose products are computed before the next ones.
+NEAR = 256
+
+
 def gram_columns(n: int, d: int) -> int:
     """How many columns of differences are multiplied at a time, of d."""
     grain = 64
@@ -348,6 +353,49 @@ def gram(real: str, tile: int) -> list[Function]:
             function.call(
                 inner, block.at(i * size), block.at(j * size), size, end - start, place, stride
             )
+    return [inner, function]
+
+
+@kernel
+def differences(real: str) -> list[Function]:
+    """block[i, c - start] = row_i[c] - r[c], for start <= c < end, in float64; see `gram`.
+
+    It works on the rows first <= i < last. The last vector of columns is filled up with zeros.
+    """
+    function = Function("differences")
+    rows, advances = function.array("rows", ADDRESS), function.array("advances", INTEGER)
+    base = function.array("base", real)
+    first, last = function.number("first"), function.number("last")
+    start, end = function.number("start"), function.number("end")
+    block, size = function.array("block", DOUBLE), function.number("size")
+    lanes = machine.HOST.lanes(real)
+    with function.loop(first, last) as i:
+        row = Array(rows.load(i), real).at((advances.load(i) - 1) * start)
+        place = block.at(i * size - start)
+        for c, bound in function.columns(start, end, lanes):
+            x, r = row.load(c, lanes, bound).to(DOUBLE), base.load(c, lanes, bound).to(DOUBLE)
+            place.store(c, x - r)
+    return [function]
+
+
+@kernel
+def gram_of_many(tile: int) -> list[Function]:
+    """Add <block_i, block_j>, j <= i, to products[i * n + j], for the rows first <= i < last.
+
+    Each row of the block is brought into the nearest cache once for all these rows. Numbers of rows
+    are multiples of the tile; rows of the block from n on are zero.
+    """
+    inner = _tile(tile)
+    function = Function("gram_of_many")
+    block, size = function.array("block", DOUBLE), function.number("size")
+    first, last = function.number("first"), function.number("last")
+    width = function.number("width")
+    products, n = function.array("products", DOUBLE), function.number("n")
+    with function.loop(0, width, NEAR) as start:
+        columns = minimum(function.constant(NEAR, INTEGER), width - start)
+        with function.loop(0, last, tile) as j, function.loop(maximum(first, j), last, tile) as i:
+            a, b = block.at(i * size + start), block.at(j * size + start)
+            function.call(inner, a, b, size, columns, products.at(i * n + j), n)
     return [inner, function]
 
 

@@ -157,10 +157,11 @@ def _central_mean(block: Tensor, count: int, nearest: bool) -> Tensor:
     """The mean of the central values of each column. The block is overwritten."""
     n, low = len(block), (len(block) - count) // 2
     quick = block.shape[1] >= FEWEST and n <= MOST_WIRES
+    values: Sequence[Tensor]
     if nearest:
-        values = torch.stack(_compared(block, in_order(n))) if quick else block.sort(dim=0).values
-        inside = central(values, count, nearest=True)
-        return torch.where(inside, values.double(), 0).sum(dim=0).div(count)
+        window = torch.stack(_compared(block, in_order(n))) if quick else block.sort(dim=0).values
+        inside = central(window, count, nearest=True)
+        return torch.where(inside, window.double(), 0).sum(dim=0).div(count)
     if quick:
         values = _compared(block, middle(n, low, low + count))
     else:

@@ -15,8 +15,9 @@ from byzantium.attacks.attack import Scene
 from byzantium.rules import Aggregator
 from byzantium.rules.admission import admit
 from byzantium.rules.pipeline import last_rule, mixed_geometry
+from byzantium.vectors.distances import distinct
 from byzantium.vectors.geometry import Geometry
-from byzantium.vectors.points import SourcePoints, distinct
+from byzantium.vectors.points import SourcePoints
 from byzantium.vectors.source import Matrix
 from byzantium.vectors.weights import with_weight
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from byzantium.vectors.points import Array
+from byzantium.vectors.distances import Array
 
 Mask = NDArray[np.bool_]
 

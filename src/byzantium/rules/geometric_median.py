@@ -15,8 +15,8 @@ import numpy as np
 
 from byzantium._kernels.backend import cpu_backend
 from byzantium._kernels.selection import EQUAL_SHARES
+from byzantium.vectors.distances import Array, medians, squared_distances
 from byzantium.vectors.geometry import FAR, Geometry
-from byzantium.vectors.points import Array, medians, squared_distances
 
 # Newton's method takes about ten iterations; this bound is never reached, but limits the work.
 MOST_STEPS = 200

@@ -14,8 +14,8 @@ from byzantium._kernels.backend import backend
 from byzantium.core import ByzantiumError, type_name
 from byzantium.rules.outcome import Attempt
 from byzantium.rules.pipeline import BaseRule
+from byzantium.vectors.distances import Array
 from byzantium.vectors.geometry import SUMS_TO_ONE, Geometry
-from byzantium.vectors.points import Array
 from byzantium.vectors.source import Rows, Source
 from byzantium.vectors.weights import Weights
 

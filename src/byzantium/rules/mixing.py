@@ -17,8 +17,8 @@ from byzantium.core import ByzantiumError, Count, OrInfinity, Positive
 from byzantium.rules.admission import check_sizes
 from byzantium.rules.pipeline import Aggregator, Mixing
 from byzantium.rules.stage import Stage
+from byzantium.vectors.distances import EQUAL, Array
 from byzantium.vectors.geometry import Geometry
-from byzantium.vectors.points import EQUAL, Array
 from byzantium.vectors.weights import Weights, smallest_masses
 
 

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from byzantium.vectors.distances import Array
 from byzantium.vectors.geometry import Geometry
-from byzantium.vectors.points import Array, SourcePoints
+from byzantium.vectors.points import SourcePoints
 
 
 class Attempt(NamedTuple):

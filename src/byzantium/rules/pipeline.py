@@ -30,8 +30,9 @@ from byzantium.rules.outcome import Attempt, Outcome
 from byzantium.rules.report import Report
 from byzantium.rules.shares import check_takes_weights
 from byzantium.rules.stage import FormerHook, Stage, pipeline_repr
+from byzantium.vectors.distances import Array
 from byzantium.vectors.geometry import Geometry, vectors_of
-from byzantium.vectors.points import Array, SourcePoints
+from byzantium.vectors.points import SourcePoints
 from byzantium.vectors.source import Source
 from byzantium.vectors.team import ALONE
 from byzantium.vectors.weights import Vouched, Weights

@@ -12,8 +12,8 @@ from annotated_types import Gt, Le
 from byzantium.core import Count
 from byzantium.rules.capped_simplex import CappedSimplex
 from byzantium.rules.kinds import Weighting
+from byzantium.vectors.distances import Array
 from byzantium.vectors.geometry import Geometry
-from byzantium.vectors.points import Array
 from byzantium.vectors.weights import Weights, weighted_median, weighted_quantile
 
 # A row this many times farther from the root gradient than rows usually are has no influence: in

@@ -16,8 +16,8 @@ from byzantium.rules.geometric_median import SumOfDistances
 from byzantium.rules.kinds import Weighting, central_mean, central_weighted_mean
 from byzantium.rules.outcome import Attempt
 from byzantium.rules.subset import smallest_diameter
+from byzantium.vectors.distances import EQUAL, Array, chunks, nth_smallest
 from byzantium.vectors.geometry import Geometry
-from byzantium.vectors.points import EQUAL, Array
 from byzantium.vectors.source import Source
 from byzantium.vectors.weights import Weights, smallest_masses
 
@@ -85,17 +85,20 @@ class Krum(Weighting):
 
     def weights(self, geometry: Geometry) -> Array:
         neighbors = geometry.n - self.f - 2
-        nearest = np.sort(geometry.squared_distances, axis=1)[:, 1 : neighbors + 1]
+        distances = geometry.squared_distances
         # In units in which the m-th smallest of the rows' largest squares is from 1 to 4, the m-th
         # score is at least 1 and finite: one that underflows is among the m, one that overflows is
         # not. An even power of two changes no bit of the others. Where that square is zero, only
         # scores of zero may be below 1.
-        largest = nearest[:, -1]
+        largest = nth_smallest(distances, neighbors)
         unit = np.partition(largest, self.m - 1)[self.m - 1] or largest[largest > 0].min(initial=1)
         _, exponent = np.frexp(unit)
+        scores = np.empty(geometry.n)
         with np.errstate(over="ignore", under="ignore"):
-            nearest = np.ldexp(nearest, -2 * ((exponent - 1) // 2))
-            scores = (nearest ** (self.power / 2)).sum(axis=1)
+            for rows in chunks(geometry.n):
+                nearest = np.sort(distances[rows], axis=1)[:, 1 : neighbors + 1]
+                nearest = np.ldexp(nearest, -2 * ((exponent - 1) // 2))
+                scores[rows] = (nearest ** (self.power / 2)).sum(axis=1)
         return geometry.uniform_over(scores.argsort(kind="stable")[: self.m])
 
 
@@ -247,8 +250,10 @@ class AgnosticClipping(Weighting):
         n, f = geometry.n, self.f
         if not f:
             return geometry.uniform_over(np.arange(n))
-        nearest = np.partition(geometry.squared_distances, n - f - 1, axis=1)[:, : n - f]
-        spreads = nearest.mean(axis=1)
+        distances, spreads = geometry.squared_distances, np.empty(n)
+        for rows in chunks(n):
+            nearest = np.partition(distances[rows], n - f - 1, axis=1)[:, : n - f]
+            spreads[rows] = nearest.mean(axis=1)
         middle = int(spreads.argmin())
         if not spreads[middle] > 0:  # n - f vectors are equal: no radius is too small for them
             return geometry.at(middle)

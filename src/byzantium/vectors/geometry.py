@@ -31,16 +31,15 @@ from torch import Tensor
 
 from byzantium._kernels.torch_passes import mixed_blocks
 from byzantium.core import ByzantiumError
-from byzantium.vectors.points import (
+from byzantium.vectors.distances import (
     Array,
-    MixedPoints,
-    Points,
     distinct,
     largest_rounding,
     reach,
     rounding,
     squared_distances,
 )
+from byzantium.vectors.points import MixedPoints, Points
 from byzantium.vectors.scale import MOST, SMALL
 from byzantium.vectors.weights import Weights
 
@@ -64,7 +63,6 @@ class Geometry:
 
     - `basis`: the points that are stored, from which the present ones were mixed.
     - `steps`: the mixing matrices between the basis and the present points, in order.
-    - `mixing`: (points, original points), the product of all mixings so far; its rows sum to one.
     - `notes`: sentences for the report.
     - `vouched`: the weights of the present rows that the operator vouches for; None if all count
       the same.
@@ -85,13 +83,13 @@ class Geometry:
         self,
         basis: Points,
         steps: tuple[Array, ...],
-        mixing: Array,
+        mixing: Array | None,
         notes: list[str] | None = None,
         vouched: Weights | None = None,
     ) -> None:
         self.basis = basis
         self.steps = steps
-        self.mixing = mixing
+        self._mixing = mixing
         self.notes = [] if notes is None else notes
         self.vouched = vouched
         self._gram: Array | None = None
@@ -100,7 +98,7 @@ class Geometry:
     @classmethod
     def of(cls, points: Points, vouched: Weights | None = None) -> Self:
         """The geometry of points, before any mixing."""
-        return cls(points, (), np.eye(points.n + len(points.anchors)), vouched=vouched)
+        return cls(points, (), None, vouched=vouched)
 
     def note(self, sentence: str, level: int = logging.WARNING) -> None:
         """Write a sentence for the user into the log and into the notes of the report."""
@@ -115,7 +113,12 @@ class Geometry:
     @property
     def points(self) -> int:
         """How many points there are: rows and anchors."""
-        return len(self.mixing)
+        return self.basis.n + self.anchors if self._mixing is None else len(self._mixing)
+
+    @property
+    def mixing(self) -> Array:
+        """(points, original points): the product of all mixings so far; its rows sum to one."""
+        return np.eye(self.points) if self._mixing is None else self._mixing
 
     @property
     def n(self) -> int:
@@ -284,7 +287,7 @@ class Geometry:
 
     def combine(self, weights: Array) -> Tensor:
         """The vector `weights @ points`, of dimension d."""
-        return self.basis.combine(weights @ self.factor)
+        return self.basis.combine(weights @ self.factor if self.steps else weights)
 
     def matrix(self) -> Array | None:
         """The matrix that makes the rows from those of the basis; None if it is the identity.
@@ -332,7 +335,7 @@ class Geometry:
         extended = np.zeros((m + self.anchors, self.points))
         extended[:m, :columns] = matrix
         extended[m:, self.n :] = np.eye(self.anchors)
-        mixing = extended @ self.mixing
+        mixing = extended if self._mixing is None else extended @ self._mixing
         return Geometry(self.basis, (*self.steps, extended), mixing, self.notes, vouched)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from byzantium.core import ArgumentTypeError, ByzantiumError, TooManyRejected, type_name
 from byzantium.vectors.arrays import COUNTERS, FLOATS, middle
+from byzantium.vectors.distances import REFERENCE_TRUSTED, medians, rounding, squared_distances
 from byzantium.vectors.entries import (
     Entry,
     difference,
@@ -30,13 +31,7 @@ from byzantium.vectors.entries import (
 )
 from byzantium.vectors.factors import Stack
 from byzantium.vectors.low_rank_update import LowRankUpdate, Part, chunks
-from byzantium.vectors.points import (
-    REFERENCE_TRUSTED,
-    medians,
-    rounding,
-    row_norms,
-    squared_distances,
-)
+from byzantium.vectors.points import row_norms
 from byzantium.vectors.scale import SMALL_SQUARE
 from byzantium.vectors.source import Source
 

@@ -14,83 +14,25 @@ from types import MappingProxyType
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium._kernels.backend import backend
 from byzantium._kernels.torch_passes import column_blocks, mixed_blocks
+from byzantium.vectors.distances import (
+    REFERENCE_TRUSTED,
+    Array,
+    blurred,
+    distinct,
+    largest_rounding,
+    reach,
+    rounding,
+    squared_distances,
+)
 from byzantium.vectors.scale import SMALL_SQUARE, Scale
 from byzantium.vectors.source import Matrix, Rows, Source
 
-Array = NDArray[np.float64]
-
-# A squared distance is G_ii + G_jj - 2 G_ij. If a and b are the sizes of the rows (their distances
-# from the reference), the terms are at most a^2, b^2 and 2ab, and each is wrong by a few units in
-# its last place. Therefore the error is at most about ROUNDING (a + b)^2.
-ROUNDING = 8 * np.finfo(np.float64).eps
-# The relative rounding error of a squared distance above which a better reference is taken.
-REFERENCE_TRUSTED = 1e-10
-# How far, relatively, sums that should be equal may be apart, when they are taken in another order.
-EQUAL = 1e-12
 # Each better reference gains eight digits; float64 has sixteen.
 MOST_REFERENCES = 3
-
-
-def squared_distances(gram: Array) -> Array:
-    """Squared distances from inner products about any reference: never negative, diagonal zero.
-
-    |p_i - p_j|^2 = |p_i - r|^2 + |p_j - r|^2 - 2 <p_i - r, p_j - r>.
-    """
-    squares = gram.diagonal()
-    distances = np.maximum(squares[:, None] + squares - 2 * gram, 0)
-    np.fill_diagonal(distances, 0)
-    return distances
-
-
-def rounding(sizes: Array) -> Array:
-    """Bounds on the rounding errors of squared distances between points of these sizes."""
-    errors = ROUNDING * (sizes[:, None] + sizes) ** 2
-    np.fill_diagonal(errors, 0)
-    return errors
-
-
-def largest_rounding(sizes: Array) -> float:
-    """An upper bound on every entry of `rounding`."""
-    return float(ROUNDING * (2 * sizes.max()) ** 2)
-
-
-def blurred(size: float, square: float) -> bool:
-    """Whether a squared distance between rows of this size may be a rounding error."""
-    return bool(ROUNDING * (2 * size) ** 2 > REFERENCE_TRUSTED * square)
-
-
-def distinct(rows: Array) -> tuple[Array, NDArray[np.int64]]:
-    """The distinct rows of a matrix, and for each row which of them it equals."""
-    places: dict[bytes, int] = {}
-    rows = rows + 0.0  # zeros of one sign
-    which = np.array([places.setdefault(row.tobytes(), len(places)) for row in rows])
-    if len(places) == len(rows):
-        return rows, which
-    first = np.unique(which, return_index=True)[1]
-    return rows[first], which
-
-
-def medians(distances: Array) -> Array:
-    """(n,): for each row, the distance within which half of the others lie."""
-    half = len(distances) // 2
-    return np.partition(distances, half, axis=1)[:, half]
-
-
-def reach(distances: Array, n: int, anchors: Mapping[str, Tensor | None]) -> Array:
-    """(n,): for each row how far it is from where a good reference lies, from squared distances.
-
-    Mostly that is the distance within which half of the others lie, which a minority of rows cannot
-    choose. With a root gradient, which is trusted, it is the distance to the root gradient: then
-    even a majority cannot choose it.
-    """
-    if "root" in anchors:
-        return distances[:n, n + list(anchors).index("root")]
-    return medians(distances[:n, :n])
 
 
 class Points(ABC):
@@ -226,11 +168,12 @@ class Points(ABC):
 
     def gram_about(self, reference: int, anchors: Mapping[str, Tensor | None]) -> Array:
         """Inner products of the rows and anchors about a row, over the columns that are here."""
-        total = np.zeros((self.n + len(anchors),) * 2)
+        total: Array | None = None
         for columns, matrix, rows, subtracted in self.read(relative=True):
             anchor_parts = self._anchor_parts(anchors, matrix, columns, subtracted)
-            total += backend(matrix).gram(matrix, rows, anchor_parts, reference)
-        return total
+            part = backend(matrix).gram(matrix, rows, anchor_parts, reference)
+            total = part if total is None else np.add(total, part, out=total)
+        return np.zeros((self.n + len(anchors),) * 2) if total is None else total
 
     def _anchor_parts(
         self,

@@ -20,7 +20,8 @@ from byzantium.engines.federation.vectors import Arrays, measure, spread_ratio
 from byzantium.engines.files.adapter_config import AdapterConfig
 from byzantium.rules import Aggregator, Report
 from byzantium.vectors import LowRank, Source, as_source
-from byzantium.vectors.points import SourcePoints, squared_distances
+from byzantium.vectors.distances import squared_distances
+from byzantium.vectors.points import SourcePoints
 
 # With or without the name of the adapter: lora_A.weight, lora_A.default.weight.
 FACTOR = re.compile(r"(.+\.)?lora_(embedding_)?([AB])((?:\.\w+)?)", re.DOTALL)
