@@ -80,9 +80,10 @@ class Stack:
         self.parts = [slice(*pair) for pair in pairwise(ends)]
         self.rank = ends[-1]
         out, columns = (products[0].b.shape[0], products[0].a.shape[1]) if products else (0, 0)
-        old = (None, None) if scratch is None else (scratch.left, scratch.right)
-        self.left: Tensor = _memory(old[0], self.rank, out)  # the transposed b
-        self.right: Tensor = _memory(old[1], self.rank, columns)
+        left: Tensor | None = None if scratch is None else scratch.left
+        right: Tensor | None = None if scratch is None else scratch.right
+        self.left: Tensor = _memory(left, self.rank, out)  # the transposed b
+        self.right: Tensor = _memory(right, self.rank, columns)
         self.scales, self.sizes = np.zeros(len(products)), np.zeros(len(products))
         for k, (product, part) in enumerate(zip(products, self.parts, strict=True)):
             left, right = self.left[part], self.right[part]
