@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import byzantium as bz
-from byzantium.cli import main
+from byzantium.cli import main, terminal
 from byzantium.core import Registry, notation
 from byzantium.data import partition
 from byzantium.runs import Certification, Federation, Mimicry, Run, load, plugins
@@ -99,7 +99,7 @@ def test_a_sweep_and_the_command_line_take_aliases(
 
 
 def test_list_shows_them_beside_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(terminal.out, "_width", 200)
     listed = CliRunner().invoke(main, ["list"]).stdout
     for alias, name in (
         ("RFA", "GeometricMedian"),
