@@ -556,3 +556,41 @@ def test_returned_metrics_are_medians(tmp_path: Path) -> None:
         aggregator, flare_server.model(), [functools.partial(site, k) for k in range(N)], tmp_path
     ).run()
     assert returned[0].metrics == {"accuracy": 0.8, "loss": 2.0}
+
+
+# -- sampled sites --------------------------------------------------------------------------------
+
+
+def test_a_cache_adds_the_last_changes_of_sites_that_are_not_sampled(tmp_path: Path) -> None:
+    aggregator = RobustAggregator("GeometricMedian()", f=1, timeout=2, patience=20, cache="cache")
+    job = server(tmp_path, aggregator=aggregator, num_clients=2, rounds=12)
+    after = job.run()
+    heard, moved = set[str](), False
+    for at in aggregator.rounds:
+        heard |= set(at.sampled)
+        assert bool(at.kept) == (len(heard) < 3)  # 2f + 1
+        assert set(at.used) == (set() if at.kept else heard)
+        moved |= not at.kept
+    assert moved
+    assert len(heard) > 2
+    assert any(after[key].tolist() != array.tolist() for key, array in flare_server.model().items())
+    assert list(tmp_path.rglob("cache/*.safetensors"))
+
+
+@pytest.mark.parametrize("kind", [ParamsType.FULL, ParamsType.DIFF])
+def test_with_all_sites_a_cache_changes_nothing(kind: ParamsType, tmp_path: Path) -> None:
+    models = []
+    for cache in (None, "cache"):
+        aggregator = RobustAggregator("Krum()", f=1, timeout=2, cache=cache)
+        sites: list[Site] = [honest(k, kind) for k in range(N)]
+        folder = tmp_path / str(cache)
+        models.append(Server(aggregator, flare_server.model(), sites, folder, rounds=2).run())
+    for key in models[0]:
+        np.testing.assert_array_equal(models[0][key], models[1][key])
+
+
+def test_an_age_needs_a_cache_and_trackers_a_folder() -> None:
+    with pytest.raises(ByzantiumError, match="needs a cache for cache_age"):
+        RobustAggregator("Median()", f=1, cache_age=3)
+    with pytest.raises(ByzantiumError, match="needs a folder of results to track it"):
+        RobustAggregator("Median()", f=1, track="tensorboard")

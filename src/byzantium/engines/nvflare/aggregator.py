@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,7 @@ from byzantium.engines.federation.replies import UnusableReply, median_metrics, 
 from byzantium.engines.federation.root import RootFunction
 from byzantium.engines.federation.rounds import Round
 from byzantium.engines.federation.vectors import Arrays
+from byzantium.engines.files.cache import ChangeCache
 from byzantium.engines.nvflare.params import base_of, changed_params, converted, model_of, row_of
 from byzantium.engines.nvflare.tasks import assignment, go_on_without_failed_sites
 from byzantium.rules import Aggregator, Trust
@@ -95,6 +96,12 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
     - `folder`: the folder of results, as for other runs; a relative one is in the folder of the
       job on the server. `byzantium report FOLDER` shows it.
     - `federation`: the name of the federation in that folder; by default the id of the job.
+    - `track`: the names of experiment trackers that follow the federation: "mlflow", "wandb" or
+      "tensorboard"; they need a folder of results.
+    - `cache`: a folder for the last change of each site; a relative one is in the folder of the job
+      on the server. If it is given, the rule aggregates those of all sites, and f counts among all
+      of them, so that attackers cannot capture a round in which few sites are sampled.
+    - `cache_age`: how many rounds old such a change may be; by default any number.
 
     >>> RobustAggregator("Bucketing(s=2) >> Krum()", f=1).applied_rule
     Bucketing(s=2) >> Krum(f=1)
@@ -111,6 +118,9 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
         timeout: float = 0,
         folder: str | None = None,
         federation: str = "",
+        track: Sequence[str] = (),
+        cache: str | None = None,
+        cache_age: int | None = None,
     ) -> None:
         super().__init__()
         FLComponent.__init__(self)  # ModelAggregator does not call it
@@ -120,12 +130,27 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
         self.timeout: float = validated("RobustAggregator", "timeout", timeout, Measure)
         self.folder = None if folder is None else str(folder)
         self.federation = federation
+        self.track = [track] if isinstance(track, str) else list(track)
+        if self.track and self.folder is None:
+            raise ByzantiumError("RobustAggregator needs a folder of results to track it: folder=")
+        self.cache, self.cache_age = None if cache is None else str(cache), cache_age
+        if cache is None and cache_age is not None:
+            raise ByzantiumError("RobustAggregator needs a cache for cache_age: cache=, a folder")
+        self._cache = None if cache is None else ChangeCache(cache, cache_age)
         self._aggregation = Aggregation(
-            "RobustAggregator", self.rule, f, root, weights, patience, self.logger
+            "RobustAggregator",
+            self.rule,
+            f,
+            root,
+            weights,
+            patience,
+            self.logger,
+            cache=self._cache,
         )
         self._lock = threading.Lock()
         self._open: _OpenRound | None = None
         self._record: Record | None = None
+        self._has_folders = False
         self._closing = ExitStack()
         self._failure = ""
         self._error: ByzantiumError | None = None
@@ -270,7 +295,8 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
                 "RobustAggregator has seen no task of this round; its controller must send tasks "
                 "to sites and have the aggregator as an argument or a component"
             )
-        self._open_record(now.number)
+        if not self._has_folders:
+            self._open_folders(now.number)
         kind = _most_frequent(result.kind for result in now.results.values()) or ParamsType.FULL
         needs_root = self.root is not None
         kind = ParamsType.FULL if needs_root else kind
@@ -288,7 +314,7 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
         }
         report = self._aggregation.explain(at, base, rows)
         arrays = base if report is None else report.aggregate
-        metrics = median_metrics([now.results[site].metrics for site in at.used])
+        metrics = median_metrics([now.results[site].metrics for site in at.fresh])
         self._aggregation.end(at, f"round {at.number}")
         if self._record is not None:
             # Metrics are of the model that sites were sent: that of the round before.
@@ -296,6 +322,8 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
             self._record.flush()
             self._record.add(at)
             self._record.save(at.number, {}, self._aggregation.state_dict())
+        if self._cache is not None:
+            self._cache.commit()
         self._aggregation.count(at)
         if kind == ParamsType.FULL:
             arrays = {**now.model, **arrays}
@@ -319,14 +347,22 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
 
     # -- the folder --------------------------------------------------------------------------------
 
-    def _open_record(self, number: int) -> None:
-        if self.folder is None or self._record is not None:
-            return
+    def _open_folders(self, number: int) -> None:
+        """Open the cache and the folder of results, where there are any, before the first round."""
+        self._has_folders = True
         job_id = str(self.fl_ctx.get_job_id())
         run = Path(self.fl_ctx.get_engine().get_workspace().get_run_dir(job_id))
+        if self._cache is not None:
+            self._cache.folder = run / self._cache.folder
+            self._closing.enter_context(self._cache.open())
+        if self.folder is None:
+            return
         folder, name = run / self.folder, self.federation or job_id
-        federation = Federation(name=name, engine="nvflare", rule=self.rule, f=str(self.f))
-        record = Record(folder, federation)
+        cached = self._cache is not None
+        federation = Federation(
+            name=name, engine="nvflare", rule=self.rule, f=str(self.f), cache=cached
+        )
+        record = Record(folder, federation, self.track)
         if (record.folder / job.SUMMARY).exists():
             raise ByzantiumError(
                 f"{folder} holds a finished federation {name!r} with this rule and f; give "
