@@ -11,7 +11,9 @@ from typing import Any
 
 from model import Figure, Goal, Result, Section, goal_rows
 
-HEAD, INTEL = (Path(__file__).with_name(f"measured-{name}.md") for name in ("head", "intel"))
+HEAD, DISTRIBUTED, INTEL = (
+    Path(__file__).with_name(f"measured-{name}.md") for name in ("head", "distributed", "intel")
+)
 NOTES = {
     "rules": "![Time over the floor: ours, straightforward torch and byzfl](bench.png)",
     "coordinates": (
@@ -52,8 +54,7 @@ NOTES = {
         "repeats, of gathering the fastest of 2. With 1.2M numbers the ranks are started "
         "several times, because starts differ by a tenth or more from beginning to end: shown is, "
         "for each rule, the start in the middle by `ours / all_reduce`. "
-        "What it costs, as a formula that is checked, is in "
-        "[torch.distributed](do/distributed.md#what-it-costs)."
+        "Below is [a formula](#the-cost-of-an-all-reduce) that predicts it."
     ),
 }
 
@@ -141,7 +142,8 @@ def page(content: dict[str, Any]) -> str:
         if note := NOTES.get(section.key):
             lines += [note, ""]
         lines += [*section_tables(section), "</details>", ""]
-    return "\n".join([*lines, INTEL.read_text(encoding="utf-8")])
+    lines += [file.read_text(encoding="utf-8") for file in (DISTRIBUTED, INTEL)]
+    return "\n".join(lines)
 
 
 def write(folder: Path) -> Path:
