@@ -23,7 +23,7 @@ SWEEP = """
 [fixed]
 n = 3
 f = 0
-rounds = 300
+rounds = 2000
 evaluate_every = 10
 batch = 1
 [varies]
@@ -63,7 +63,7 @@ def test_a_sweep_is_watched_to_its_end(tmp_path: Path, monkeypatch: pytest.Monke
         time.sleep(0.05)
     assert sweep.wait(timeout=120) == 0
     assert shares == sorted(shares)
-    assert len(set(shares)) > 3  # it grew while the runs went on
+    assert len(set(shares)) > 2  # it grew while the runs went on
     assert running
     assert data(said[0])["live"]["done"] == 2
     watch.send_signal(signal.SIGINT)
