@@ -373,7 +373,9 @@ def test_what_is_no_checkpoint_or_of_another_run_is_refused(tmp_path: Path) -> N
     with pytest.raises(checkpoint.CheckpointError, match="state of another simulation"):
         simulation().load_state_dict(other.state_dict())
     checkpoint.save(tmp_path, 2, other.state_dict())
-    with pytest.raises(checkpoint.CheckpointError, match=re.escape(f"continue from {tmp_path}: this")):
+    with pytest.raises(
+        checkpoint.CheckpointError, match=re.escape(f"continue from {tmp_path}: this")
+    ):
         simulate(Settings(n=5, rounds=6, batch=4), DIGITS, model(), bz.Mean(), folder=tmp_path)
 
 

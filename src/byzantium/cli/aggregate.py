@@ -158,12 +158,11 @@ def aggregate(
     if engines.are_adapters(files) or rank is not None or config is not None or trust_scales:
         if force:
             raise click.UsageError("--force is for files, not for folders of adapters")
-        if vouched is not None:
-            raise click.UsageError("--weights is for files, not for folders of adapters")
         report = engines.merge_adapters(
             given,
             files,
             output,
+            weights=vouched,
             rank=rank,
             config=config,
             trust_scales=trust_scales,

@@ -594,6 +594,21 @@ def test_the_options_of_the_command(tmp_path: Path) -> None:
         assert "no configuration is shared" in " ".join(done.output.split())
 
 
+@pytest.mark.parametrize("rule", [bz.Mean(), bz.GeometricMedian()], ids=repr)
+def test_a_contributor_of_weight_three_counts_as_three(rule: bz.Aggregator, tmp_path: Path) -> None:
+    folders = adapters.several(tmp_path)[:4]
+    copies = []
+    for name in ("again", "once more"):
+        (tmp_path / name).symlink_to(folders[0], target_is_directory=True)
+        copies.append(tmp_path / name)
+    sizes = tmp_path / "sizes.toml"
+    sizes.write_text("\n".join(f"{f.name} = {3 if f == folders[0] else 1}" for f in folders))
+    done = run("--rule", repr(rule), "--weights", sizes, *folders, "-o", tmp_path / "by-weight")
+    assert done.exit_code == 0, done.output
+    merge_adapters(rule, [*folders, *copies], tmp_path / "repeated")
+    near(adapters.update(tmp_path / "by-weight", 1.0), adapters.update(tmp_path / "repeated", 1.0))
+
+
 def test_many_modules_are_summed_up(tmp_path: Path) -> None:
     shapes = {f"layer{k}.q": (6, 5) for k in range(30)}
     folders = [

@@ -17,7 +17,7 @@ from byzantium.core import ByzantiumError, Positive, files, validated
 from byzantium.engines.files.adapted_model import DTYPE_OF, AdaptedModel, as_bytes
 from byzantium.engines.files.adapter_config import CONFIG, PREFIX, AdapterConfig
 from byzantium.engines.files.adapters import WEIGHTS, Adapters
-from byzantium.engines.files.merging import check_root, digests_of, summarize
+from byzantium.engines.files.merging import check_root, digests_of, summarize, vouched_weights
 from byzantium.engines.files.safetensors import aligned, encode_header
 from byzantium.engines.files.source import check_output
 from byzantium.guarantees import announce
@@ -37,6 +37,7 @@ def merge_adapters(
     config: str | os.PathLike[str] | None = None,
     trust_scales: bool = False,
     root: str | os.PathLike[str] | None = None,
+    weights: Mapping[str, float] | Sequence[float] | None = None,
     seed: int | None = None,
 ) -> dict[str, Any]:
     """Merge LoRA adapters, of which some may be Byzantine, into one by a robust rule.
@@ -53,6 +54,7 @@ def merge_adapters(
     - `config`, `trust_scales`: see `Adapters`.
     - `root`: the folder of an adapter that you made like the contributors, from data that you
       trust, for rules that need it.
+    - `weights`: how much each contributor counts, see `merge`.
     - `seed`: the seed of random mixings; by default they draw from the operating system.
 
     Returns what `merge` does and, under "adapters", which share of the squared norm the cut to the
@@ -98,9 +100,10 @@ def merge_adapters(
     for path in targets:
         check_output(source.identities, path)
     generator = None if seed is None else torch.Generator().manual_seed(seed)
-    announce(rule, source.n)
-    report = rule.explain(source, generator, root=root)
-    summary = summarize(rule, source, report, _equal_rows(source), _digests(source), seed)
+    vouched = vouched_weights(weights, source)
+    announce(rule, source.n, weights=vouched)
+    report = rule.explain(source, generator, root=root, weights=vouched)
+    summary = summarize(rule, source, report, _equal_rows(source), _digests(source), seed, vouched)
     if base is None:
         _save_adapter(report.aggregate, source, output, rank, summary)
     else:

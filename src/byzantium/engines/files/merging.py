@@ -94,13 +94,7 @@ def merge(
     if watch is not None:
         source.watch = lambda done: watch(done, source.d)
     generator = None if seed is None else torch.Generator().manual_seed(seed)
-    vouched, unused = (
-        (None, [])
-        if weights is None
-        else weights_of(weights, [source.row_name(i) for i in range(source.n)])
-    )
-    if unused:
-        logger.warning("no checkpoint belongs to the weights of %s", ", ".join(unused[:MAX_LISTED]))
+    vouched = vouched_weights(weights, source)
     announce(rule, source.n, weights=vouched)
     report = rule.explain(source, generator, root=root, weights=vouched)
     equals = _equal_rows(source)
@@ -126,6 +120,20 @@ def check_root(rule: Aggregator, root: object, what: str) -> None:
         )
     if root is not None and not rule.needs_root:
         raise ByzantiumError(f"{rule!r} does not use a root; omit it, or take RootMatching")
+
+
+def vouched_weights(weights: Any, source: Source) -> list[float] | None:
+    """The weights of the contributors that the operator vouches for; None if there are none.
+
+    - `weights`: the weights, by name or in the order of the contributors.
+    """
+    if weights is None:
+        return None
+    names = [source.row_name(k) for k in range(source.n)]
+    vouched, unused = weights_of(weights, names)
+    if unused:
+        logger.warning("no checkpoint belongs to the weights of %s", ", ".join(unused[:MAX_LISTED]))
+    return vouched
 
 
 def summarize(
