@@ -69,5 +69,5 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Byzantium needs Python 3.11 or newer; say make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	index=$$($(BIN)/python scripts/torch_index.py '$(TORCH)') && $(BIN)/python -m pip install --quiet \
-	--disable-pip-version-check --constraint constraints.txt $$index --editable '.[dev,flower-simulation,nvflare]'
+	--disable-pip-version-check --constraint constraints.txt $$index --editable '.[dev,flower-simulation,mlflow,nvflare,tensorboard,wandb]'
 	@touch $@
