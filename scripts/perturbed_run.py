@@ -1,6 +1,6 @@
 """Repeat a released run from an initial model that differs by a relative 1e-7.
 
-    BYZANTIUM_DATA=... python scripts/perturbed_run.py "rfa alie 0.0 1" FOLDER
+    BYZANTIUM_DATA=... python scripts/perturbed_run.py "rfa alie 0.0 1" FOLDER [NUMBER]
 
 If it ends elsewhere than the run itself, rounding alone can explain the difference between the run
 and the released one. It takes between 7 and 30 minutes on one core.
@@ -19,13 +19,15 @@ from byzantium.runs import Run
 from byzantium.tables import Version
 
 SIZE = 1e-7
+# Of the noise; NUMBER is added to it.
+SEED, NUMBER = 1000, int(sys.argv[3]) if len(sys.argv) > 3 else 0
 
 
 class Perturbed(Run):
     """A run whose initial model is multiplied by 1 + SIZE times normal numbers."""
 
     def build_model(self, data: Dataset) -> nn.Module:
-        model, generator = super().build_model(data), torch.Generator().manual_seed(1000)
+        model, generator = super().build_model(data), torch.Generator().manual_seed(SEED + NUMBER)
         with torch.no_grad():
             for parameter in model.parameters():
                 noise = torch.randn(parameter.shape, generator=generator)
@@ -43,4 +45,4 @@ def main(words: str, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:3])

@@ -38,8 +38,8 @@ CAUSES: dict[tuple[str, int], str] = {
     ),
     ("rfa alie momentum=0.0 s=1 noniid", 0): (
         "rounding, amplified: ours collapses in round 540, as the released run of seed 2 does in "
-        "round 570; repeated from an initial model that differs by 1e-7, it does not, and ends at "
-        "85.9 (`scripts/perturbed_run.py`)"
+        "round 570; repeated from two initial models that differ by 1e-7, it ends at 85.9 and at "
+        "72.4 (`scripts/perturbed_run.py`)"
     ),
     ("krum ipm momentum=0.9 s=2 noniid", 0): (
         "rounding of a near tie: in round 9 the two largest values in one max-pooling window of "
