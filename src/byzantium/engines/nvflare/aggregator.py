@@ -118,7 +118,7 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
         timeout: float = 0,
         folder: str | None = None,
         federation: str = "",
-        track: Sequence[str] = (),
+        track: str | Sequence[str] | None = None,
         cache: str | None = None,
         cache_age: int | None = None,
     ) -> None:
@@ -130,8 +130,8 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
         self.timeout: float = validated("RobustAggregator", "timeout", timeout, Measure)
         self.folder = None if folder is None else str(folder)
         self.federation = federation
-        self.track = [track] if isinstance(track, str) else list(track)
-        if self.track and self.folder is None:
+        self.track = track if track is None or isinstance(track, str) else list(track)
+        if track and folder is None:
             raise ByzantiumError("RobustAggregator needs a folder of results to track it: folder=")
         self.cache, self.cache_age = None if cache is None else str(cache), cache_age
         if cache is None and cache_age is not None:
@@ -362,7 +362,7 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
         federation = Federation(
             name=name, engine="nvflare", rule=self.rule, f=str(self.f), cache=cached
         )
-        record = Record(folder, federation, self.track)
+        record = Record(folder, federation, self.track or ())
         if (record.folder / job.SUMMARY).exists():
             raise ByzantiumError(
                 f"{folder} holds a finished federation {name!r} with this rule and f; give "
