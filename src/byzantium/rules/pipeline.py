@@ -402,11 +402,14 @@ class Pipeline(_Composed, Aggregator):
 
         What they draw here they draw again afterwards: here they draw from a copy of the generator.
         """
+        last = self.rule
+        if explain or not isinstance(last, BaseRule) or type(last).try_mixed is BaseRule.try_mixed:
+            return Attempt()  # of a rule that computes nothing before admission
         stages = check_sizes(self.stages, source.n)
         *mixings, rule = (one for stage in stages for one in stage.expansion)
         known = all(isinstance(one, Mixing) and one.oblivious for one in mixings)
         repeatable = generator is None or type(generator) is torch.Generator
-        if explain or not (known and repeatable) or source.team is not ALONE:
+        if not (known and repeatable) or source.team is not ALONE:
             return Attempt()
         copied = None if generator is None else generator.clone_state()
         geometry = mixed_geometry(Geometry.of(SourcePoints(source)), mixings, copied)
