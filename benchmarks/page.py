@@ -105,7 +105,8 @@ def section_tables(section: Section) -> list[str]:
         return growth(section)
     kinds: dict[str, list[Result]] = {}
     for result in section.results:
-        kinds.setdefault(result.figures[0].quantity, []).append(result)
+        kind = result.figures[0].quantity if result.figures else ""  # a time alone
+        kinds.setdefault(kind, []).append(result)
     lines = []
     for results in kinds.values():
         times = list(dict.fromkeys(name for r in results for name in r.seconds))
