@@ -36,7 +36,9 @@ def data(address: str) -> dict[str, Any]:
         return dict(json.loads(gzip.decompress(answer.read())))
 
 
-def test_a_sweep_is_watched_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_is_watched_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.toml").write_text(SWEEP)
     Path("results").mkdir()
@@ -46,6 +48,7 @@ def test_a_sweep_is_watched_to_its_end(tmp_path: Path, monkeypatch: pytest.Monke
         stderr=subprocess.PIPE,
         text=True,
     )
+    request.addfinalizer(watch.kill)  # also where the test fails
     assert watch.stdout is not None
     said = re.search(r"http://127\.0\.0\.1:\d+/", watch.stdout.readline())
     assert said is not None
