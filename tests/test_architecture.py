@@ -157,7 +157,10 @@ PLACES: dict[str, tuple[str, set[str]]] = {
     "data set": ("cifar10", {"data/datasets.py"}),
     "metric": ("zeta2", {"learning/metrics.py", "learning/evaluation.py"}),
     "artifact": ("figure-b2", {"papers/bucketing.py"}),
-    "option": ("local_rate", {"learning/settings.py", "learning/simulation.py"}),
+    "option": (
+        "local_rate",
+        {"learning/settings.py", "learning/loop.py", "learning/simulation.py"},
+    ),
 }
 
 

@@ -1,6 +1,7 @@
 from .evaluation import spread as spread
 from .heterogeneity import measured_heterogeneity as measured_heterogeneity
 from .history import History as History
+from .loop import Loop as Loop
 from .metrics import Metric as Metric
 from .models import cnn as cnn
 from .models import convnet as convnet

@@ -11,8 +11,8 @@ from byzantium.core import cached_property
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from byzantium.learning.loop import Loop
     from byzantium.learning.root_data import RootGradient
-    from byzantium.learning.simulation import Simulation
     from byzantium.rules import Aggregator, Report
 
 # The root gradient of honest data is rarely farther from the true one than this many standard
@@ -74,7 +74,7 @@ class Evaluation:
     What several metrics share is computed once.
     """
 
-    def __init__(self, training: Simulation) -> None:
+    def __init__(self, training: Loop) -> None:
         self.training = training
 
     @cached_property
@@ -84,7 +84,7 @@ class Evaluation:
 
     @cached_property
     def heterogeneity(self) -> dict[str, float]:
-        """How much the honest workers' full gradients differ; see `Simulation.heterogeneity`."""
+        """How much the honest workers' full gradients differ; see `Loop.heterogeneity`."""
         return self.training.heterogeneity()
 
 

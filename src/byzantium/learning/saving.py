@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from byzantium.learning import checkpoint
 
 if TYPE_CHECKING:
-    from byzantium.learning.simulation import Simulation
+    from byzantium.learning.loop import Loop
 
 logger = logging.getLogger("byzantium")
 
@@ -23,7 +23,7 @@ FINISHED = "model.pt"
 
 
 def checkpointed(
-    training: Simulation,
+    training: Loop,
     folder: Path,
     seconds: float = 60,
     stop: Callable[[], bool] = lambda: False,
@@ -61,7 +61,7 @@ def checkpointed(
             return
 
 
-def resume(training: Simulation, folder: Path) -> None:
+def resume(training: Loop, folder: Path) -> None:
     """Let a new simulation go on where an equal one saved itself with `checkpointed`.
 
     Damaged checkpoints are named in the log, and the newest undamaged one is used; where there is
@@ -89,7 +89,7 @@ def resume(training: Simulation, folder: Path) -> None:
             checkpoint.newest(folder, training.load_state_dict)
 
 
-def finished(training: Simulation, folder: Path) -> bool:
+def finished(training: Loop, folder: Path) -> bool:
     """Whether a simulation in this folder is done; if so, this one takes over its result."""
     path = folder / FINISHED
     if not path.exists():

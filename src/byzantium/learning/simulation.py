@@ -5,9 +5,8 @@ The workers are in `worker.py`, the server is in `server.py`, the metrics are in
 
 from __future__ import annotations
 
-import copy
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,23 +14,22 @@ from torch import Tensor, nn
 
 from byzantium.attacks import Attack, NoAttack
 from byzantium.core import TooManyRejected
-from byzantium.core.options import FORMER_SPELLINGS, present_spellings, renamed
+from byzantium.core.options import FORMER_SPELLINGS, renamed
 from byzantium.data.dataset import Dataset
-from byzantium.data.partition import Partition, iid
+from byzantium.data.partition import Partition
 from byzantium.guarantees import announce
-from byzantium.learning import checkpoint, evaluation, formulas, losses, metrics, optimizers
-from byzantium.learning.gradients import one_thread
+from byzantium.learning import formulas, metrics, optimizers
 from byzantium.learning.history import History
+from byzantium.learning.loop import Loop
 from byzantium.learning.losses import Loss
-from byzantium.learning.models import check_device, check_fit
+from byzantium.learning.metrics import Metric
 from byzantium.learning.participants import Participants, first_samples
 from byzantium.learning.randomness import Randomness
-from byzantium.learning.root_data import Root, RootGradient, without
+from byzantium.learning.root_data import Root, RootGradient
 from byzantium.learning.server import MakeOptimizer, Server
 from byzantium.learning.settings import Settings, check_root
 from byzantium.learning.sizes import check_weights, site_sizes
-from byzantium.learning.state import check, check_result, fingerprint
-from byzantium.learning.worker import Momentum, Workers
+from byzantium.learning.state import try_optimizer, try_rule_and_attack
 from byzantium.rules import Aggregator
 
 logger = logging.getLogger("byzantium")
@@ -41,7 +39,7 @@ SAMPLED = 5
 
 
 @renamed(**FORMER_SPELLINGS)
-class Simulation:
+class Simulation(Loop):
     """A federation in one process: Algorithm 2 of the bucketing paper, round by round.
 
     Iterate over it to train. Each step is one round, which yields what was recorded of it: workers
@@ -87,23 +85,8 @@ class Simulation:
         randomness: Callable[[Settings], Randomness] = Randomness,
     ) -> None:
         """Prepare the first round."""
-        self.settings = settings
-        check_device(settings.device)
         check_root(rule, attack if attack is not None else NoAttack(), settings.root)
-        self.randomness = randomness(settings)
-        held_out = self.randomness.root(data) if settings.root else None
-        root_data, data = data, data if held_out is None else without(data, held_out)
-        dtype = getattr(torch, settings.dtype)
-        self.data = data.to(settings.device, dtype)
-        self.model = model.to(settings.device, dtype)
-        self.loss = losses.read(settings.loss) if loss is None else loss
-        check_fit(model, self.data, self.loss)
-        self.attack = copy.deepcopy(attack) if attack is not None else NoAttack()
-        self.partition = partition if partition is not None else iid()
-        self.momentum = Momentum(settings.momentum, settings.heavy_ball)
-        # Row i of `sent` is what worker i sends: its momentum, or what attackers made of theirs.
-        self.workers = Workers(model, settings.n, self.loss)
-        self.gradients, self.sent = self.workers.gradients, self.workers.sent
+        super().__init__(settings, data, model, attack, partition, loss, randomness)
         parameters = self.gradients.parameters.values()
         self.optimizer = (
             optimizers.SGD(parameters, lr=settings.learning_rate)
@@ -111,31 +94,24 @@ class Simulation:
             else optimizer(parameters)
         )
         self.server = Server(model, rule, self.optimizer)
-        self.rule = self.server.rule
+        self.rule: Aggregator = self.server.rule
         if "weights" in settings.record and rule.knows_weights == "never":
             logger.warning(
                 "%r does not know how much each worker counted, so no weights are recorded", rule
             )
-        self.history = History()
-
         self.root: Root | None = None
-        if held_out is not None and (
+        if self.root_samples is not None and (
             rule.needs_root or self.attack.needs_root or metrics.need_root(settings.record)
         ):
-            root_data = root_data.to(settings.device, dtype)
             self.root = Root(
                 model,
                 self.loss,
-                root_data.train_x[held_out],
-                root_data.train_y[held_out],
+                *self.root_samples,
                 settings.local_steps,
                 estimate_error=metrics.need_root(settings.record),
             )
         self._root_doubted = False
         self.last_aggregate: Tensor | None = None  # only for an attack that needs it
-        self.batches = self.randomness.batches(data, self.partition)
-        self.own_batches = self.randomness.own_batches(data)
-        self.generators = self.randomness.generators
         self.weights = None
         if settings.weights == "sizes":
             self.weights = site_sizes(self.batches.parts, settings.attackers)
@@ -146,39 +122,9 @@ class Simulation:
 
     # -- training --------------------------------------------------------------------------------
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        settings = self.settings
-        small = self.gradients.is_small(settings.n * settings.local_steps * settings.batch)
-        while self.history.status == "running":
-            t = len(self.history.rounds)
-            with one_thread(small):
-                record = self._round(t)
-                self.history.rounds.append(record)
-                last = t + 1 == settings.rounds
-                if self.history.status == "running":
-                    if self.is_evaluated(t):
-                        self.history.evaluations.append(self._evaluation(t))
-                    if last:
-                        self.history.status = "completed"
-            yield record
-
-    def is_evaluated(self, t: int) -> bool:
-        """Whether the model is evaluated after round t; the first round is 0."""
-        return t + 1 == self.settings.rounds or (t + 1) % self.settings.evaluate_every == 0
-
-    @property
-    def early_rounds(self) -> int:
-        """How many rounds count as the first ones, in which early metrics are measured.
-
-        The honest worker with the fewest samples passes over them once; at least 25.
-        """
-        return max(metrics.EARLY_ROUNDS, -(-self.batches.epoch // self.settings.local_steps))
-
     def _round(self, t: int) -> dict[str, Any]:
         settings = self.settings
-        if settings.reshuffle_every and t and t % settings.reshuffle_every == 0:
-            self.batches.reshuffle()
-            self.own_batches.reshuffle()
+        self._reshuffle(t)
         sampled = self.participants.draw()
         h = self.participants.honest(sampled)
         rows = self.sent if len(sampled) == settings.n else self.sent[sampled]
@@ -245,24 +191,6 @@ class Simulation:
         """How much each of these workers counts; None if all count the same."""
         return None if self.weights is None else [self.weights[worker] for worker in workers]
 
-    def _compute(self, rows: Tensor, workers: list[int], t: int) -> Tensor:
-        """Update the rows of some workers, who are all honest or all attackers."""
-        if not workers:
-            return torch.zeros(0)
-        attacking = not self.participants.honest(workers)
-        x, y = self._next_batches(workers)
-        if not attacking:
-            self._last_batches = x, y  # for `_step_loss`
-        return self.workers.compute(
-            rows,
-            workers,
-            x,
-            y,
-            self.momentum if not attacking or self.attack.own_momentum else Momentum(beta=0.0),
-            rate=self.settings.local_rate,
-            seeds=self._seeds(workers, t),
-        )
-
     def _root_gradient(self, t: int) -> RootGradient | None:
         """The root gradient of round t; None where nobody needs it."""
         if self.root is None:
@@ -271,20 +199,10 @@ class Simulation:
         return self.root.compute(self.momentum, rate=rate, seed=seed)
 
     def _next_batches(self, workers: list[int]) -> tuple[Tensor, Tensor]:
-        """The next batches of these workers and their labels, (k, steps, batch, ...)."""
-        settings, honest = self.settings, self.settings.n - self.settings.attackers
-        attacking = not self.participants.honest(workers)
-        source = self.own_batches if attacking else self.batches
-        places = [worker - honest for worker in workers] if attacking else workers
-        indices = torch.stack([source.draw(places) for _ in range(settings.local_steps)], dim=1)
-        x, y = self.data.train_x[indices], self.data.train_y[indices]
-        if attacking:
-            x, y = self.attack.inputs(x, y), self.attack.labels(y, self.data.classes)
-        return x, y
-
-    def _seeds(self, workers: list[int], t: int) -> list[int]:
-        """The seeds of these workers' dropout in round t."""
-        return [self.randomness.dropout(t, worker) for worker in workers]
+        batches = super()._next_batches(workers)
+        if not self._attacking(workers):
+            self._last_batches = batches  # for `_step_loss`
+        return batches
 
     def _aggregate(
         self,
@@ -296,9 +214,8 @@ class Simulation:
         root: RootGradient | None,
     ) -> Tensor:
         """The aggregate of the rows; the metrics of the round are added to the record."""
-        generator, evaluated = self.generators["server"], self.is_evaluated(record["round"] - 1)
-        early = record["round"] <= self.early_rounds
-        measured = metrics.round_metrics(self.settings.record, self.rule, evaluated, early)
+        generator, t = self.generators["server"], record["round"] - 1
+        measured = self.round_metrics(t, t < self.early_rounds)
         vector, weights = None if root is None else root.vector, self._weights_of(workers)
         if any(metric.needs for metric in measured):
             report = self.rule.explain(sent, generator, root=vector, weights=weights)
@@ -332,20 +249,15 @@ class Simulation:
         with self.server.tried(aggregate), torch.no_grad():
             return float(self.gradients.losses(x, y, [0] * len(x)).mean())
 
-    def _diverged(self, record: dict[str, Any]) -> dict[str, Any]:
-        """The last round of the history is the one in which it diverged."""
-        self.history.status = "diverged"
-        return record
-
     # -- evaluation --------------------------------------------------------------------------------
+
+    def round_metrics(self, t: int, early: bool) -> list[Metric]:
+        evaluated = self.is_evaluated(t)
+        return metrics.round_metrics(self.settings.record, self.rule, evaluated, early)
 
     def _evaluation(self, t: int) -> dict[str, Any]:
         self._check_root_distance(t)
-        scene = formulas.Evaluation(self)
-        measured = metrics.evaluation_metrics(
-            self.settings.record, self.data.classes, self.attack.has_trigger
-        )
-        return {"round": t + 1, **{metric.key: metric.measure(scene) for metric in measured}}
+        return super()._evaluation(t)
 
     def _check_root_distance(self, t: int) -> None:
         """Log once that the rule's result stays farther from the root gradient than it should."""
@@ -356,91 +268,35 @@ class Simulation:
         self._root_doubted = True
         logger.warning("rounds %d to %d: %s", since + 1, t + 1, metrics.ROOT_DOUBTED)
 
-    def evaluate(self) -> dict[str, float]:
-        """The "loss" on the test set and, where there are classes, the "accuracy" (percent)."""
-        return evaluation.evaluate(self.model, self.data, self.loss)
-
-    def success_rate(self) -> float:
-        """How many test samples with the attack's trigger are called its target, in percent."""
-        x, wanted = self.attack.triggered(self.data.test_x, self.data.test_y)
-        return evaluation.accuracy(self.model, x, wanted)
-
-    def heterogeneity(self) -> dict[str, float]:
-        r"""How much the honest workers' full gradients differ at the current model.
-
-        .. math::
-
-            \zeta^2 = \frac{1}{h} \sum_{j=1}^{h} \|\nabla f_j - \nabla f\|^2,
-            \qquad B^2 = \zeta^2 / \|\nabla f\|^2
-
-        Returns both numbers, by the names of their metrics.
-        """
-        return evaluation.heterogeneity(self.gradients, self.data, self.batches.parts)
-
     # -- state -------------------------------------------------------------------------------------
-
-    def fingerprint(self) -> str:
-        """A text of all settings; a checkpoint fits only a simulation with the same one."""
-        return fingerprint(self)
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether a round needs the rows of earlier ones; otherwise each is made anew."""
-        return bool(self.settings.momentum) or self.settings.cache
+        return super().keeps_rows or self.settings.cache
 
-    def result(self) -> dict[str, Any]:
-        """The trained model and the history, which `load_result` reads."""
+    def _state(self) -> dict[str, Any]:
         return {
-            "fingerprint": self.fingerprint(),
-            "model": self.model.state_dict(),
-            "history": self.history.state_dict(),
-        }
-
-    def load_result(self, state: dict[str, Any]) -> None:
-        """Take over the model and the history of a finished simulation.
-
-        Raises `CheckpointError` where the state is not that of this simulation, finished.
-        """
-        history = check_result(self, state)
-        if history.status == "running":
-            raise checkpoint.CheckpointError("it is not the state of a finished simulation")
-        self.model.load_state_dict(dict(state["model"]))
-        self.history = history
-
-    def state_dict(self) -> dict[str, Any]:
-        """The whole state: a simulation that loads it goes on exactly as this one would."""
-        return {
-            **self.result(),
             **self.server.state_dict(),
-            "sent": self.sent if self.keeps_rows else None,
-            "seen": list(self.workers.seen),
-            "attack": self.attack.state_dict(),
-            "generators": {name: g.get_state() for name, g in self.generators.items()},
-            "batches": self.batches.state_dict(),
-            "own batches": self.own_batches.state_dict(),
             **({"heard": list(self.participants.heard)} if self.settings.cache else {}),
             **({} if self.root is None else {"root": self.root.state_dict()}),
             **({"last aggregate": self.last_aggregate} if self.attack.needs_last_aggregate else {}),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the state that `state_dict` gave.
+    def _state_forms(self, history: History) -> dict[str, Any]:
+        last = self.sent[0] if self.attack.needs_last_aggregate and history.rounds else None
+        return {
+            "heard": self.participants.heard if self.settings.cache else None,
+            "root": None if self.root is None else self.root.state_dict(),
+            "last aggregate": last,
+        }
 
-        Raises `CheckpointError`, and changes nothing, where it is not that of this simulation.
-        """
-        state = present_spellings(state)
-        history = check(self, state)
+    def _try_state(self, state: dict[str, Any]) -> None:
+        try_rule_and_attack(self, state)
+        try_optimizer(self.optimizer, state)
+
+    def _load_state(self, state: dict[str, Any]) -> None:
         self.server.load_state_dict(state)
-        self.history = history
-        if state["sent"] is not None:
-            self.sent.copy_(state["sent"])
-        self.workers.seen = list(state["seen"])
         self.participants.heard = list(state.get("heard") or self.participants.heard)
-        self.attack.load_state_dict(state["attack"])
-        for name, generator in self.generators.items():
-            generator.set_state(state["generators"][name])
-        self.batches.load_state_dict(state["batches"])
-        self.own_batches.load_state_dict(state["own batches"])
         if self.root is not None:
             self.root.load_state_dict(state["root"])
         last = state.get("last aggregate")

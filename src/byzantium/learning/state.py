@@ -17,13 +17,13 @@ from torch import Tensor
 from byzantium.core import ByzantiumError, one_line
 from byzantium.core.options import identity_fields
 from byzantium.data.batches import Batches
-from byzantium.learning import metrics
 from byzantium.learning.checkpoint import CheckpointError, OtherSimulationError, State
 from byzantium.learning.history import History
 from byzantium.learning.metrics import Metric
 from byzantium.learning.randomness import Randomness
 
 if TYPE_CHECKING:
+    from byzantium.learning.loop import Loop
     from byzantium.learning.simulation import Simulation
 
 
@@ -39,7 +39,7 @@ def _checkpoint_errors(name: str) -> Iterator[None]:
         raise CheckpointError(f"its {name} cannot be used: {why}") from error
 
 
-def fingerprint(training: Simulation) -> str:
+def fingerprint(training: Loop) -> str:
     """A text of all settings; a checkpoint fits only a simulation with the same one."""
     shapes = [tuple(p.shape) for p in training.gradients.parameters.values()]
     values = identity_fields(training.settings)
@@ -58,20 +58,16 @@ def fingerprint(training: Simulation) -> str:
 
 
 @_checkpoint_errors("state")
-def check(training: Simulation, state: State) -> History:
+def check(training: Loop, state: State) -> History:
     """The history of this state; a `CheckpointError` unless the simulation can go on from it."""
     history = check_result(training, state)
     templates = {
         "seen": training.workers.seen,
         "sent": training.sent if training.keeps_rows else None,
-        "heard": training.participants.heard if training.settings.cache else None,
         "generators": {name: g.get_state() for name, g in training.generators.items()},
         "batches": training.batches.state_dict(),
         "own batches": training.own_batches.state_dict(),
-        "root": None if training.root is None else training.root.state_dict(),
-        "last aggregate": (
-            training.sent[0] if training.attack.needs_last_aggregate and history.rounds else None
-        ),
+        **training._state_forms(history),
     }
     for name, template in templates.items():
         check_form(state.get(name), template, name)
@@ -79,13 +75,12 @@ def check(training: Simulation, state: State) -> History:
         _check_generator(generator, state["generators"][name])
     for name, batches in (("batches", training.batches), ("own batches", training.own_batches)):
         _check_batches(batches, state[name], name)
-    _try_rule_and_attack(training, state)
-    _try_optimizer(training, state)
+    training._try_state(state)
     return history
 
 
 @_checkpoint_errors("state")
-def check_result(training: Simulation, state: State) -> History:
+def check_result(training: Loop, state: State) -> History:
     """The history of a result: the model and the history of a finished simulation."""
     text = state.get("fingerprint")
     if not isinstance(text, str):
@@ -130,7 +125,7 @@ def _form(tensor: Tensor) -> tuple[Any, ...]:
 # -- parts --------------------------------------------------------------------------------------
 
 
-def _check_history(training: Simulation, state: State) -> History:
+def _check_history(training: Loop, state: State) -> History:
     """The history, whose rounds must be as many as its status says, with all metrics."""
     try:
         history = History.of(state)
@@ -146,10 +141,9 @@ def _check_history(training: Simulation, state: State) -> History:
     if t not in bounds[history.status]:
         raise CheckpointError(f"its history of {t} rounds is {history.outcome!r}")
     for k, record in enumerate(history.rounds):
-        evaluated, early = training.is_evaluated(k), k < training.early_rounds
         # Checkpoints of earlier versions have no early metrics.
-        early = early and isinstance(record, dict) and "early_heterogeneity" in record
-        measured = metrics.round_metrics(settings.record, training.rule, evaluated, early)
+        early = isinstance(record, dict) and "early_heterogeneity" in record
+        measured = training.round_metrics(k, early and k < training.early_rounds)
         template = {"round": int, **{m.key: _recorded(m, settings.n) for m in measured}}
         if isinstance(record, dict) and (
             (diverged and k + 1 == t) or (settings.cache and record.keys() == {"round", "loss"})
@@ -167,10 +161,7 @@ def _check_history(training: Simulation, state: State) -> History:
                     raise CheckpointError(f"its history names workers that {among}")
         if record.get("round") != k + 1:
             raise CheckpointError(f"its history has another number for round {k + 1}")
-    measured = metrics.evaluation_metrics(
-        settings.record, training.data.classes, training.attack.has_trigger
-    )
-    template = {"round": int, **{m.key: float for m in measured}}
+    template = {"round": int, **{m.key: float for m in training.evaluation_metrics()}}
     for evaluation in history.evaluations:
         check_form(evaluation, template, "history")
     expected = [k + 1 for k in range(t - diverged) if training.is_evaluated(k)]
@@ -205,7 +196,7 @@ def _check_batches(batches: Batches, state: State, name: str) -> None:
         raise CheckpointError(f"its {name} hold samples of other workers")
 
 
-def _try_rule_and_attack(training: Simulation, state: State) -> None:
+def try_rule_and_attack(training: Simulation, state: State) -> None:
     """Only rule and attack know their states: try copies of them on vectors of zeros."""
     settings = training.settings
     count = settings.vectors
@@ -234,13 +225,13 @@ def _try_rule_and_attack(training: Simulation, state: State) -> None:
             )
 
 
-def _try_optimizer(training: Simulation, state: State) -> None:
+def try_optimizer(optimizer: torch.optim.Optimizer, state: State) -> None:
     """Let a copy of the optimizer take a step; one that is not torch's cannot always be copied."""
     with _checkpoint_errors("optimizer"):
-        if not type(training.optimizer).__module__.startswith("torch."):
+        if not type(optimizer).__module__.startswith("torch."):
             check_form(state["optimizer"], {"state": dict, "param_groups": list}, "optimizer")
             return
-        optimizer = copy.deepcopy(training.optimizer)
+        optimizer = copy.deepcopy(optimizer)
         # An optimizer uses the tensors that it loads, and changes them: it gets a copy.
         optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         for group in optimizer.param_groups:

@@ -16,6 +16,7 @@ from byzantium.core.options import FORMER_SPELLINGS, renamed
 from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition
 from byzantium.learning.history import History
+from byzantium.learning.loop import Loop
 from byzantium.learning.losses import Loss
 from byzantium.learning.saving import checkpointed, finished, resume
 from byzantium.learning.server import MakeOptimizer
@@ -81,7 +82,7 @@ def simulate(
     return training.history
 
 
-def _finish(training: Simulation, rounds: Iterator[dict[str, Any]], progress: bool) -> None:
+def _finish(training: Loop, rounds: Iterator[dict[str, Any]], progress: bool) -> None:
     """Carry out the rounds; a progress bar shows loss, accuracy and the time left."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn

@@ -15,7 +15,7 @@ from byzantium.runs.run import Run
 from byzantium.runs.store import Store
 
 if TYPE_CHECKING:
-    from byzantium.learning import Simulation
+    from byzantium.learning import Loop
 
 # The rounds that come before those that are measured, and compile kernels.
 WARM_UP = 2
@@ -71,7 +71,7 @@ def _seconds(run: Run, rounds: int) -> float:
         return time.perf_counter() - start
 
 
-def _times(training: Simulation) -> list[float]:
+def _times(training: Loop) -> list[float]:
     """The seconds of rounds after the first ones; fewer if the training diverges."""
     times: list[float] = []
     before = start = time.perf_counter()
