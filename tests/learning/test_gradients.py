@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from byzantium.data import load
 from byzantium.learning import Settings, Simulation, models
-from byzantium.learning.gradients import WorkerGradients
+from byzantium.learning.gradients import WorkerGradients, set_parameters, vector_of
 from byzantium.rules import MatrixRule
 
 N, B = 4, 5
@@ -69,6 +69,39 @@ def test_gradients_agree_with_a_plain_loop(model: nn.Module) -> None:
     torch.manual_seed(seeds[2])
     third = functional.cross_entropy(model(x[2]), y[2]).detach()
     assert float(losses[2]) == pytest.approx(float(third), abs=1e-6)
+
+
+def test_gradients_at_models_of_their_own_agree_with_a_plain_loop(model: nn.Module) -> None:
+    x, y = batches()
+    gradients = WorkerGradients(model)
+    seeds = [11, 12, 13, 14]
+    before = vector_of(gradients.columns)
+    models = before + 0.1 * torch.randn(N, gradients.d, generator=torch.Generator().manual_seed(2))
+    matrix = torch.full((N, gradients.d), torch.nan)
+    losses = gradients(matrix, x[:, None], y[:, None], seeds=seeds, models=models)
+    assert torch.equal(vector_of(gradients.columns), before)
+    for i in range(N):
+        set_parameters(gradients.columns, models[i])
+        expected = by_hand(model, x[i : i + 1], y[i : i + 1], seeds[i : i + 1])[0]
+        assert (matrix[i] - expected).abs().max() <= 1e-6 * max(1, float(expected.abs().max()))
+        torch.manual_seed(seeds[i])
+        loss = functional.cross_entropy(model(x[i]), y[i]).detach()
+        assert float(losses[i]) == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_local_steps_start_at_a_worker_s_own_model() -> None:
+    x, y = (torch.stack([one, one.flip(0)], dim=1) for one in batches())
+    model = models.mlp(SHAPE, hidden=(16,))
+    gradients = WorkerGradients(model)
+    before = vector_of(gradients.columns)
+    own = before + 0.1 * torch.randn(N, gradients.d, generator=torch.Generator().manual_seed(2))
+    together, alone = torch.zeros(N, gradients.d), torch.zeros(N, gradients.d)
+    gradients(together, x, y, rate=0.1, models=own)
+    assert torch.equal(vector_of(gradients.columns), before)
+    for i in range(N):
+        set_parameters(gradients.columns, own[i])
+        gradients(alone[i : i + 1], x[i : i + 1], y[i : i + 1], rate=0.1)
+    assert torch.equal(together, alone)
 
 
 def test_both_ways_agree_where_both_apply() -> None:

@@ -34,6 +34,9 @@ class WorkerGradients:
     Small dense models (`nn.Sequential` of DENSE layers) are batched: one pass for all workers, and
     then each worker's gradient from what went into a layer and what came back to it. All others go
     worker by worker, and gradients accumulate in place. Which it is depends on the model alone.
+
+    By default all workers compute their gradients at the parameters of the model. Where there is no
+    server, each has parameters of its own: `models`, (n, d), in the order of the rows.
     """
 
     def __init__(self, model: nn.Module, loss: Loss = cross_entropy) -> None:
@@ -64,21 +67,23 @@ class WorkerGradients:
         keep: float = 0.0,
         share: float = 1.0,
         seeds: Sequence[int] | None = None,
+        models: Tensor | None = None,
     ) -> Tensor:
         """(n,), the workers' losses on the first of their batches x (n, steps, b, ...), y likewise.
 
         Dropout of worker i draws from seeds[i]; without seeds, from torch's global generator.
         """
-        if matrix.shape != (len(x), self.d):
-            raise ByzantiumError(
-                f"the matrix must have shape {(len(x), self.d)}, a row for each worker and a "
-                f"column for each parameter, got {tuple(matrix.shape)}"
-            )
+        for name, rows in (("matrix", matrix), ("models", models)):
+            if rows is not None and rows.shape != (len(x), self.d):
+                raise ByzantiumError(
+                    f"the {name} must have shape {(len(x), self.d)}, a row for each worker and a "
+                    f"column for each parameter, got {tuple(rows.shape)}"
+                )
         # Not 0 * matrix: a row may hold anything, NaN included, before its first gradient.
         matrix.mul_(keep) if keep else matrix.zero_()
         if x.shape[1] == 1 and self.batched:
-            return self._all_at_once(matrix, x[:, 0], y[:, 0], share)
-        return self._one_by_one(matrix, x, y, rate, share, seeds)
+            return self._all_at_once(matrix, x[:, 0], y[:, 0], share, models)
+        return self._one_by_one(matrix, x, y, rate, share, seeds, models)
 
     @torch.no_grad()
     def losses(self, x: Tensor, y: Tensor, seeds: Sequence[int]) -> Tensor:
@@ -90,12 +95,18 @@ class WorkerGradients:
                 found[i] = self.loss(self.model(x[i, 0]), y[i, 0])
         return found
 
-    def _all_at_once(self, matrix: Tensor, x: Tensor, y: Tensor, share: float) -> Tensor:
+    def _all_at_once(
+        self, matrix: Tensor, x: Tensor, y: Tensor, share: float, models: Tensor | None
+    ) -> Tensor:
         n, b = x.shape[:2]
         passed: list[tuple[nn.Linear, Tensor, Tensor]] = []
         outputs = x.flatten(0, 1)
         for layer in self.layers:
-            inputs, outputs = outputs.detach(), layer(outputs)
+            inputs = outputs.detach()
+            if models is not None and isinstance(layer, nn.Linear):
+                outputs = self._linear(layer, outputs, models)
+            else:
+                outputs = layer(outputs)
             if isinstance(layer, nn.Linear) and outputs.requires_grad:
                 passed.append((layer, inputs, outputs))
         outputs = outputs.view(n, b, *outputs.shape[1:])
@@ -110,6 +121,23 @@ class WorkerGradients:
             if layer.bias in self.columns:
                 matrix[:, self.columns[layer.bias]].add_(delta.sum(dim=1), alpha=share)
         return losses.detach()
+
+    def _linear(self, layer: nn.Linear, inputs: Tensor, models: Tensor) -> Tensor:
+        """The outputs of a layer whose parameters are, for worker i, those in row i of `models`."""
+        n = len(models)
+
+        def of_all(parameter: Tensor) -> Tensor:
+            """The parameter of each worker, (n, ...); a frozen one is the same for all."""
+            if parameter not in self.columns:
+                return parameter.expand(n, *parameter.shape)
+            rows = models[:, self.columns[parameter]].view(n, *parameter.shape)
+            return rows.detach().requires_grad_()  # so that there are deltas of its outputs
+
+        by_worker = inputs.reshape(n, -1, layer.in_features)
+        outputs = by_worker @ of_all(layer.weight).transpose(1, 2)
+        if layer.bias is not None:
+            outputs = outputs + of_all(layer.bias)[:, None]
+        return outputs.view(*inputs.shape[:-1], layer.out_features)
 
     def _losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The mean loss of each worker, (n,), from outputs (n, b, ...) and labels (n, b)."""
@@ -126,9 +154,11 @@ class WorkerGradients:
         rate: float,
         share: float,
         seeds: Sequence[int] | None,
+        models: Tensor | None,
     ) -> Tensor:
         losses = torch.empty(len(x), dtype=self.like.dtype, device=x.device)
         before = [p.grad for p in self.parameters.values()]
+        shared = None if models is None else vector_of(self.columns)
         work = self._backward if x.shape[1] == 1 else self._local_steps
         try:
             devices = [x.device] if x.is_cuda else []
@@ -136,8 +166,12 @@ class WorkerGradients:
                 for i, row in enumerate(matrix):
                     if seeds is not None:
                         _seed(seeds[i], x.device)
+                    if models is not None:
+                        set_parameters(self.columns, models[i])
                     losses[i] = work(row, x[i], y[i], rate, share)
         finally:
+            if shared is not None:
+                set_parameters(self.columns, shared)
             for parameter, gradient in zip(self.parameters.values(), before, strict=True):
                 parameter.grad = gradient
         return losses
@@ -208,6 +242,27 @@ def shaped(piece: Tensor, parameter: Tensor) -> Tensor:
     So a gradient lies in memory as its parameter does, which torch asks for.
     """
     return piece.as_strided(parameter.shape, parameter.stride())
+
+
+@torch.no_grad()
+def vector_of(columns: Mapping[Tensor, slice]) -> Tensor:
+    """The parameters of a model, (d,), in the order of the vectors.
+
+    - `columns`: which columns of a vector are those of each parameter.
+    """
+    first = next(iter(columns))
+    d = sum(parameter.numel() for parameter in columns)
+    vector = torch.empty(d, dtype=first.dtype, device=first.device)
+    for parameter, own in columns.items():
+        shaped(vector[own], parameter).copy_(parameter)
+    return vector
+
+
+@torch.no_grad()
+def set_parameters(columns: Mapping[Tensor, slice], vector: Tensor) -> None:
+    """Set the parameters of a model to those of a vector, (d,)."""
+    for parameter, own in columns.items():
+        parameter.copy_(shaped(vector[own], parameter))
 
 
 def _layers(model: nn.Module) -> Iterator[nn.Module]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from byzantium.core import ByzantiumError, validated
 from byzantium.core.options import FORMER_SPELLINGS, present_spellings, renamed
-from byzantium.learning.gradients import columns_of, shaped
+from byzantium.learning.gradients import columns_of, shaped, vector_of
 from byzantium.learning.models import trainable
 from byzantium.rules import Aggregator
 
@@ -90,11 +90,7 @@ class Server:
 
     def model_vector(self) -> Tensor:
         """The trainable parameters of the model, (d,), in the order of the vectors."""
-        first = next(iter(self.columns))
-        vector = torch.empty(self.d, dtype=first.dtype, device=first.device)
-        for tensor, columns in self.columns.items():
-            shaped(vector[columns], tensor).copy_(tensor.detach())
-        return vector
+        return vector_of(self.columns)
 
     @contextlib.contextmanager
     def tried(self, aggregate: Tensor) -> Iterator[None]:

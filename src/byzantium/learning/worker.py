@@ -143,17 +143,22 @@ class Workers:
         *,
         rate: float,
         seeds: Sequence[int],
+        models: Tensor | None = None,
     ) -> Tensor:
         """Bring the rows of these workers up to date with a gradient each; return the losses.
 
         - `rows`: (k, d), those of `sent` or a copy of them.
         - `x`, `y`: (k, steps, batch, ...), the batches of each worker.
+        - `models`: (k, d), the parameters at which each worker computes its gradient; by default
+          all compute it at those of the model.
         """
         keep, share = momentum.factors(first=False)
         _, first = momentum.factors(first=True)
         new = [k for k, worker in enumerate(workers) if not self.seen[worker]]
         rows[new] = 0
-        losses = self.gradients(rows, x, y, rate=rate, keep=keep, share=share, seeds=seeds)
+        losses = self.gradients(
+            rows, x, y, rate=rate, keep=keep, share=share, seeds=seeds, models=models
+        )
         # The kernel has one share for all rows; those in their first round get theirs afterwards.
         if share != first:
             for k in new:
