@@ -31,6 +31,7 @@ NO_EXAMPLE = {
     "explain_all_reduce": CLUSTER,
     "robust_all_reduce": CLUSTER,
     "Ray": CLUSTER,
+    "Loop": ABSTRACT,
     "Pool": ABSTRACT,
     "Worker": ABSTRACT,
     "Merged": ELSEWHERE,

@@ -23,12 +23,12 @@ from .processes import Processes as Processes
 from .processes import handle_signal as handle_signal
 from .progress import Board as Board
 from .progress import described as described
+from .readiness import check_ready as check_ready
 from .records import Metrics as Metrics
 from .records import read as read
 from .run import LAST as LAST
 from .run import PLUGIN_HELP as PLUGIN_HELP
 from .run import Run as Run
-from .run import check_ready as check_ready
 from .store import Result as Result
 from .store import Snapshot as Snapshot
 from .store import Store as Store

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 
 #: The accuracy of a run is the mean of so many last evaluations, as in the paper.
 LAST = 5
-#: Models with so many parameters or fewer are tried with real numbers before a run begins. To try
-#: one without numbers, torch imports its compiler, which takes longer than importing torch.
-SMALL = 1 << 24
 #: The options that make no difference to a training on root data alone.
 OF_WORKERS = (
     *("rule", "n", "f", "attack", "attackers", "partition", "participants", "cache", "weights"),
@@ -286,33 +283,6 @@ class Run(Job, TrainingOptions):
             return released.masked(model, self.seed)
         return model
 
-    def check_parts(self, data: Dataset) -> None:
-        """Raise an error unless its model, loss, device and partition fit a data set."""
-        import torch
-
-        from byzantium.data import partition
-        from byzantium.learning import losses, models, root_data, sizes
-
-        models.check_device(self.device)
-        try:
-            with torch.device("meta"):  # shapes without numbers, which take no memory
-                model = self.build_model(data)
-            if sum(parameter.numel() for parameter in model.parameters()) <= SMALL:
-                model = self.build_model(data)
-        except (RuntimeError, MemoryError) as error:
-            raise ByzantiumError(f"the model {self.model} cannot be built: {error}") from error
-        loss = losses.read(self.loss)
-        models.check_fit(model, data, loss, f"the model {self.model}")
-        generator = torch.Generator().manual_seed(0)
-        if self.root:
-            data = root_data.without(data, root_data.draw_root(data, self.root, generator))
-        parts = partition.read(self.partition)(
-            data.train_y, self.n - self.attacker_count, generator, users=data.train_user
-        )
-        if self.weights == "sizes":
-            weights = sizes.site_sizes(parts, self.attacker_count)
-            sizes.check_weights(self.aggregator(), weights, self.participants)
-
     def heterogeneity(self, watch: Callable[[int, int], None] = lambda done, total: None) -> float:
         r"""The median :math:`B^2` of what its workers send at first if nobody attacks."""
         return learning.measured_heterogeneity(**self._parts(), watch=watch)
@@ -398,32 +368,3 @@ def _blocks(evaluations: list[Metrics], rounds: list[Metrics], first: int = 0) -
         for k, evaluation in enumerate(evaluations)
         if k >= first
     ]
-
-
-def check_ready(jobs: Iterable[Job]) -> None:
-    """Raise an error unless jobs can begin: data are found, and models and partitions fit them.
-
-    It takes seconds, and can save hours. Runs with the same data, model and
-    partition are checked once.
-
-    - `jobs`: the jobs to check; only runs need data, models and so on.
-
-    >>> check_ready([Run(model="convnet"), Run(model="linear")])
-    >>> check_ready([Run(model="cnn")])  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    byzantium.ByzantiumError: the model cnn is for images of 1 x 28 x 28, those of digits are ...
-    """
-    from byzantium.runs import builders
-
-    alike: dict[tuple[str, float], dict[tuple[Any, ...], Run]] = {}
-    for run in jobs:
-        if isinstance(run, Run):
-            run._prepare()
-            same = alike.setdefault((run.data, run.long_tail), {})
-            honest = run.n - run.attacker_count
-            by_size = () if run.weights == "equal" else (run.rule, run.f, run.participants)
-            same[run.model, run.partition, run.loss, run.device, honest, run.root, by_size] = run
-    for (name, gamma), different in alike.items():
-        data = builders.load_data(name, gamma)
-        for run in different.values():
-            run.check_parts(data)
