@@ -102,6 +102,11 @@ MIXINGS = [
         laws("translation", "scale", "unanimity"),
     ),
     Mix(bz.RankClipping(f=F), lambda X, _: reference.rank_clipping(X, F), laws("translation")),
+    Mix(
+        bz.Hierarchy(groups=11, inner=bz.Mean()),
+        lambda X, _: reference.hierarchy(X, [3] + [2] * 10, lambda group: reference.mean(group)[0]),
+        laws("permutation"),
+    ),
 ]
 
 

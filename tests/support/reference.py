@@ -8,7 +8,7 @@ A swap of two equal rows changes nothing, so it does not count as an alternative
 import itertools
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -503,3 +503,12 @@ def fltrust(X: Array, root: Array) -> Array:
 def rank_clipping(X: Array, f: int) -> Array:
     """x_i min(1, C / |x_i|) with C the (f + 2)-th smallest norm."""
     return clipping(X, sorted(norm(x) for x in X)[f + 1])
+
+
+def hierarchy(X: Array, sizes: Sequence[int], inner: Callable[[Array], Array]) -> Array:
+    """Row g is what the inner rule makes of the next sizes[g] rows."""
+    results, first = list[Array](), 0
+    for size in sizes:
+        results.append(inner(X[first : first + size]))
+        first += size
+    return np.array(results)

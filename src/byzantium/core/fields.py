@@ -153,6 +153,8 @@ def validated(owner: str, name: str, value: Any, hint: Any) -> Any:
         instead = [word for option in words for word in typing.get_args(option)]
         others = [option for option in options if option not in (types.NoneType, *words)]
         hint = others[0] if others else Literal[tuple(instead)]
+        if isinstance(value, (list, tuple)):  # or one number, or several
+            hint = next((one for one in others if typing.get_origin(one) is tuple), hint)
         if isinstance(value, str) and value in instead:  # such as "auto"
             return value
         also = "".join(f" or {word!r}" for word in instead)

@@ -195,8 +195,10 @@ def _needed(known: Callable[..., Any], arguments: Mapping[str, Any]) -> list[str
 
 def _argument(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str, Any]) -> Any:
     match node:
-        case ast.Call(func=ast.Name()):
+        case ast.Call(func=ast.Name()) | ast.BinOp(op=ast.RShift()):
             return _build(node, text, known, known_arguments)
+        case ast.Tuple(elts=items):
+            return tuple(_argument(item, text, known, known_arguments) for item in items)
         case ast.Constant(value=bool() | int() | float() | str() | None as value):
             return value
         case ast.Name(id="inf"):

@@ -2,6 +2,7 @@ from .coordinatewise import Bulyan as Bulyan
 from .coordinatewise import MeaMed as MeaMed
 from .coordinatewise import Median as Median
 from .coordinatewise import TrimmedMean as TrimmedMean
+from .hierarchy import Hierarchy as Hierarchy
 from .kinds import CoordinateWise as CoordinateWise
 from .kinds import MatrixRule as MatrixRule
 from .kinds import Weighting as Weighting

@@ -14,7 +14,14 @@ from torch import Tensor
 from byzantium.core import ByzantiumError, TooManyRejected
 from byzantium.rules.report import rejections
 from byzantium.rules.shares import check_held, check_takes_weights
-from byzantium.rules.stage import Stage, min_honest, pipeline_repr
+from byzantium.rules.stage import (
+    Rejected,
+    Stage,
+    after_rejection,
+    min_honest,
+    most_bad,
+    pipeline_repr,
+)
 from byzantium.vectors.points import SourcePoints, row_norms
 from byzantium.vectors.source import Source
 from byzantium.vectors.weights import Weights
@@ -91,7 +98,7 @@ def admit(
     points = SourcePoints(source, readable, None, anchors, honest)
     usable = norm_bound <= largest  # the bound may be NaN
     unmeasured = readable.size and source.norms is None
-    if not usable and unmeasured and any(stage.measures for stage in expanded):
+    if not usable and unmeasured and _measures(expanded):
         usable = source.team.presume_usable(points.norm_bound() <= largest)
     reasons = dict(source.unreadable)
     if not usable:
@@ -100,13 +107,13 @@ def admit(
         reasons |= dict.fromkeys(readable[~admitted].tolist(), reason)
         points = SourcePoints(source, readable[admitted], norms[admitted], anchors, honest)
     if reasons:
-        bounds = [stage.bad for stage in stages if stage.bad is not None]
-        allowed = min(bounds, default=n // 2)
+        bound = most_bad(stages)
+        allowed = n // 2 if bound is None else bound
         listed = rejections(reasons, source)
         usable_rows = np.isin(np.arange(n), list(reasons), invert=True)
-        heavy = not bounds and vouched is not None and vouched.shares[usable_rows].sum() < 1 / 2
+        heavy = bound is None and vouched is not None and vouched.shares[usable_rows].sum() < 1 / 2
         if len(reasons) > allowed or heavy:
-            most = f"its f = {allowed}" if bounds else f"half of them, {allowed}"
+            most = f"its f = {allowed}" if bound is not None else f"half of them, {allowed}"
             most = "half of the weight" if heavy else most
             raise TooManyRejected(
                 f"{pipeline} can do without {most} of {n} vectors, but {len(reasons)} are "
@@ -114,10 +121,20 @@ def admit(
                 reasons,
             )
         logger.warning("rejected %d of %d vectors: %s", len(reasons), n, listed)
-        fewer = [stage.with_fewer_bad(len(reasons)) for stage in stages]
+        fewer = after_rejection(stages, Rejected(n, np.array(sorted(reasons)), len(reasons)))
         expanded = [one for stage in fewer for one in stage.expansion]
         vouched = None if vouched is None else vouched.of_rows(usable_rows)
     return Admission(points, tuple(expanded), reasons, vouched)
+
+
+def _measures(stages: Sequence[Stage]) -> bool:
+    """Whether stages use the distances of all vectors that go into the first."""
+    for stage in stages:
+        if stage.measures:
+            return True
+        if stage.separate:
+            return False
+    return False
 
 
 def check_sizes(

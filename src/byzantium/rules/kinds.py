@@ -49,10 +49,11 @@ class Weighting(BaseRule):
         """The weights: (n,), or (points,) with those of the anchors. They sum to one."""
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
-        weights = geometry.basis.source.team.decide_on_leader(lambda: self._checked(geometry))
+        weights = geometry.basis.source.team.decide_on_leader(lambda: self.point_weights(geometry))
         return geometry.combine(weights), weights
 
-    def _checked(self, geometry: Geometry) -> Array:
+    def point_weights(self, geometry: Geometry) -> Array:
+        """The weights of all points, (points,), checked."""
         weights = np.asarray(self.weights(geometry), dtype=np.float64)
         if geometry.anchors and weights.shape == (geometry.n,):  # nothing lies on an anchor
             weights = np.append(weights, np.zeros(geometry.anchors))

@@ -63,7 +63,8 @@ class Permutations(torch.Generator):
         raise NotImplementedError
 
 
-def _permutation(n: int, generator: torch.Generator | None) -> NDArray[np.int64]:
+def random_permutation(n: int, generator: torch.Generator | None) -> NDArray[np.int64]:
+    """A random order of n vectors; None as the generator means the system's entropy."""
     if generator is None:
         # An attacker could exploit buckets that it can predict: use the system's entropy.
         generator = torch.Generator().manual_seed(secrets.randbits(63))
@@ -174,7 +175,7 @@ class Bucketing(Mixing):
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         n = geometry.n
-        groups = _averages(_permutation(n, generator), self.sizes(n), n)
+        groups = _averages(random_permutation(n, generator), self.sizes(n), n)
         if geometry.vouched is None:
             return groups
         shares = (groups > 0) * geometry.shares
@@ -229,7 +230,7 @@ class Resampling(Mixing):
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         n = geometry.n
-        return _averages(_permutation(n * self.s, generator) % n, np.full(n, self.s), n)
+        return _averages(random_permutation(n * self.s, generator) % n, np.full(n, self.s), n)
 
 
 @dataclass(frozen=True, repr=False)

@@ -155,6 +155,7 @@ def mixed_geometry(
         )
     for stage in stages:
         if isinstance(stage, Mixing):
+            separate = stage.separate and geometry.separable
             matrix = geometry.basis.source.team.broadcast(stage.matrix(geometry, generator))
             rows, vouched = stage.rows(geometry.n), geometry.vouched
             try:
@@ -163,6 +164,8 @@ def mixed_geometry(
                 )
             except ByzantiumError as error:
                 raise ByzantiumError(f"{stage!r}: {error}") from error
+            if separate:
+                geometry = geometry.computed()
             if geometry.n != rows:
                 raise ByzantiumError(
                     f"{stage!r}: its rows() says that {rows} vectors come out, but its matrix "

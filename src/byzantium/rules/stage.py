@@ -6,7 +6,10 @@ import copy
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from byzantium.core import ByzantiumError, Formula
 from byzantium.vectors.weights import Weights
@@ -37,6 +40,19 @@ class FormerHook:
             if hook is not None and hook is not vars(cls).get(self.name):
                 return hook.__get__(stage, owner)
         raise AttributeError(f"{type(stage).__name__!r} has no attribute {self.name!r}")
+
+
+class Rejected(NamedTuple):
+    """What was rejected of the vectors that would reach a stage.
+
+    - `n`: how many would reach it if none were rejected.
+    - `places`: the indices of those that are missing.
+    - `bad`: how many bad vectors fewer reach it.
+    """
+
+    n: int
+    places: NDArray[np.int64]
+    bad: int
 
 
 class Stage(Formula):
@@ -86,6 +102,14 @@ class Stage(Formula):
     @property
     def measures(self) -> bool:
         """Whether this stage uses distances: then one reading measures and checks vectors."""
+        return False
+
+    @property
+    def separate(self) -> bool:
+        """Whether what comes out is measured by itself, and not by what went in.
+
+        Then no n x n numbers of the n vectors that go in are needed.
+        """
         return False
 
     @property
@@ -139,10 +163,48 @@ class Stage(Formula):
         object.__setattr__(stage, "f", self.bad - rejected)
         return stage
 
+    def after_rejection(self, rejected: Rejected) -> Stage:
+        """This stage for the vectors that are left; most need only know how many there are."""
+        return self.with_fewer_bad(rejected.bad)
+
+    def rejected_outputs(self, rejected: Rejected) -> Rejected:
+        """What is then missing of the vectors that come out."""
+        before, after = self.rows(rejected.n), self.rows(rejected.n - len(rejected.places))
+        same = before - after == len(rejected.places)  # row i stands for row i, or all are random
+        places = rejected.places if same else np.arange(after, before)
+        return Rejected(before, places, rejected.bad)
+
+    def bad_inputs(self, outputs: int) -> int:
+        """How many vectors that go in may be bad, if so many of those that come out may be."""
+        return outputs
+
 
 def pipeline_repr(stages: Sequence[Stage]) -> str:
     """The notation of several stages, joined by `>>`."""
     return " >> ".join(map(repr, stages))
+
+
+def most_bad(stages: Sequence[Stage]) -> int | None:
+    """How many vectors may be bad by the parameters f of some stages; None if they have none.
+
+    >>> from byzantium import Bucketing, Krum, NearestNeighborMixing
+    >>> most_bad([NearestNeighborMixing(f=2), Krum(f=5)]), most_bad([Bucketing(s=2)])
+    (2, None)
+    """
+    most: int | None = None
+    for stage in reversed(stages):
+        bounds = [] if most is None else [stage.bad_inputs(most)]
+        most = min([*bounds, *([] if stage.bad is None else [stage.bad])], default=None)
+    return most
+
+
+def after_rejection(stages: Sequence[Stage], rejected: Rejected) -> list[Stage]:
+    """Some stages for the vectors that are left when some of those that go in are rejected."""
+    left = list[Stage]()
+    for stage in stages:
+        left.append(stage.after_rejection(rejected))
+        rejected = stage.rejected_outputs(rejected)
+    return left
 
 
 def min_honest(stages: Sequence[Stage], n: int) -> int:
@@ -154,5 +216,6 @@ def min_honest(stages: Sequence[Stage], n: int) -> int:
     [20, 13, 23]
     """
     largest = getattr(stages[-1], "delta_max", 1 / 2)
-    bounds = [stage.bad for stage in stages if stage.bad is not None]
-    return n - max(0, min([math.ceil(largest * n) - 1, *bounds]))
+    most = most_bad(stages)
+    bounds = [math.ceil(largest * n) - 1, *([] if most is None else [most])]
+    return n - max(0, min(bounds))

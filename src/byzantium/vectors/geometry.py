@@ -39,7 +39,7 @@ from byzantium.vectors.distances import (
     rounding,
     squared_distances,
 )
-from byzantium.vectors.points import MixedPoints, Points
+from byzantium.vectors.points import GroupPoints, MixedPoints, Points
 from byzantium.vectors.scale import MOST, SMALL
 from byzantium.vectors.weights import Weights
 
@@ -304,6 +304,23 @@ class Geometry:
             for inner, block in mixed_blocks(matrix, which, self.matrix()):
                 rows[:, columns][:, inner] = block
         return rows if self.basis.unit == 1 else rows.mul_(self.basis.unit)
+
+    @property
+    def separable(self) -> bool:
+        """Whether `subset` measures only its own rows; then no n x n numbers are needed."""
+        return not self.steps and self.basis.separable
+
+    def subset(self, rows: NDArray[np.int64]) -> Geometry:
+        """The geometry of some rows and all anchors, as if they were the original points."""
+        if self.separable:
+            return Geometry(self.basis.subset(rows), (), None, self.notes)
+        return self.mixed(np.eye(self.n)[rows]).rebased()
+
+    def computed(self) -> Geometry:
+        """The same points after one mixing, computed from the basis and measured themselves."""
+        (step,) = self.steps
+        points = GroupPoints(self.basis, step, 0)
+        return Geometry(points, (), self._mixing, self.notes, self.vouched)
 
     def rebased(self) -> Geometry:
         """The same points, as if they were the original ones."""

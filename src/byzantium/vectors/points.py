@@ -28,7 +28,7 @@ from byzantium.vectors.distances import (
     rounding,
     squared_distances,
 )
-from byzantium.vectors.scale import SMALL_SQUARE, Scale
+from byzantium.vectors.scale import SMALL, SMALL_SQUARE, Scale
 from byzantium.vectors.source import Matrix, Rows, Source
 
 # Each better reference gains eight digits; float64 has sixteen.
@@ -78,6 +78,19 @@ class Points(ABC):
         """The same, with nothing subtracted."""
         for columns, matrix, rows, _ in self.read(relative=False):
             yield columns, matrix, rows
+
+    @property
+    def separable(self) -> bool:
+        """Whether some of the rows can be measured by themselves, without inner products of all."""
+        return False
+
+    def subset(self, rows: Rows) -> Points:
+        """Some rows and all anchors, where they are `separable`."""
+        raise NotImplementedError
+
+    def source_weights(self, weights: Array) -> Array:
+        """The weights (..., points) of the rows of the source, from those of the points."""
+        return weights
 
     @property
     @abstractmethod
@@ -321,8 +334,19 @@ class SourcePoints(Points):
         rows[self.rows] = weights[: self.n]
         return self.source.combined(rows, dict(zip(self.anchors, weights[self.n :], strict=True)))
 
+    @property
+    def separable(self) -> bool:
+        measured = self._gram is not None or self._speculative is not None
+        if measured or not self.source.has_coordinates or self.norms is None:
+            return False
+        # Rows in another unit need one that all of them share.
+        return self.dtype != torch.float64 or bool(np.median(self.norms) >= SMALL)
+
+    def subset(self, rows: Rows) -> Points:
+        assert self.norms is not None
+        return SourcePoints(self.source, self.rows[rows], self.norms[rows], self.anchors)
+
     def source_weights(self, weights: Array) -> Array:
-        """The weights (..., points) of the rows of the source, from those of the points."""
         return weights if self._scale is None else self._scale.source_weights(weights)
 
 
@@ -356,9 +380,29 @@ class MixedPoints(Points):
         rows = np.arange(self.n)
         for outer, matrix, which, common in self.basis.read(relative):
             for columns in column_blocks(self.n, matrix.shape[1], self.dtype):
-                block = backend(matrix).mixed(matrix[:, columns], which, self.matrix)
+                block = self._mix(matrix[:, columns], which)
                 whole = slice(outer.start + columns.start, outer.start + columns.stop)
                 yield whole, block, rows, None if common is None else common[columns]
+
+    def _mix(self, matrix: Tensor, which: Rows) -> Tensor:
+        """Some columns of P X, from those of X."""
+        return backend(matrix).mixed(matrix, which, self.matrix)
+
+
+class GroupPoints(MixedPoints):
+    """Mixed rows of which each is made of few rows of X: only these are read for it."""
+
+    def __init__(self, basis: Points, matrix: Array, reference: int) -> None:
+        super().__init__(basis, matrix, reference)
+        self._parts = [(members := np.flatnonzero(row), row[members]) for row in self.matrix]
+
+    def _mix(self, matrix: Tensor, which: Rows) -> Tensor:
+        block = matrix.new_empty(self.n, matrix.shape[1], dtype=self.dtype)
+        for k, (members, weights) in enumerate(self._parts):
+            rows = torch.from_numpy(which[members]).to(matrix.device)
+            factors = torch.from_numpy(weights).to(matrix.device)
+            block[k] = factors @ matrix.index_select(0, rows).double()
+        return block
 
 
 def row_norms(source: Source, rows: Rows | None = None) -> Array:
