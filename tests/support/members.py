@@ -109,6 +109,24 @@ MIXINGS = [
     ),
 ]
 
+# Gossip is for trainings without a server; without a graph, all vectors are neighbors.
+GOSSIP = [
+    Mix(bz.Gossip(), lambda X, _: reference.plain_gossip(X)),
+    Mix(bz.ClippedGossip(f=F), lambda X, _: reference.clipped_gossip(X, F)),
+    Mix(
+        bz.ClippedGossip(f=F, radius="second"),
+        lambda X, _: reference.clipped_gossip(X, F, "second"),
+    ),
+    Mix(
+        bz.ClippedGossip(f=F, radius=8.0),
+        lambda X, _: reference.clipped_gossip(X, F, 8.0),
+        laws("scale"),
+    ),
+    Mix(bz.ClippedSumGossip(f=F), lambda X, _: reference.clipped_sum_gossip(X, F)),
+    Mix(bz.TrimmedGossip(f=F), lambda X, _: reference.trimmed_gossip(X, F)),
+]
+MIXINGS += GOSSIP
+
 
 def pipeline(mix: Mix, rule: Rule) -> Rule:
     def materialised(X: Array) -> Result:
@@ -132,7 +150,9 @@ ROOT_RULES = [
     RootRule(bz.RootOnly(), lambda X, root: root),
 ]
 
-PIPELINES = [pipeline(mix, rule) for mix in MIXINGS for rule in RULES]
+# Before a rule of a server gossip means little: of those pipelines, one for each is enough.
+PIPELINES = [pipeline(mix, rule) for mix in MIXINGS if mix not in GOSSIP for rule in RULES]
+PIPELINES += [pipeline(mix, RULES[0]) for mix in GOSSIP]
 EVERYTHING = RULES + PIPELINES
 
 

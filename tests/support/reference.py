@@ -512,3 +512,84 @@ def hierarchy(X: Array, sizes: Sequence[int], inner: Callable[[Array], Array]) -
         results.append(inner(X[first : first + size]))
         first += size
     return np.array(results)
+
+
+def gossip(
+    X: Array, weights: Array | None, kept: Callable[[list[float], list[float]], list[float]]
+) -> Array:
+    """y_i = x_i + sum_j w_ij s_ij (x_j - x_i), with s_i = kept(distances, weights of neighbors)."""
+    n = len(X)
+    W = np.full((n, n), 1 / n) if weights is None else weights
+    mixed = []
+    for i in range(n):
+        neighbors = [j for j in range(n) if j != i and W[i, j] > 0]
+        shares = kept([distance(X[i], X[j]) for j in neighbors], [W[i, j] for j in neighbors])
+        y = X[i].copy()
+        for j, share in zip(neighbors, shares, strict=True):
+            y = y + W[i, j] * share * (X[j] - X[i])
+        mixed.append(y)
+    return np.array(mixed)
+
+
+def plain_gossip(X: Array, weights: Array | None = None) -> Array:
+    """Every neighbor counts in full."""
+    return gossip(X, weights, lambda d, w: [1.0] * len(d))
+
+
+def heaviest(w: list[float], f: int) -> float:
+    """The weight of the f heaviest neighbors."""
+    return sum(sorted(w, reverse=True)[:f])
+
+
+def near_masses(d: list[float], w: list[float], left_out: float) -> list[float]:
+    """The weights of the nearest neighbors, all but some weight: one may count in part."""
+    left, masses = sum(w) - left_out, [0.0] * len(d)
+    for j in sorted(range(len(d)), key=lambda j: (d[j], j)):
+        if left > 1e-12:
+            masses[j] = min(w[j], left)
+            left -= masses[j]
+    return masses
+
+
+def clipped_gossip(X: Array, f: int, radius: object = None, weights: Array | None = None) -> Array:
+    """Differences clipped to tau: a number, the second largest, or from the nearest neighbors."""
+
+    def kept(d: list[float], w: list[float]) -> list[float]:
+        if radius == "second":
+            tau = sorted(d)[-2] if len(d) > 1 else max(d, default=0.0)
+        elif radius is not None:
+            tau = float(radius)  # type: ignore[arg-type]
+        elif not (b := heaviest(w, f)):
+            tau = math.inf
+        else:
+            masses = near_masses(d, w, b)
+            tau = math.sqrt(sum(m * x**2 for m, x in zip(masses, d, strict=True)) / b)
+        return [1.0 if x <= tau else tau / x for x in d]
+
+    return gossip(X, weights, kept)
+
+
+def clipped_sum_gossip(X: Array, f: int, weights: Array | None = None) -> Array:
+    """Differences clipped to the largest distance after which 2b of the weight follow."""
+
+    def kept(d: list[float], w: list[float]) -> list[float]:
+        b, order = heaviest(w, f), sorted(range(len(d)), key=lambda j: (d[j], j))
+        radii = [
+            d[j]
+            for place, j in enumerate(order)
+            if sum(w[k] for k in order[place + 1 :]) >= 2 * b - 1e-12
+        ]
+        tau = max(radii, default=0.0) if b else math.inf
+        return [1.0 if x <= tau else tau / x for x in d]
+
+    return gossip(X, weights, kept)
+
+
+def trimmed_gossip(X: Array, f: int, weights: Array | None = None) -> Array:
+    """Only the nearest neighbors count, all but b of the weight."""
+
+    def kept(d: list[float], w: list[float]) -> list[float]:
+        masses = near_masses(d, w, heaviest(w, f))
+        return [m / x for m, x in zip(masses, w, strict=True)]
+
+    return gossip(X, weights, kept)

@@ -16,6 +16,7 @@ from .saving import resume as resume
 from .server import Server as Server
 from .settings import Settings as Settings
 from .simulation import Simulation as Simulation
+from .topology import Topology as Topology
 from .training import simulate as simulate
 from .worker import Momentum as Momentum
 

@@ -2,6 +2,10 @@ from .coordinatewise import Bulyan as Bulyan
 from .coordinatewise import MeaMed as MeaMed
 from .coordinatewise import Median as Median
 from .coordinatewise import TrimmedMean as TrimmedMean
+from .gossip import ClippedGossip as ClippedGossip
+from .gossip import ClippedSumGossip as ClippedSumGossip
+from .gossip import Gossip as Gossip
+from .gossip import TrimmedGossip as TrimmedGossip
 from .hierarchy import Hierarchy as Hierarchy
 from .kinds import CoordinateWise as CoordinateWise
 from .kinds import MatrixRule as MatrixRule

@@ -11,7 +11,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, overload
+from typing import Any, ClassVar, Literal, Self, overload
 
 import numpy as np
 import torch
@@ -118,6 +118,9 @@ class _Composed(Stage):
     @property
     def needs_root(self) -> bool:
         return any(part.needs_root for part in self.parts)
+
+    def on_graph(self, weights: Array) -> Self:
+        return type(self)(tuple(part.on_graph(weights) for part in self.parts))  # type: ignore[call-arg]
 
     def __repr__(self) -> str:
         return pipeline_repr(self.parts)

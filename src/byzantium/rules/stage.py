@@ -11,6 +11,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+import numpy as np
+from numpy.typing import NDArray
+
 from byzantium.core import ByzantiumError, Formula
 from byzantium.vectors.weights import Weights
 
@@ -154,6 +157,13 @@ class Stage(Formula):
     def resolved_for(self, weights: Weights, following: Sequence[Stage]) -> Stage:
         """The same for weights of the operator, in the case in which f vectors hold most."""
         return self.resolved(len(weights.shares), following)
+
+    def on_graph(self, weights: NDArray[np.float64]) -> Self:
+        """This stage on a graph, for gossip; other stages know no graph and are returned unchanged.
+
+        - `weights`: (n, n), the weights of the edges.
+        """
+        return self
 
     def with_fewer_bad(self, rejected: int) -> Self:
         """This stage with f smaller by the number of vectors that were already rejected."""
