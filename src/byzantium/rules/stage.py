@@ -11,9 +11,6 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-import numpy as np
-from numpy.typing import NDArray
-
 from byzantium.core import ByzantiumError, Formula
 from byzantium.vectors.weights import Weights
 
