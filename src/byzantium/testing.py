@@ -18,7 +18,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from byzantium.attacks import Attack
+from byzantium.attacks import Attack, Node
 from byzantium.core import ByzantiumError
 from byzantium.rules import Aggregator, Mixing
 
@@ -134,6 +134,7 @@ def check_attack(attack: Attack, *, honest: int = N, attackers: int = 3) -> None
             model=X[0],
             step_loss=lambda aggregate: float(aggregate.norm()),
             last_aggregate=X[1],
+            node=_node(X, len(own)),
         )
 
     before = X.clone(), own.clone()
@@ -281,6 +282,13 @@ def _root(X: Tensor) -> Tensor:
     rows = X.double()
     mean = rows.mean(dim=0)
     return 0.9 * mean + 0.1 * rows[(rows - mean).norm(dim=1).argmax()]
+
+
+def _node(X: Tensor, q: int) -> Node:
+    """A node of a complete graph, with the first vector, and q attackers among its neighbors."""
+    h = len(X)
+    cut = [1.0, *[-1 / (h - 1)] * (h - 1)] if h > 1 else [0.0]
+    return Node(0, [1 / (h + q)] * (h + q - 1), X, cut)
 
 
 def _copy(rule: Aggregator) -> Aggregator:

@@ -39,6 +39,7 @@ def send(attack: bz.Attack, honest: Tensor, own: Tensor) -> Tensor:
         model=model,
         step_loss=lambda aggregate: -float(aggregate.double() @ model.double()),
         last_aggregate=honest[0] - 1,
+        node=bz.attacks.Node(0, [0.1] * (H + Q - 1), honest, np.linspace(-1, 1, H).tolist()),
     )
 
 

@@ -36,7 +36,11 @@ WRONG: dict[Any, list[Any]] = {
     tuple[int, ...]: ["12", 3, None, (0,), (True,), (1.5,), ("1",), (None,), (HUGE,)],
     bz.Attack: [None, 3, True, "InnerProduct()", bz.InnerProduct, bz.NoAttack(), bz.Mean()],
 }
-INFINITE = {"CenteredClipping.radius", "Clipping.radius", "ClippedGossip.radius"}  # clips nothing
+INFINITE = {
+    "CenteredClipping.radius",
+    "Clipping.radius",
+    "ClippedGossip.radius",
+}  # it clips nothing
 
 
 def wrong(kind: Any, name: str) -> Iterator[Any]:

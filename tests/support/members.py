@@ -181,6 +181,9 @@ ATTACKS: list[bz.Attack] = [
     bz.Fang("krum"),
     bz.Fang("trim"),
     bz.ByzMean(),
+    bz.Dissensus(),
+    bz.Dissensus(epsilon=2.0),
+    bz.SpectralHeterogeneity(),
     bz.Backdoor(),
     bz.Backdoor(target=3, share=0.5, patch=2, boost="n", norm="median"),
     bz.Adaptive(),
@@ -192,5 +195,6 @@ ATTACKS: list[bz.Attack] = [
     bz.Tuned(bz.InnerProduct(), aim="alignment"),
     bz.Tuned(bz.ALittleIsEnough(), aim="collapse"),
     bz.Tuned(bz.RelocatedPerturbation()),
+    bz.Tuned(bz.Dissensus()),
     bz.Tuned(bz.ALittleIsEnough(), both=False),
 ]

@@ -1,7 +1,10 @@
 from .adaptive import Adaptive as Adaptive
 from .attack import Attack as Attack
+from .attack import Node as Node
 from .attack import Scene as Scene
 from .backdoor import Backdoor as Backdoor
+from .gossip import Dissensus as Dissensus
+from .gossip import SpectralHeterogeneity as SpectralHeterogeneity
 from .mimic import Mimic as Mimic
 from .notation import parse_attack as parse_attack
 from .stateless import ALittleIsEnough as ALittleIsEnough

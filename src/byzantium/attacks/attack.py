@@ -20,6 +20,25 @@ Aim = Literal["alignment", "distance", "loss", "collapse"]
 
 
 @dataclass(frozen=True)
+class Node:
+    """The node of a graph to which attackers send, in a training without a server.
+
+    Attackers may send something else to each neighbor. The first honest vector is the node's own,
+    the others are those of its honest neighbors.
+
+    - `index`: which of the honest nodes of the graph it is.
+    - `weights`: how much its neighbors count in plain gossip, those who attack last.
+    - `models`: (m, d), what all m honest nodes of the graph send.
+    - `fiedler_vector`: (m,), that of the graph of the honest nodes, `Topology.fiedler_vector`.
+    """
+
+    index: int
+    weights: Sequence[float]
+    models: Tensor
+    fiedler_vector: Sequence[float]
+
+
+@dataclass(frozen=True)
 class Scene:
     """All that the attackers know in one round; they see everything and work together.
 
@@ -40,6 +59,8 @@ class Scene:
       round, or if it is not known, see `Attack.needs_last_aggregate`.
     - `weights`: how much each of the h + q workers counts, the attackers last: the numbers that the
       operator vouches for; None if all count the same.
+    - `node`: the node to which they send; None with a server. Without one, `rule` is what the node
+      does, `last_aggregate` its model before its step, and vectors are models.
 
     >>> honest = torch.tensor([[2.0], [4.0], [6.0]])
     >>> scene = Scene(honest, None, 1, None, None, torch.Generator())
@@ -58,6 +79,7 @@ class Scene:
     step_loss: Callable[[Tensor], float] | None = None
     last_aggregate: Tensor | None = None
     weights: Sequence[float] | None = None
+    node: Node | None = None
 
     @cached_property
     def moments(self) -> tuple[Tensor, Tensor]:
@@ -85,6 +107,7 @@ class Attack(Formula, Stateful, ABC):
     - `needs_root`: whether it uses the root gradient, even if the server's rule does not.
     - `needs_model`: whether it must know the parameters of the model.
     - `needs_last_aggregate`: whether it uses the server's aggregate of the round before.
+    - `needs_node`: whether it sends to nodes of a graph, and means nothing with a server.
     - `has_trigger`: whether inputs can have a trigger, see `triggered`; then "success_rate" is
       measured at evaluations.
     - `strength`: the name of the field that says how hard it pushes, for `Tuned`; None without one.
@@ -102,6 +125,7 @@ class Attack(Formula, Stateful, ABC):
     needs_root: ClassVar[bool] = False
     needs_model: ClassVar[bool] = False
     needs_last_aggregate: ClassVar[bool] = False
+    needs_node: ClassVar[bool] = False
     has_trigger: ClassVar[bool] = False
     strength: ClassVar[str | None] = None
 
@@ -150,6 +174,7 @@ class Attack(Formula, Stateful, ABC):
         step_loss: Callable[[Tensor], float] | None = None,
         last_aggregate: Tensor | None = None,
         weights: Sequence[float] | None = None,
+        node: Node | None = None,
     ) -> Tensor:
         """What the q attackers send, (q, d).
 
@@ -164,6 +189,11 @@ class Attack(Formula, Stateful, ABC):
         """
         if self.needs_root and root is None:
             raise ByzantiumError(f"{self!r} needs the server's root gradient, root=...")
+        if self.needs_node and node is None:
+            raise ByzantiumError(
+                f"{self!r} sends to a node of a graph, node=..., which only a training without a "
+                "server has: topology='ring' (--topology ring)"
+            )
         if self.needs_own and own is None:
             raise ByzantiumError(f"{self!r} needs the attackers' own vectors, own=...")
         if q is None:
@@ -173,7 +203,7 @@ class Attack(Formula, Stateful, ABC):
                 )
             q = len(own)
         generator = generator or torch.Generator().manual_seed(secrets.randbits(63))
-        known = rule, epoch, generator, root, model, step_loss, last_aggregate, weights
+        known = rule, epoch, generator, root, model, step_loss, last_aggregate, weights, node
         rows = self.vectors(Scene(honest.detach(), own, q, *known))
         d = honest.shape[1]
         if not isinstance(rows, Tensor) or rows.shape not in ((d,), (1, d), (q, d)):

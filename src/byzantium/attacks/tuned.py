@@ -69,6 +69,10 @@ class Tuned(Attack):
         return self.attack.needs_last_aggregate
 
     @property
+    def needs_node(self) -> bool:  # type: ignore[override]
+        return self.attack.needs_node
+
+    @property
     def has_trigger(self) -> bool:  # type: ignore[override]
         return self.attack.has_trigger
 

@@ -14,15 +14,16 @@ from byzantium.cli.main import main
 from byzantium.cli.options import members, plugin_option
 from byzantium.cli.terminal import out
 from byzantium.learning import Metric
+from byzantium.learning.topology import TOPOLOGIES
 from byzantium.papers import MAKERS
 from byzantium.runs import plugins
 
 # The registries whose members are written with parentheses, and the arguments of functions in them
 # that the user does not write.
-CALLED = ("rule", "attack", "partition", "model", "loss")
-FILLED_IN = ("data", "outputs", "targets")
+CALLED = ("rule", "attack", "partition", "model", "loss", "topology")
+FILLED_IN = ("data", "outputs", "targets", "n")
 PARTS = {"attacks": "attack", "data": "data", "partitions": "partition", "models": "model"}
-PARTS |= {"losses": "loss", "metrics": "record"}
+PARTS |= {"losses": "loss", "metrics": "record", "topologies": "topology"}
 LISTED = ["artifacts", "rules", *PARTS]
 
 
@@ -58,7 +59,7 @@ def list_(what: str | None) -> None:
 
 def _rows(part: str, names: list[str] | None = None) -> list[tuple[str, str]]:
     """The members of a registry: name, parameters and aliases; a description and the plugin."""
-    table = plugins.tables()[part]
+    table = TOPOLOGIES if part == "topology" else plugins.tables()[part]
     rows = []
     for name in names or table:
         aliases = [alias for alias, full in table.aliases.items() if full == name]

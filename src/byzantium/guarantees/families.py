@@ -26,15 +26,17 @@ AWAY = 1e4
 # The strengths of attacks that have one.
 STRENGTHS = (0.3, 1.0, 3.0, 10.0, 100.0)
 # Attacks that take no part: the first two search, as does the search that these families are for;
-# a backdoor differs from no attack in the data alone; the others are newer than the stored
-# certificates, which the same search must find again.
+# a backdoor differs from no attack in the data alone; two send to nodes of a graph; the others are
+# newer than the stored certificates, which the same search must find again.
 OMITTED = (
     package.Tuned,
     package.Adaptive,
     package.Backdoor,
     package.ByzMean,
+    package.Dissensus,
     package.Fang,
     package.RelocatedPerturbation,
+    package.SpectralHeterogeneity,
 )
 # What whole inputs are multiplied by, for rules with a radius.
 SCALES = tuple(10.0**k for k in (-12, -8, -6, -4, -3, -2, -1, 1, 2, 3, 4, 6, 8, 12))

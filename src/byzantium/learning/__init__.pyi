@@ -1,3 +1,4 @@
+from .decentralized import DecentralizedSimulation as DecentralizedSimulation
 from .evaluation import spread as spread
 from .heterogeneity import measured_heterogeneity as measured_heterogeneity
 from .history import History as History

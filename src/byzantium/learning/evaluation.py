@@ -46,6 +46,15 @@ def evaluate(model: nn.Module, data: Dataset, loss: Loss = cross_entropy) -> dic
     return {"loss": total / count, **accuracy}
 
 
+def average(values: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The mean of each of several evaluations' numbers.
+
+    >>> average([{"loss": 1.0}, {"loss": 2.0}])
+    {'loss': 1.5}
+    """
+    return {name: sum(value[name] for value in values) / len(values) for name in values[0]}
+
+
 def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
     """How many samples x a model calls y, in percent; NaN without samples."""
     correct = sum(_correct(*chunk) for chunk in _outputs(model, x, y))

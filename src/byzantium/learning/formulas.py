@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -40,6 +41,11 @@ class Round:
     - `rule`: the server's rule.
     - `weights`: how much each of the workers counts, in the order of `workers`, if the server
       vouches for weights.
+    - `kept`: without a server, how much of each edge its honest ends took over, from 0 to 1; None
+      unless a metric needs it.
+
+    Without a server, `aggregate` is the step that the mean of the honest models took, divided by
+    the learning rate, and the report has the mean weights of the honest nodes' reports.
     """
 
     n: int
@@ -53,6 +59,7 @@ class Round:
     root: RootGradient | None = None
     rule: Aggregator | None = None
     weights: Sequence[float] | None = None
+    kept: Sequence[float] | None = None
 
     @cached_property
     def moments(self) -> tuple[Tensor, Tensor]:
@@ -78,9 +85,16 @@ class Evaluation:
         self.training = training
 
     @cached_property
+    def nodes(self) -> list[dict[str, float]]:
+        """The numbers of `test` for each honest node that has a model of its own."""
+        return self.training.evaluate_nodes()
+
+    @cached_property
     def test(self) -> dict[str, float]:
         """The "loss" on the test set and, where there are classes, the "accuracy" (percent)."""
-        return self.training.evaluate()
+        from byzantium.learning.evaluation import average  # imports torch
+
+        return average(self.nodes)
 
     @cached_property
     def heterogeneity(self) -> dict[str, float]:
@@ -97,6 +111,11 @@ def weights(scene: Round) -> list[float]:
     for worker, weight in zip(scene.workers, scene.explained.weights.tolist(), strict=True):
         weights[worker] = weight
     return weights
+
+
+def kept(scene: Round) -> list[float]:
+    assert scene.kept is not None, "a metric that reads edges says so: needs='edges'"
+    return list(scene.kept)
 
 
 def heard(scene: Round) -> float:
@@ -169,3 +188,15 @@ def root_limit(scene: Round) -> float:
 def root_of(scene: Round) -> RootGradient:
     assert scene.root is not None, "a metric that reads the root gradient says so: needs='root'"
     return scene.root
+
+
+def worst_accuracy(at: Evaluation) -> float:
+    """The accuracy of the honest node that has the smallest."""
+    return min(node["accuracy"] for node in at.nodes)
+
+
+def consensus(at: Evaluation) -> float:
+    """How far the honest nodes' models are from their mean: the root of the mean square."""
+    from byzantium.learning.evaluation import spread  # imports torch
+
+    return math.sqrt(spread(at.training.honest_models))

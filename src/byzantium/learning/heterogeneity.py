@@ -67,7 +67,8 @@ def measured_heterogeneity(
     (True, 0)
     """
     changes: dict[str, Any] = {"attackers": 0, "rounds": NEVER, "evaluate_every": NEVER}
-    honest, others = replace(settings, **changes, record=()), (optimizer, loss, randomness)
+    honest = replace(settings, **changes, record=(), topology=None)
+    others = (optimizer, loss, randomness)
     training = Simulation(honest, data, copy.deepcopy(model), Mean(), None, partition, *others)
     values, total = [], training.early_rounds
     for record in islice(training, total):

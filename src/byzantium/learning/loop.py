@@ -18,7 +18,7 @@ from byzantium.core.options import present_spellings
 from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition, iid
 from byzantium.learning import checkpoint, evaluation, formulas, losses, metrics
-from byzantium.learning.gradients import one_thread
+from byzantium.learning.gradients import one_thread, vector_of
 from byzantium.learning.history import History
 from byzantium.learning.losses import Loss
 from byzantium.learning.metrics import Metric
@@ -142,7 +142,12 @@ class Loop(ABC):
             self.momentum if not attacking or self.attack.own_momentum else Momentum(beta=0.0),
             rate=self.settings.local_rate,
             seeds=self._seeds(workers, t),
+            models=self._models_of(workers),
         )
+
+    def _models_of(self, workers: list[int]) -> Tensor | None:
+        """The models at which workers compute gradients, (k, d); None if all have the same."""
+        return None
 
     def _attacking(self, workers: list[int]) -> bool:
         """Whether these workers, who are all honest or all attackers, are attackers."""
@@ -197,7 +202,16 @@ class Loop(ABC):
 
     def evaluate(self) -> dict[str, float]:
         """The "loss" on the test set and, where there are classes, the "accuracy" (percent)."""
-        return evaluation.evaluate(self.model, self.data, self.loss)
+        return evaluation.average(self.evaluate_nodes())
+
+    def evaluate_nodes(self) -> list[dict[str, float]]:
+        """The same for the model of each honest node; with a server there is one model."""
+        return [evaluation.evaluate(self.model, self.data, self.loss)]
+
+    @property
+    def honest_models(self) -> Tensor:
+        """The models of the honest nodes, (h, d); with a server there is one, (1, d)."""
+        return vector_of(self.gradients.columns)[None]
 
     def success_rate(self) -> float:
         """How many test samples with the attack's trigger are called its target, in percent."""

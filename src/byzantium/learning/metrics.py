@@ -20,6 +20,19 @@ from byzantium.learning.formulas import Evaluation, Round
 if TYPE_CHECKING:
     from byzantium.rules import Aggregator
 
+#: What a metric can need beside the aggregate or the model.
+Needs = Literal[
+    "",
+    "report",
+    "weights",
+    "own",
+    "root",
+    "classes",
+    "trigger",
+    "nodes",
+    "classified nodes",
+    "edges",
+]
 #: Early metrics are measured in at least so many rounds.
 EARLY_ROUNDS = 25
 #: What it means if the result stays farther from the root gradient than that.
@@ -55,14 +68,17 @@ class Metric:
       it always.
     - `key`: what it is called in the record of a round, by default its name.
     - `kind`: what its value is: "number"; "rounds", a number of which metrics.jsonl holds that of
-      each round; "shares", a number for each of the n workers; or "workers", a list of some of them
-      (in metrics.jsonl, in how many rounds each was named).
+      each round; "shares", a number for each of the n workers; "edges", one for each edge that has
+      an honest end; or "workers", a list of some of them (in metrics.jsonl, in how many rounds each
+      was named).
     - `needs`: what it needs beside the aggregate: nothing, the rule's "report", or "weights", which
       are part of it. Coordinate-wise rules take longer for weights than for the result, so with
       them such a metric is measured only in rounds with an evaluation. One that needs "own" looks
       at the losses of attackers, who then compute them in each round. One that needs "root" looks
       at the root gradient, which is then computed in each round. One that needs "classes" is left
-      out for regression. One that needs "trigger" is measured if the attack has a trigger.
+      out for regression. One that needs "trigger" is measured if the attack has a trigger. Those
+      that need "nodes", "classified nodes" (nodes and classes) or "edges" (and weights) are for
+      trainings without a server.
     - `early`: whether it is measured in the first rounds only: one pass of the honest worker with
       the fewest samples over its data, and at least 25 rounds.
     - `better`: whether rules are judged by it, and how: "more" or "less" of it is better.
@@ -75,8 +91,8 @@ class Metric:
     scale: Literal["linear", "log", "percent"] = "linear"
     record: str | None = ""
     key: str = ""
-    kind: Literal["number", "rounds", "shares", "workers"] = "number"
-    needs: Literal["", "report", "weights", "own", "root", "classes", "trigger"] = ""
+    kind: Literal["number", "rounds", "shares", "edges", "workers"] = "number"
+    needs: Needs = ""
     early: bool = False
     better: Literal["", "more", "less"] = ""
 
@@ -151,6 +167,22 @@ SHIPPED = (
         better="less",
     ),
     _always(
+        "worst_accuracy",
+        "test accuracy of the worst honest node (%)",
+        formulas.worst_accuracy,
+        scale="percent",
+        needs="classified nodes",
+        better="more",
+    ),
+    _always(
+        "consensus",
+        "distance of honest nodes to their mean model",
+        formulas.consensus,
+        scale="log",
+        needs="nodes",
+        better="less",
+    ),
+    _always(
         "train_loss",
         "training loss",
         lambda scene: scene.loss,
@@ -168,6 +200,15 @@ SHIPPED = (
         mean_of_each,
         kind="shares",
         needs="weights",
+    ),
+    Metric(
+        "kept",
+        "share of each edge that honest nodes took over",
+        formulas.kept,
+        mean_of_each,
+        record="weights",
+        kind="edges",
+        needs="edges",
     ),
     Metric("heard", "share of the weight that was heard", formulas.heard, mean, needs="weights"),
     Metric(
@@ -206,20 +247,22 @@ def words() -> tuple[str, ...]:
 
 
 def round_metrics(
-    record: Collection[str], rule: Aggregator, evaluated: bool, early: bool
+    record: Collection[str], rule: Aggregator, evaluated: bool, early: bool, nodes: bool = False
 ) -> list[Metric]:
     """The metrics of a round, for the words of `Settings.record`.
 
     - `rule`: the rule, which may not know the weights of workers, or only when it is asked.
     - `evaluated`: whether the model is evaluated after the round.
     - `early`: whether it is one of the first rounds.
+    - `nodes`: whether there is no server.
     """
     weights = rule.knows_weights == "always" or (rule.knows_weights == "asked" and evaluated)
     return [
         metric
         for metric in _asked_for(record)
         if metric.reduce is not None
-        and (metric.needs != "weights" or weights)
+        and (metric.needs not in ("weights", "edges") or weights)
+        and (metric.needs != "edges" or nodes)
         and (early or not metric.early)
     ]
 
@@ -250,9 +293,17 @@ def root_is_doubtful(rule: Aggregator, lines: Sequence[Mapping[str, Any]]) -> bo
     )
 
 
-def evaluation_metrics(record: Collection[str], classes: int, trigger: bool) -> list[Metric]:
-    """The metrics of an evaluation, for the words of `Settings.record`."""
-    there = {"classes": bool(classes), "trigger": bool(classes) and trigger}
+def evaluation_metrics(
+    record: Collection[str], classes: int, trigger: bool, nodes: bool = False
+) -> list[Metric]:
+    """The metrics of an evaluation, for the words of `Settings.record`.
+
+    - `classes`: how many classes there are; 0 for regression.
+    - `trigger`: whether the attack has a trigger.
+    - `nodes`: whether there is no server, so that each node has a model of its own.
+    """
+    there = {"classes": bool(classes), "trigger": bool(classes) and trigger, "nodes": nodes}
+    there["classified nodes"] = bool(classes) and nodes
     return [
         metric
         for metric in _asked_for(record)

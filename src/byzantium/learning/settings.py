@@ -21,7 +21,7 @@ from byzantium.learning import metrics
 
 if TYPE_CHECKING:
     from byzantium.attacks import Attack
-    from byzantium.rules import Aggregator
+    from byzantium.rules import Stage
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,27 @@ class TrainingOptions:
         later=True,
     )
 
+    topology: str | None = option(
+        None,
+        "The graph whose nodes train without a server: a name from `byzantium list topologies`, "
+        "such as ring or torus, or a file with a line such as '0 1' for each edge; by default a "
+        "server aggregates.",
+        later=True,
+    )
+
+    @property
+    def attacker_count(self) -> int:
+        """How many workers attack."""
+        return self.attackers or 0
+
     @property
     def vectors(self) -> int:
-        """How many vectors the rule is given in each round."""
+        """How many vectors the rule is given in each round; without a server, the fewest."""
+        if self.topology is not None:
+            from byzantium.learning import topology  # imports NumPy
+
+            degrees = topology.read(self.topology, self.n).degrees
+            return 1 + int(degrees[: self.n - self.attacker_count].min())
         return self.n if self.cache else self.participants or self.n
 
 
@@ -145,7 +163,10 @@ class Settings(TrainingOptions):
         check(self.n, self.attackers, self.participants, self.device)
         object.__setattr__(self, "loss", spelled(self.loss))
         check_record(self.record, self.root)
-        if not self.root:  # with root data, the rule decides how many may attack
+        check_topology(self)
+        if (
+            not self.root and self.topology is None
+        ):  # with root data, the rule decides how many may attack
             guarantees.announce(None, self.vectors, self.attackers)
 
 
@@ -178,7 +199,33 @@ def check_record(words: tuple[str, ...], root: int) -> None:
         )
 
 
-def check_root(rule: Aggregator, attack: Attack, root: int) -> None:
+def check_topology(options: TrainingOptions) -> None:
+    """Spell the topology in the usual way; raises an error unless the other options go with it."""
+    if options.topology is None:
+        return
+    from byzantium.learning import topology  # imports NumPy
+
+    object.__setattr__(options, "topology", topology.spelled(options.topology))
+    topology.read(str(options.topology), options.n)
+    of_server = {"participants": None, "cache": False, "weights": "equal", "root": 0}
+    for name, default in of_server.items():
+        if getattr(options, name) != default:
+            raise ByzantiumError(
+                f"{name} is for trainings with a server, got {name}={getattr(options, name)!r} and "
+                f"topology={options.topology!r}"
+            )
+
+
+def check_attack(attack: Attack, topology: str | None) -> None:
+    """Raise an error where an attack sends to nodes of a graph and there is a server."""
+    if attack.needs_node and topology is None:
+        raise ByzantiumError(
+            f"{attack!r} sends to nodes of a graph: name one, such as topology='ring' "
+            "(--topology ring), got a training with a server"
+        )
+
+
+def check_root(rule: Stage, attack: Attack, root: int) -> None:
     """Raise an error where a rule or an attack needs root data and there are none."""
     for one in (rule, attack):
         if one.needs_root and not root:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from byzantium.attacks import Attack, NoAttack
-from byzantium.core import TooManyRejected
+from byzantium.core import ByzantiumError, TooManyRejected
 from byzantium.core.options import FORMER_SPELLINGS, renamed
 from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition
@@ -27,7 +27,7 @@ from byzantium.learning.participants import Participants, first_samples
 from byzantium.learning.randomness import Randomness
 from byzantium.learning.root_data import Root, RootGradient
 from byzantium.learning.server import MakeOptimizer, Server
-from byzantium.learning.settings import Settings, check_root
+from byzantium.learning.settings import Settings, check_attack, check_root
 from byzantium.learning.sizes import check_weights, site_sizes
 from byzantium.learning.state import try_optimizer, try_rule_and_attack
 from byzantium.rules import Aggregator
@@ -85,7 +85,14 @@ class Simulation(Loop):
         randomness: Callable[[Settings], Randomness] = Randomness,
     ) -> None:
         """Prepare the first round."""
-        check_root(rule, attack if attack is not None else NoAttack(), settings.root)
+        attack = attack if attack is not None else NoAttack()
+        check_root(rule, attack, settings.root)
+        check_attack(attack, settings.topology)
+        if settings.topology is not None:
+            raise ByzantiumError(
+                f"a Simulation has a server, got topology={settings.topology!r}: "
+                "DecentralizedSimulation has none, and simulate() takes the right one"
+            )
         super().__init__(settings, data, model, attack, partition, loss, randomness)
         parameters = self.gradients.parameters.values()
         self.optimizer = (

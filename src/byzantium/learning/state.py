@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def _checkpoint_errors(name: str) -> Iterator[None]:
+def checkpoint_errors(name: str) -> Iterator[None]:
     """Turn any error that a part of a state causes into a `CheckpointError`."""
     try:
         yield
@@ -57,7 +57,7 @@ def fingerprint(training: Loop) -> str:
     )
 
 
-@_checkpoint_errors("state")
+@checkpoint_errors("state")
 def check(training: Loop, state: State) -> History:
     """The history of this state; a `CheckpointError` unless the simulation can go on from it."""
     history = check_result(training, state)
@@ -79,7 +79,7 @@ def check(training: Loop, state: State) -> History:
     return history
 
 
-@_checkpoint_errors("state")
+@checkpoint_errors("state")
 def check_result(training: Loop, state: State) -> History:
     """The history of a result: the model and the history of a finished simulation."""
     text = state.get("fingerprint")
@@ -153,6 +153,9 @@ def _check_history(training: Loop, state: State) -> History:
             template = {name: template[name] for name in template if name in record}
         check_form(record, template, "history")
         for metric in measured:
+            if metric.kind == "edges":
+                edges = record.get(metric.key, [])
+                check_form(edges, [float] * len(edges), "history")
             if metric.kind == "workers":
                 workers = record.get(metric.key, [])
                 check_form(workers, [int] * len(workers), "history")
@@ -172,14 +175,14 @@ def _check_history(training: Loop, state: State) -> History:
 
 def _recorded(metric: Metric, n: int) -> Any:
     """The form of a metric in the record of a round."""
-    forms: dict[str, Any] = {"shares": [float] * n, "workers": list}
+    forms: dict[str, Any] = {"shares": [float] * n, "edges": list, "workers": list}
     return forms.get(metric.kind, float)
 
 
 def _check_generator(generator: torch.Generator, state: Tensor) -> None:
     """Only the generator knows its states: load this one, then its own again."""
     before = generator.get_state()
-    with _checkpoint_errors("generators"):
+    with checkpoint_errors("generators"):
         try:
             generator.set_state(state)
         finally:
@@ -190,7 +193,7 @@ def _check_batches(batches: Batches, state: State, name: str) -> None:
     """In a state of batches, every worker must hold its own samples."""
     if batches.generator is not None:
         _check_generator(batches.generator, state["generator"])
-    with _checkpoint_errors(name):
+    with checkpoint_errors(name):
         fits = batches.fits(state)
     if not fits:
         raise CheckpointError(f"its {name} hold samples of other workers")
@@ -203,11 +206,11 @@ def try_rule_and_attack(training: Simulation, state: State) -> None:
     honest = min(count - 1, settings.n - settings.attackers) if settings.attackers else count
     rows = training.sent.new_zeros(count, training.gradients.d)
     root = None if training.root is None else rows.new_zeros(training.gradients.d)
-    with _checkpoint_errors("rule"):
+    with checkpoint_errors("rule"):
         rule = copy.deepcopy(training.rule)
         rule.load_state_dict(state["rule"])
         copy.deepcopy(rule)(rows, torch.Generator(), root=root)
-    with _checkpoint_errors("attack"):
+    with checkpoint_errors("attack"):
         attack = copy.deepcopy(training.attack)
         attack.load_state_dict(state["attack"])
         if 0 < honest < count:
@@ -227,7 +230,7 @@ def try_rule_and_attack(training: Simulation, state: State) -> None:
 
 def try_optimizer(optimizer: torch.optim.Optimizer, state: State) -> None:
     """Let a copy of the optimizer take a step; one that is not torch's cannot always be copied."""
-    with _checkpoint_errors("optimizer"):
+    with checkpoint_errors("optimizer"):
         if not type(optimizer).__module__.startswith("torch."):
             check_form(state["optimizer"], {"state": dict, "param_groups": list}, "optimizer")
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,16 @@ from byzantium.core import folder_lock
 from byzantium.core.options import FORMER_SPELLINGS, renamed
 from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition
+from byzantium.learning.decentralized import DecentralizedSimulation
 from byzantium.learning.history import History
 from byzantium.learning.loop import Loop
 from byzantium.learning.losses import Loss
+from byzantium.learning.randomness import Randomness
 from byzantium.learning.saving import checkpointed, finished, resume
 from byzantium.learning.server import MakeOptimizer
 from byzantium.learning.settings import Settings
 from byzantium.learning.simulation import Simulation
-from byzantium.rules import Aggregator
+from byzantium.rules import Aggregator, Mixing
 
 
 @renamed(**FORMER_SPELLINGS)
@@ -30,7 +32,7 @@ def simulate(
     settings: Settings,
     data: Dataset,
     model: nn.Module,
-    rule: Aggregator,
+    rule: Aggregator | Mixing,
     attack: Attack | None = None,
     partition: Partition | None = None,
     optimizer: MakeOptimizer | None = None,
@@ -49,7 +51,8 @@ def simulate(
     - `settings`: how many workers, attackers and rounds there are, and so on.
     - `data`: what is learned.
     - `model`: what is trained, in place.
-    - `rule`: how the server aggregates what workers send.
+    - `rule`: how the server aggregates what workers send; with `Settings.topology` there is none,
+      and it is what each node does, which may also be a mixing such as `ClippedGossip`.
     - `attack`: what attackers send; by default nobody attacks.
     - `partition`: how the samples are dealt to the honest workers; by default `iid`.
     - `optimizer`: a function that makes the server's optimizer of the parameters; by default plain
@@ -71,7 +74,7 @@ def simulate(
     >>> history.status, history.accuracy > 50
     ('completed', True)
     """
-    training = Simulation(settings, data, model, rule, attack, partition, optimizer, loss)
+    training = new_loop(settings, data, model, rule, attack, partition, optimizer, loss)
     shown = sys.stderr.isatty() if progress is None else progress
     if folder is None:
         _finish(training, iter(training), shown)
@@ -80,6 +83,27 @@ def simulate(
             resume(training, folder)
             _finish(training, checkpointed(training, folder, seconds), shown)
     return training.history
+
+
+def new_loop(
+    settings: Settings,
+    data: Dataset,
+    model: nn.Module,
+    rule: Aggregator | Mixing,
+    attack: Attack | None = None,
+    partition: Partition | None = None,
+    optimizer: MakeOptimizer | None = None,
+    loss: Loss | None = None,
+    randomness: Callable[[Settings], Randomness] = Randomness,
+) -> Loop:
+    """The training that the settings describe, before its first round: with a server or without.
+
+    The parameters are those of `Simulation`.
+    """
+    kind: Callable[..., Loop] = Simulation
+    if settings.topology is not None:
+        kind = DecentralizedSimulation
+    return kind(settings, data, model, rule, attack, partition, optimizer, loss, randomness)
 
 
 def _finish(training: Loop, rounds: Iterator[dict[str, Any]], progress: bool) -> None:

@@ -18,7 +18,7 @@ from annotated_types import Ge
 
 from byzantium.core import ByzantiumError, Count, OrInfinity
 from byzantium.rules.kinds import Weighting
-from byzantium.rules.pipeline import Mixing
+from byzantium.rules.pipeline import Aggregator, Mixing
 from byzantium.vectors.distances import Array
 from byzantium.vectors.geometry import Geometry
 from byzantium.vectors.points import MixedPoints, SourcePoints
@@ -255,3 +255,14 @@ class OwnVector(Weighting):
 
     def weights(self, geometry: Geometry) -> Array:
         return geometry.at(0)
+
+
+def node_rule(stage: Aggregator | Mixing) -> Aggregator:
+    """What one node does with its own vector, the first, and those of its neighbors.
+
+    - `stage`: a rule, or a mixing, of whose rows the node takes its own.
+
+    >>> node_rule(Gossip())
+    Gossip() >> OwnVector()
+    """
+    return stage if isinstance(stage, Aggregator) else stage >> OwnVector()

@@ -13,7 +13,7 @@ from byzantium.core import ByzantiumError, Measure, Positive, Registry, notation
 from byzantium.data import Dataset, datasets, load, long_tail, user_files
 from byzantium.learning import models, optimizers
 from byzantium.learning.gradients import one_thread
-from byzantium.rules import Aggregator, parse_rule
+from byzantium.rules import Aggregator, Mixing, parse, parse_rule
 
 
 def _outputs(data: Dataset) -> int:
@@ -101,6 +101,11 @@ def dataset(name: str, gamma: float, folder: str | None, plugins: tuple[str, ...
 def read_rule(text: str, f: int) -> Aggregator:
     """The rule that a text names; one that is written without f takes this one."""
     return parse_rule(notation.with_parentheses(text), f=f)
+
+
+def read_stage(text: str, f: int) -> Aggregator | Mixing:
+    """The rule or the mixing that a text names, which the nodes of a graph apply."""
+    return parse(notation.with_parentheses(text), f=f)
 
 
 def model(text: str) -> tuple[str, Callable[[Dataset], nn.Module]]:

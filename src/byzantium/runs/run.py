@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from byzantium.data import Dataset
-    from byzantium.learning import Settings, Simulation
-    from byzantium.rules import Aggregator
+    from byzantium.learning import Loop, Settings
+    from byzantium.rules import Aggregator, Mixing
 
 #: The accuracy of a run is the mean of so many last evaluations, as in the paper.
 LAST = 5
@@ -135,8 +135,10 @@ class Run(Job, TrainingOptions):
         object.__setattr__(self, "attack", attack)
         settings.check(self.n, self.attacker_count, self.participants, self.device)
         settings.check_record(self.record, self.root)
-        rule = self.aggregator()
+        settings.check_topology(self)
+        rule = self.stage()
         settings.check_root(rule, attacks.parse_attack(attack), self.root)
+        settings.check_attack(attacks.parse_attack(attack), self.topology)
         if self.weights == "sizes":
             check_takes_weights(rule.stages)
         for stage in rule.stages:
@@ -165,10 +167,14 @@ class Run(Job, TrainingOptions):
     def from_record(cls, values: Mapping[str, Any]) -> Self:
         """The run of a configuration of somebody else: no file that it names is opened."""
         from byzantium.data import user_files
+        from byzantium.learning import topology
 
         data = values.get("data", "")
         if isinstance(data, str) and user_files.is_path(data):
             raise ByzantiumError(f"its data, {data[:80]!r}, is a path without a digest")
+        graph = values.get("topology")
+        if isinstance(graph, str) and topology.is_file(graph):
+            raise ByzantiumError(f"its topology, {graph[:80]!r}, is a path instead of its edges")
         return cls.of(values)
 
     def _prepare(self) -> None:
@@ -208,16 +214,25 @@ class Run(Job, TrainingOptions):
         values = {field.name: getattr(self, field.name) for field in shared}
         return learning.Settings(**{**values, "attackers": self.attacker_count})
 
-    def aggregator(self) -> Aggregator:
-        """Its rule, with the mixings before it."""
+    def stage(self) -> Aggregator | Mixing:
+        """Its rule, with the mixings before it; without a server it may be a mixing."""
         from byzantium.runs import builders
 
         self._prepare()
-        return builders.read_rule(self.rule, self.f)
+        read = builders.read_rule if self.topology is None else builders.read_stage
+        return read(self.rule, self.f)
+
+    def aggregator(self) -> Aggregator:
+        """Its rule, with the mixings before it; without a server, what one node does."""
+        from byzantium.rules.gossip import node_rule
+
+        return node_rule(self.stage())
 
     @property
     def bad(self) -> int:
         """How many of these may be Byzantine: f, or the number of attackers if it is larger."""
+        if self.topology is not None:
+            return self.f
         return min(max(self.f, self.attacker_count), self.vectors)
 
     def root_alone(self) -> Run | None:
@@ -246,14 +261,17 @@ class Run(Job, TrainingOptions):
         )
 
     def gap(self) -> str:
-        """Why its rule has no guarantee; "" if it has one, or if a plugin is not loaded."""
-        if plugins.missing(self.plugin):
+        """Why its rule has no guarantee; "" if it has one, or if nothing is said of it.
+
+        That is so if a plugin is not loaded, and without a server.
+        """
+        if plugins.missing(self.plugin) or self.topology is not None:
             return ""
         return guarantees.gap(self.aggregator(), self.vectors, self.bad)
 
     def announce(self, *, again: bool = False) -> None:
         """Log the guarantee of its rule, as a warning where there is none."""
-        if not plugins.missing(self.plugin):
+        if not plugins.missing(self.plugin) and self.topology is None:
             guarantees.announce(self.aggregator(), self.vectors, self.bad, again=again)
 
     def dataset(self) -> Dataset:
@@ -287,10 +305,12 @@ class Run(Job, TrainingOptions):
         r"""The median :math:`B^2` of what its workers send at first if nobody attacks."""
         return learning.measured_heterogeneity(**self._parts(), watch=watch)
 
-    def simulation(self) -> Simulation:
+    def simulation(self) -> Loop:
         """Its training, before the first round."""
+        from byzantium.learning.training import new_loop
+
         attack = attacks.parse_attack(self.attack)
-        return learning.Simulation(**self._parts(), rule=self.aggregator(), attack=attack)
+        return new_loop(**self._parts(), rule=self.stage(), attack=attack)
 
     def _parts(self) -> dict[str, Any]:
         """What every training of it has, by the names of the parameters of `Simulation`."""

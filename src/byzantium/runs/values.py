@@ -89,6 +89,7 @@ METRIC_CHECKS: Checks = {
     "number": measured,
     "rounds": series,
     "shares": shares,
+    "edges": series,
     "workers": times,
 }
 

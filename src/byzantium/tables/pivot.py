@@ -278,7 +278,9 @@ def heterogeneity(results: Iterable[Result]) -> str:
     measured: dict[tuple[int, int], dict[tuple[str, str], list[tuple[bool, float]]]] = {}
     for result in results:
         job, b2 = result.job, metrics.early_heterogeneity(result.metrics)
-        if isinstance(job, Run) and b2 is not None and 0 < 2 * job.bad < job.vectors:
+        if not isinstance(job, Run) or job.topology is not None:
+            continue
+        if b2 is not None and 0 < 2 * job.bad < job.vectors:
             groups = measured.setdefault((job.vectors, job.bad), {})
             calm = job.attack == "NoAttack()" or not job.attacker_count
             groups.setdefault((job.data, job.partition), []).append((calm, b2))
