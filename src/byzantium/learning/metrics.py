@@ -62,7 +62,8 @@ class Metric:
       them such a metric is measured only in rounds with an evaluation. One that needs "own" looks
       at the losses of attackers, who then compute them in each round. One that needs "root" looks
       at the root gradient, which is then computed in each round. One that needs "classes" is left
-      out for regression. One that needs "trigger" is measured if the attack has a trigger.
+      out for regression. One that needs "trigger" is measured if the attack has a trigger. One that
+      needs "clock" is measured where there is simulated time.
     - `early`: whether it is measured in the first rounds only: one pass of the honest worker with
       the fewest samples over its data, and at least 25 rounds.
     - `better`: whether rules are judged by it, and how: "more" or "less" of it is better.
@@ -76,7 +77,7 @@ class Metric:
     record: str | None = ""
     key: str = ""
     kind: Literal["number", "rounds", "shares", "workers"] = "number"
-    needs: Literal["", "report", "weights", "own", "root", "classes", "trigger"] = ""
+    needs: Literal["", "report", "weights", "own", "root", "classes", "trigger", "clock"] = ""
     early: bool = False
     better: Literal["", "more", "less"] = ""
 
@@ -119,6 +120,11 @@ def each_finite(values: list[float]) -> list[float]:
     return each([value for value in values if math.isfinite(value)])
 
 
+def last(values: list[float]) -> float:
+    """The number of the last round, with nine digits."""
+    return each(values[-1:])[0]
+
+
 def times(values: list[list[int]]) -> dict[str, int]:
     """In how many rounds each worker was among those named."""
     named = [worker for workers in values for worker in workers]
@@ -131,6 +137,7 @@ def times(values: list[list[int]]) -> dict[str, int]:
 _always = partial(Metric, record=None)
 _root = partial(Metric, reduce=mean, record="root", needs="root")
 _full = partial(Metric, record="heterogeneity")
+_timed = partial(_always, needs="clock")
 
 SHIPPED = (
     _always("loss", "test loss", lambda at: at.test["loss"], scale="log", better="less"),
@@ -196,6 +203,8 @@ SHIPPED = (
         kind="rounds",
         early=True,
     ),
+    _timed("time", "simulated time", formulas.time, last),
+    _timed("staleness", "staleness of what honest workers sent (steps)", formulas.staleness, mean),
 )
 TABLE: Registry[Metric] = Registry("metric", {metric.name: metric for metric in SHIPPED})
 
@@ -206,13 +215,14 @@ def words() -> tuple[str, ...]:
 
 
 def round_metrics(
-    record: Collection[str], rule: Aggregator, evaluated: bool, early: bool
+    record: Collection[str], rule: Aggregator, evaluated: bool, early: bool, clock: bool = False
 ) -> list[Metric]:
     """The metrics of a round, for the words of `Settings.record`.
 
     - `rule`: the rule, which may not know the weights of workers, or only when it is asked.
     - `evaluated`: whether the model is evaluated after the round.
     - `early`: whether it is one of the first rounds.
+    - `clock`: whether there is simulated time.
     """
     weights = rule.knows_weights == "always" or (rule.knows_weights == "asked" and evaluated)
     return [
@@ -221,6 +231,7 @@ def round_metrics(
         if metric.reduce is not None
         and (metric.needs != "weights" or weights)
         and (early or not metric.early)
+        and (clock or metric.needs != "clock")
     ]
 
 

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from byzantium.attacks import Attack, NoAttack
-from byzantium.core import TooManyRejected
+from byzantium.core import ByzantiumError, TooManyRejected
 from byzantium.core.options import FORMER_SPELLINGS, renamed
 from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition
 from byzantium.guarantees import announce
 from byzantium.learning import formulas, metrics, optimizers
+from byzantium.learning.clocks import SYNCHRONOUS
 from byzantium.learning.history import History
 from byzantium.learning.loop import Loop
 from byzantium.learning.losses import Loss
@@ -72,6 +73,8 @@ class Simulation(Loop):
     ['early_heterogeneity', 'loss', 'round']
     """
 
+    has_clock: ClassVar[bool] = False
+
     def __init__(
         self,
         settings: Settings,
@@ -86,6 +89,11 @@ class Simulation(Loop):
     ) -> None:
         """Prepare the first round."""
         check_root(rule, attack if attack is not None else NoAttack(), settings.root)
+        if settings.clock != SYNCHRONOUS and not self.has_clock:
+            raise ByzantiumError(
+                f"a Simulation has no clock, got clock={settings.clock!r}: take "
+                "AsynchronousSimulation, or simulate(...), which finds out by itself"
+            )
         super().__init__(settings, data, model, attack, partition, loss, randomness)
         parameters = self.gradients.parameters.values()
         self.optimizer = (
@@ -153,12 +161,34 @@ class Simulation(Loop):
             return record
         # Vectors that attackers sent before the first step are made now: nobody has seen them.
         sending = [k for k in range(h, len(workers)) if not begun or workers[k] in sampled]
+        record = self._serve(rows, h, workers, sending, record, torch.cat([losses, theirs]), root)
+        if rows is not self.sent:
+            self.sent[workers] = rows
+        return record
+
+    def _serve(
+        self,
+        rows: Tensor,
+        h: int,
+        workers: list[int],
+        sending: list[int],
+        record: dict[str, Any],
+        losses: Tensor,
+        root: RootGradient | None,
+    ) -> dict[str, Any]:
+        """Let the attackers act, aggregate, and take a step; return the record of the round.
+
+        - `rows`: what the rule is applied to, the h honest vectors first.
+        - `workers`: the numbers of the workers who take part.
+        - `sending`: the rows that the attack replaces.
+        - `losses`: the losses of these workers, as far as they were computed.
+        """
         try:
             if sending:
                 vectors = self.attack(  # which may try the rule on what honest workers send
                     rows[:h],
                     rows[h:] if self.attack.needs_own else None,
-                    q=len(workers) - h,
+                    q=len(rows) - h,
                     rule=self.rule,
                     epoch=self.batches.epoch,
                     generator=self.generators["attack"],
@@ -170,10 +200,7 @@ class Simulation(Loop):
                 )
                 for k in sending:
                     rows[k] = vectors[k - h]
-            if rows is not self.sent:
-                self.sent[workers] = rows
-            both = torch.cat([losses, theirs])
-            aggregate = self._aggregate(rows, h, workers, record, both, root)
+            aggregate = self._aggregate(rows, h, workers, record, losses, root)
         except TooManyRejected as error:
             # Without an unusable vector of an honest worker, nothing diverged: there are more
             # attackers than the f that the rule assumes, which is for the user to know.
@@ -217,7 +244,7 @@ class Simulation(Loop):
         generator, t = self.generators["server"], record["round"] - 1
         measured = self.round_metrics(t, t < self.early_rounds)
         vector, weights = None if root is None else root.vector, self._weights_of(workers)
-        if any(metric.needs for metric in measured):
+        if any(metric.needs not in ("", "clock") for metric in measured):
             report = self.rule.explain(sent, generator, root=vector, weights=weights)
             aggregate: Tensor = report.aggregate
         else:
@@ -235,9 +262,14 @@ class Simulation(Loop):
             root,
             self.rule,
             weights,
+            self._buffered(workers),
         )
         record |= {metric.key: metric.measure(scene) for metric in measured}
         return aggregate
+
+    def _buffered(self, workers: list[int]) -> formulas.Buffered | None:
+        """What metrics see of the buffers in which the vectors of these workers are."""
+        return None
 
     def _step_loss(self, aggregate: Tensor) -> float:
         """The mean loss of a few honest workers on their batches, after a step of plain SGD."""
@@ -253,7 +285,8 @@ class Simulation(Loop):
 
     def round_metrics(self, t: int, early: bool) -> list[Metric]:
         evaluated = self.is_evaluated(t)
-        return metrics.round_metrics(self.settings.record, self.rule, evaluated, early)
+        record = self.settings.record
+        return metrics.round_metrics(record, self.rule, evaluated, early, self.has_clock)
 
     def _evaluation(self, t: int) -> dict[str, Any]:
         self._check_root_distance(t)

@@ -15,6 +15,8 @@ from byzantium.core import folder_lock
 from byzantium.core.options import FORMER_SPELLINGS, renamed
 from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition
+from byzantium.learning.asynchronous import AsynchronousSimulation
+from byzantium.learning.clocks import SYNCHRONOUS
 from byzantium.learning.history import History
 from byzantium.learning.loop import Loop
 from byzantium.learning.losses import Loss
@@ -23,6 +25,15 @@ from byzantium.learning.server import MakeOptimizer
 from byzantium.learning.settings import Settings
 from byzantium.learning.simulation import Simulation
 from byzantium.rules import Aggregator
+
+
+def loop_for(settings: Settings) -> type[Simulation]:
+    """The class of the trainings with these settings.
+
+    >>> loop_for(Settings(n=25, clock="BASGD(buffers=11)")).__name__
+    'AsynchronousSimulation'
+    """
+    return Simulation if settings.clock == SYNCHRONOUS else AsynchronousSimulation
 
 
 @renamed(**FORMER_SPELLINGS)
@@ -71,7 +82,7 @@ def simulate(
     >>> history.status, history.accuracy > 50
     ('completed', True)
     """
-    training = Simulation(settings, data, model, rule, attack, partition, optimizer, loss)
+    training = loop_for(settings)(settings, data, model, rule, attack, partition, optimizer, loss)
     shown = sys.stderr.isatty() if progress is None else progress
     if folder is None:
         _finish(training, iter(training), shown)

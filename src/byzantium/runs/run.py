@@ -26,6 +26,7 @@ from byzantium.core import (
 )
 from byzantium.core.options import former_attribute, with_default
 from byzantium.learning import metrics
+from byzantium.learning.clocks import SYNCHRONOUS
 from byzantium.learning.settings import TrainingOptions
 from byzantium.runs import plugins, values
 from byzantium.runs.job import METRICS, Job, Stop, Watch, append, rule_facets
@@ -44,7 +45,7 @@ LAST = 5
 #: The options that make no difference to a training on root data alone.
 OF_WORKERS = (
     *("rule", "n", "f", "attack", "attackers", "partition", "participants", "cache", "weights"),
-    *("batch", "reshuffle_every", "record", "plugin"),
+    *("batch", "reshuffle_every", "record", "plugin", "clock"),
 )
 #: What the option --plugin does.
 PLUGIN_HELP = (
@@ -137,6 +138,7 @@ class Run(Job, TrainingOptions):
         settings.check_record(self.record, self.root)
         rule = self.aggregator()
         settings.check_root(rule, attacks.parse_attack(attack), self.root)
+        object.__setattr__(self, "clock", settings.checked_clock(self, self.attacker_count))
         if self.weights == "sizes":
             check_takes_weights(rule.stages)
         for stage in rule.stages:
@@ -231,9 +233,8 @@ class Run(Job, TrainingOptions):
         """
         if not self.root or self.rule == "RootOnly()" or not self.aggregator().needs_root:
             return None
-        return self.varied(
-            rule="RootOnly()", attack="NoAttack()", attackers=None, plugin=(), weights="equal"
-        )
+        alone = {"rule": "RootOnly()", "attack": "NoAttack()", "attackers": None, "plugin": ()}
+        return self.varied(**alone, weights="equal", clock=SYNCHRONOUS)
 
     def same_root_training(self, other: Run) -> bool:
         """Whether this and another run train on the same root data alone, in the same way.
@@ -289,8 +290,11 @@ class Run(Job, TrainingOptions):
 
     def simulation(self) -> Simulation:
         """Its training, before the first round."""
+        from byzantium.learning.training import loop_for
+
         attack = attacks.parse_attack(self.attack)
-        return learning.Simulation(**self._parts(), rule=self.aggregator(), attack=attack)
+        parts = self._parts()
+        return loop_for(parts["settings"])(**parts, rule=self.aggregator(), attack=attack)
 
     def _parts(self) -> dict[str, Any]:
         """What every training of it has, by the names of the parameters of `Simulation`."""
