@@ -19,10 +19,10 @@ from byzantium.runs import plugins
 
 # The registries whose members are written with parentheses, and the arguments of functions in them
 # that the user does not write.
-CALLED = ("rule", "attack", "partition", "model", "loss")
+CALLED = ("rule", "attack", "partition", "model", "loss", "clock")
 FILLED_IN = ("data", "outputs", "targets")
 PARTS = {"attacks": "attack", "data": "data", "partitions": "partition", "models": "model"}
-PARTS |= {"losses": "loss", "metrics": "record"}
+PARTS |= {"losses": "loss", "clocks": "clock", "metrics": "record"}
 LISTED = ["artifacts", "rules", *PARTS]
 
 
