@@ -28,7 +28,7 @@ from byzantium.papers import MAKERS
 from byzantium.reports import palette
 from byzantium.reports.figures import KINDS, draw
 from byzantium.runs import Run, Store
-from byzantium.tables import ResultTable, Version, terms
+from byzantium.tables import ResultTable, Version, pivots, terms
 
 ONE = Version(seeds=1)
 CHEAP = Version(seeds=2, rounds=60, model="mlp", data="digits")
@@ -333,6 +333,29 @@ def test_numbers_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
     (axes,) = figure(comparison("figure-overparameterization", store, version)).axes
     (line,) = thick(axes)
     assert points(line) == [(30, 2.2)]
+
+
+def test_curves_over_time_are_means_at_the_same_times_until_the_first_ends(
+    tmp_path: Path,
+) -> None:
+    """Steps of two seeds come at different times; without a clock a round takes the time 1."""
+    store, base = Store(tmp_path), Run(n=7, f=1, rounds=90, evaluate_every=30)
+    clocked = base.varied(clock="FedBuff(size=5, times='exponential')")
+    for seed, pace in ((0, 0.5), (1, 1.0)):
+        lines = folders.evaluations(clocked, [10, 20, 30])
+        timed = [line | {"time": pace * line["round"]} for line in lines]
+        folders.write(store, clocked.varied(seed=seed), timed, folders.completed(30.0))
+    folders.write(store, base, folders.evaluations(base, [40, 50, 60]), folders.completed(60.0))
+    (table,) = pivots(store, ["clock"], "attack", over="time")
+    (axes,) = figure(table).axes
+    assert axes.get_xlabel() == "simulated time"
+    assert axes.get_xlim() == (0, 45)
+    curves = sorted(points(line) for line in thick(axes))
+    # At 30 the fast seed, at 0.5 a round, is at 20, and the other at 10; at 45 at 30 and 15.
+    assert curves[0] == [(30, 15), (37.5, pytest.approx(18.75)), (45, pytest.approx(22.5))]
+    assert curves[1] == [(30, 40), (60, 50), (90, 60)]
+    (plain,) = pivots(store, ["clock"], "attack")
+    assert figure(plain).axes[0].get_xlabel() == "round"
 
 
 # -- files --------------------------------------------------------------------------------------

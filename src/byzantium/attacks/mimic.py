@@ -66,7 +66,7 @@ class Mimic(Attack):
         state = self._state
         if int(state["rounds"]) < self._warm_up_rounds(scene):
             self._observe(honest, scene.generator)
-        elif not self.retarget:
+        elif not self.retarget and int(state["copied"]) < len(honest):  # fewer may take part now
             return honest[int(state["copied"])]
         state["copied"] = (honest @ state["direction"].to(honest)).argmax().cpu()
         return honest[int(state["copied"])]

@@ -20,10 +20,10 @@ from byzantium.runs import plugins
 
 # The registries whose members are written with parentheses, and the arguments of functions in them
 # that the user does not write.
-CALLED = ("rule", "attack", "partition", "model", "loss", "topology")
+CALLED = ("rule", "attack", "partition", "model", "loss", "clock", "topology")
 FILLED_IN = ("data", "outputs", "targets", "n")
 PARTS = {"attacks": "attack", "data": "data", "partitions": "partition", "models": "model"}
-PARTS |= {"losses": "loss", "metrics": "record", "topologies": "topology"}
+PARTS |= {"losses": "loss", "clocks": "clock", "topologies": "topology", "metrics": "record"}
 LISTED = ["artifacts", "rules", *PARTS]
 
 

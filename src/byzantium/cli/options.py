@@ -51,7 +51,7 @@ COMPLETIONS = {
     "attack": complete(lambda: [f"{name}()" for name in members("attack")]),
     **{
         part: complete(functools.partial(members, part))
-        for part in ("data", "partition", "model", "loss")
+        for part in ("data", "partition", "model", "loss", "clock")
     },
 }
 

@@ -31,12 +31,14 @@ class Shape:
     worst_case: bool = False
     files: tuple[Path, ...] = ()
     metric: str = ""
+    over: str = "round"
 
     def tables(self, results: Iterable[Result]) -> list[ResultTable]:
         """The tables of results."""
         from byzantium.tables import pivots
 
-        return pivots(results, self.rows, self.columns, self.worst_case, self.metric)
+        axes = self.rows, self.columns, self.worst_case, self.metric
+        return pivots(results, *axes, over=self.over)
 
 
 PLAIN = Shape()
@@ -58,7 +60,7 @@ def table_options(command: Command) -> Command:
         *, rows: str | None, columns: str | None, metric: str | None, **options: Any
     ) -> Any:
         names = tuple(name.strip() for name in (rows or "").split(",") if name.strip())
-        own = {name: options.pop(name) for name in ("worst_case", "files")}
+        own = {name: options.pop(name) for name in ("worst_case", "files", "over")}
         shape = Shape(names, (columns or "").strip(), metric=(metric or "").strip(), **own)
         check_axes(shape.rows, shape.columns, shape.worst_case, shape.metric)
         return command(shape=shape, **options)
@@ -83,6 +85,13 @@ def table_options(command: Command) -> Command:
             "--metric",
             help="Which metric the tables show, such as success_rate, by its name in "
             "`byzantium list metrics`.  [default: accuracy; for regression, loss]",
+        ),
+        click.option(
+            "--over",
+            type=click.Choice(["round", "time"]),
+            default="round",
+            help="What the curves in figures are drawn over: rounds, or the simulated time of runs "
+            "with a clock; without one, a round takes the time 1.",
         ),
         click.option(
             "--table",

@@ -214,8 +214,12 @@ class Stateful:
 
 
 def parameters(formula: Formula | type[Formula]) -> tuple[dataclasses.Field[Any], ...]:
-    """The parameters of a formula, as dataclass fields; without a dataclass there are none."""
-    return dataclasses.fields(formula) if dataclasses.is_dataclass(formula) else ()
+    """The parameters of a formula, as dataclass fields; without a dataclass there are none.
+
+    Those that can be given by name only are the last, as in the signature.
+    """
+    fields = dataclasses.fields(formula) if dataclasses.is_dataclass(formula) else ()
+    return tuple(sorted(fields, key=lambda field: field.kw_only))
 
 
 def _written(value: object) -> str:

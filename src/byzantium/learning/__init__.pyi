@@ -1,3 +1,9 @@
+from .asynchronous import AsynchronousSimulation as AsynchronousSimulation
+from .clocks import BASGD as BASGD
+from .clocks import Clock as Clock
+from .clocks import FedBuff as FedBuff
+from .clocks import Synchronous as Synchronous
+from .clocks import parse_clock as parse_clock
 from .decentralized import DecentralizedSimulation as DecentralizedSimulation
 from .evaluation import spread as spread
 from .heterogeneity import measured_heterogeneity as measured_heterogeneity

@@ -6,7 +6,7 @@ import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -73,6 +73,8 @@ class DecentralizedSimulation(Loop):
     >>> training.history.accuracy > 70, training.models.shape
     (True, torch.Size([9, 650]))
     """
+
+    has: ClassVar[frozenset[str]] = frozenset({"nodes"})
 
     def __init__(
         self,
@@ -319,11 +321,7 @@ class DecentralizedSimulation(Loop):
 
     def round_metrics(self, t: int, early: bool) -> list[Metric]:
         evaluated = self.is_evaluated(t)
-        return metrics.round_metrics(self.settings.record, self.rule, evaluated, early, nodes=True)
-
-    def evaluation_metrics(self) -> list[Metric]:
-        record, trigger = self.settings.record, self.attack.has_trigger
-        return metrics.evaluation_metrics(record, self.data.classes, trigger, nodes=True)
+        return metrics.round_metrics(self.settings.record, self.rule, evaluated, early, self.has)
 
     def evaluate_nodes(self) -> list[dict[str, float]]:
         mean, results = vector_of(self.gradients.columns), []

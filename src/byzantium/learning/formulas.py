@@ -25,12 +25,29 @@ STANDARD_ERRORS = 2.0
 
 
 @dataclass(frozen=True)
+class Buffered:
+    """What a metric of rounds sees where what workers send waits in buffers.
+
+    - `time`: the simulated time.
+    - `staleness`: for each honest worker who took part how many steps old the model was on which
+      it computed, the mean over what it sent.
+    - `rows`: for each worker who took part the row of `Round.sent` that has what it sent.
+    - `shares`: for each of them how much of this row is its own.
+    """
+
+    time: float
+    staleness: Sequence[float]
+    rows: Sequence[int]
+    shares: Sequence[float]
+
+
+@dataclass(frozen=True)
 class Round:
     """What a metric of rounds sees: a round after the server aggregated, before it takes its step.
 
     - `n`: how many workers there are.
     - `workers`: the numbers of those who took part, the honest ones first.
-    - `sent`: what they sent, (len(workers), d).
+    - `sent`: what they sent, (len(workers), d); with a clock what is in the buffers.
     - `honest`: what the honest ones sent, (h, d): the first rows of `sent`.
     - `loss`: the mean loss of the honest workers on their batches.
     - `aggregate`: the result of the rule, (d,).
@@ -41,6 +58,7 @@ class Round:
     - `rule`: the server's rule.
     - `weights`: how much each of the workers counts, in the order of `workers`, if the server
       vouches for weights.
+    - `buffered`: the buffers; None where there are none.
     - `kept`: without a server, how much of each edge its honest ends took over, from 0 to 1; None
       unless a metric needs it.
 
@@ -59,6 +77,7 @@ class Round:
     root: RootGradient | None = None
     rule: Aggregator | None = None
     weights: Sequence[float] | None = None
+    buffered: Buffered | None = None
     kept: Sequence[float] | None = None
 
     @cached_property
@@ -107,8 +126,11 @@ class Evaluation:
 
 def weights(scene: Round) -> list[float]:
     """How much each of the n workers counted; one that took no part has the weight 0."""
-    weights = [0.0] * scene.n
-    for worker, weight in zip(scene.workers, scene.explained.weights.tolist(), strict=True):
+    weights, found = [0.0] * scene.n, scene.explained.weights.tolist()
+    if scene.buffered is not None:
+        buffers = zip(scene.buffered.rows, scene.buffered.shares, strict=True)
+        found = [found[row] * share for row, share in buffers]
+    for worker, weight in zip(scene.workers, found, strict=True):
         weights[worker] = weight
     return weights
 
@@ -123,7 +145,10 @@ def heard(scene: Round) -> float:
 
 
 def rejected(scene: Round) -> list[int]:
-    return [scene.workers[k] for k in scene.explained.rejected]
+    """The workers whose vectors were rejected; where they are in buffers, all of such a buffer."""
+    rows = range(len(scene.workers)) if scene.buffered is None else scene.buffered.rows
+    rejected = set(scene.explained.rejected)
+    return [worker for worker, row in zip(scene.workers, rows, strict=True) if row in rejected]
 
 
 def mean_of_all(scene: Round) -> float:
@@ -153,6 +178,18 @@ def relative_spread(scene: Round) -> float:
     from byzantium.learning.evaluation import relative_spread_of  # imports torch
 
     return relative_spread_of(*scene.moments, len(scene.honest))
+
+
+def time(scene: Round) -> float:
+    assert scene.buffered is not None, "a metric that reads the buffers says so: needs='clock'"
+    return scene.buffered.time
+
+
+def staleness(scene: Round) -> float:
+    """The mean over the honest workers who took part."""
+    assert scene.buffered is not None, "a metric that reads the buffers says so: needs='clock'"
+    staleness = scene.buffered.staleness
+    return sum(staleness) / len(staleness)
 
 
 def norm(scene: Round) -> Tensor:

@@ -15,6 +15,7 @@ from torch import nn
 from byzantium.core import ByzantiumError
 from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition
+from byzantium.learning.clocks import SYNCHRONOUS
 from byzantium.learning.losses import Loss
 from byzantium.learning.randomness import Randomness
 from byzantium.learning.server import MakeOptimizer
@@ -46,7 +47,7 @@ def measured_heterogeneity(
     with `guarantees.largest_heterogeneity`.
 
     - `settings`: how many workers there are, their batches, momentum and so on. Nobody attacks, and
-      how many rounds are named does not matter.
+      how many rounds are named does not matter, nor does the clock.
     - `data`: what is learned.
     - `model`: what is trained; a copy is, so that the model stays as it is.
     - `partition`: how the samples are dealt to the workers; by default `iid`.
@@ -67,8 +68,8 @@ def measured_heterogeneity(
     (True, 0)
     """
     changes: dict[str, Any] = {"attackers": 0, "rounds": NEVER, "evaluate_every": NEVER}
-    honest = replace(settings, **changes, record=(), topology=None)
-    others = (optimizer, loss, randomness)
+    changes |= {"record": (), "clock": SYNCHRONOUS, "topology": None}
+    honest, others = replace(settings, **changes), (optimizer, loss, randomness)
     training = Simulation(honest, data, copy.deepcopy(model), Mean(), None, partition, *others)
     values, total = [], training.early_rounds
     for record in islice(training, total):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +54,8 @@ class Loop(ABC):
 
     rule: Stage
     optimizer: torch.optim.Optimizer
+    #: What it has that not all have: simulated time (a "clock"), or "nodes" without a server.
+    has: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
         self,
@@ -192,7 +194,7 @@ class Loop(ABC):
     def evaluation_metrics(self) -> list[Metric]:
         """The metrics that are measured at evaluations."""
         record, trigger = self.settings.record, self.attack.has_trigger
-        return metrics.evaluation_metrics(record, self.data.classes, trigger)
+        return metrics.evaluation_metrics(record, self.data.classes, trigger, self.has)
 
     def _evaluation(self, t: int) -> dict[str, Any]:
         """The record of an evaluation after round t."""

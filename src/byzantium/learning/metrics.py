@@ -32,6 +32,7 @@ Needs = Literal[
     "nodes",
     "classified nodes",
     "edges",
+    "clock",
 ]
 #: Early metrics are measured in at least so many rounds.
 EARLY_ROUNDS = 25
@@ -76,9 +77,9 @@ class Metric:
       them such a metric is measured only in rounds with an evaluation. One that needs "own" looks
       at the losses of attackers, who then compute them in each round. One that needs "root" looks
       at the root gradient, which is then computed in each round. One that needs "classes" is left
-      out for regression. One that needs "trigger" is measured if the attack has a trigger. Those
-      that need "nodes", "classified nodes" (nodes and classes) or "edges" (and weights) are for
-      trainings without a server.
+      out for regression. One that needs "trigger" is measured if the attack has a trigger, and one
+      that needs "clock" where there is simulated time. Those that need "nodes", "classified nodes"
+      (nodes and classes) or "edges" (and weights) are for trainings without a server.
     - `early`: whether it is measured in the first rounds only: one pass of the honest worker with
       the fewest samples over its data, and at least 25 rounds.
     - `better`: whether rules are judged by it, and how: "more" or "less" of it is better.
@@ -135,6 +136,11 @@ def each_finite(values: list[float]) -> list[float]:
     return each([value for value in values if math.isfinite(value)])
 
 
+def last(values: list[float]) -> float:
+    """The number of the last round, with nine digits."""
+    return each(values[-1:])[0]
+
+
 def times(values: list[list[int]]) -> dict[str, int]:
     """In how many rounds each worker was among those named."""
     named = [worker for workers in values for worker in workers]
@@ -147,6 +153,7 @@ def times(values: list[list[int]]) -> dict[str, int]:
 _always = partial(Metric, record=None)
 _root = partial(Metric, reduce=mean, record="root", needs="root")
 _full = partial(Metric, record="heterogeneity")
+_timed = partial(_always, needs="clock")
 
 SHIPPED = (
     _always("loss", "test loss", lambda at: at.test["loss"], scale="log", better="less"),
@@ -237,6 +244,8 @@ SHIPPED = (
         kind="rounds",
         early=True,
     ),
+    _timed("time", "simulated time", formulas.time, last),
+    _timed("staleness", "staleness of what honest workers sent (steps)", formulas.staleness, mean),
 )
 TABLE: Registry[Metric] = Registry("metric", {metric.name: metric for metric in SHIPPED})
 
@@ -247,14 +256,18 @@ def words() -> tuple[str, ...]:
 
 
 def round_metrics(
-    record: Collection[str], rule: Aggregator, evaluated: bool, early: bool, nodes: bool = False
+    record: Collection[str],
+    rule: Aggregator,
+    evaluated: bool,
+    early: bool,
+    has: Collection[str] = (),
 ) -> list[Metric]:
     """The metrics of a round, for the words of `Settings.record`.
 
     - `rule`: the rule, which may not know the weights of workers, or only when it is asked.
     - `evaluated`: whether the model is evaluated after the round.
     - `early`: whether it is one of the first rounds.
-    - `nodes`: whether there is no server.
+    - `has`: what the training has that not all have: a "clock", or "nodes" without a server.
     """
     weights = rule.knows_weights == "always" or (rule.knows_weights == "asked" and evaluated)
     return [
@@ -262,7 +275,8 @@ def round_metrics(
         for metric in _asked_for(record)
         if metric.reduce is not None
         and (metric.needs not in ("weights", "edges") or weights)
-        and (metric.needs != "edges" or nodes)
+        and (metric.needs != "edges" or "nodes" in has)
+        and (metric.needs != "clock" or "clock" in has)
         and (early or not metric.early)
     ]
 
@@ -294,14 +308,15 @@ def root_is_doubtful(rule: Aggregator, lines: Sequence[Mapping[str, Any]]) -> bo
 
 
 def evaluation_metrics(
-    record: Collection[str], classes: int, trigger: bool, nodes: bool = False
+    record: Collection[str], classes: int, trigger: bool, has: Collection[str] = ()
 ) -> list[Metric]:
     """The metrics of an evaluation, for the words of `Settings.record`.
 
     - `classes`: how many classes there are; 0 for regression.
     - `trigger`: whether the attack has a trigger.
-    - `nodes`: whether there is no server, so that each node has a model of its own.
+    - `has`: what the training has that not all have, such as "nodes" with models of their own.
     """
+    nodes = "nodes" in has
     there = {"classes": bool(classes), "trigger": bool(classes) and trigger, "nodes": nodes}
     there["classified nodes"] = bool(classes) and nodes
     return [

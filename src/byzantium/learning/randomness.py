@@ -16,7 +16,7 @@ from byzantium.learning.settings import Settings
 
 STREAMS = (
     *("partition", "batches", "own batches", "server", "attack", "participants", "dropout"),
-    "root",  # after the others, whose seeds stay as they were
+    *("root", "clock"),  # after the others, whose seeds stay as they were
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -18,6 +19,7 @@ from byzantium.core import (
     with_options,
 )
 from byzantium.learning import metrics
+from byzantium.learning.clocks import SYNCHRONOUS, parse_clock
 
 if TYPE_CHECKING:
     from byzantium.attacks import Attack
@@ -105,7 +107,12 @@ class TrainingOptions:
         "aggregate all of them, so that attackers cannot capture a round.",
         later=True,
     )
-
+    clock: str = option(
+        SYNCHRONOUS,
+        "When the server takes a step, and how long workers take in simulated time: Synchronous(), "
+        "BASGD(buffers) or FedBuff(size), each with times='constant', 'exponential' or 'pareto'.",
+        later=True,
+    )
     topology: str | None = option(
         None,
         "The graph whose nodes train without a server: a name from `byzantium list topologies`, "
@@ -121,12 +128,18 @@ class TrainingOptions:
 
     @property
     def vectors(self) -> int:
-        """How many vectors the rule is given in each round; without a server, the fewest."""
+        """How many vectors the rule is given in each round; without a server, the fewest.
+
+        The clock may be one of a plugin that is not loaded: then it is as if there were none.
+        """
         if self.topology is not None:
             from byzantium.learning import topology  # imports NumPy
 
             degrees = topology.read(self.topology, self.n).degrees
             return 1 + int(degrees[: self.n - self.attacker_count].min())
+        if self.clock != SYNCHRONOUS:
+            with suppress(ByzantiumError):
+                return parse_clock(self.clock).vectors(self.n)
         return self.n if self.cache else self.participants or self.n
 
 
@@ -162,11 +175,11 @@ class Settings(TrainingOptions):
         check_fields(self, "a simulation")
         check(self.n, self.attackers, self.participants, self.device)
         object.__setattr__(self, "loss", spelled(self.loss))
+        object.__setattr__(self, "clock", checked_clock(self, self.attackers))
         check_record(self.record, self.root)
         check_topology(self)
-        if (
-            not self.root and self.topology is None
-        ):  # with root data, the rule decides how many may attack
+        # With root data, the rule decides how many may attack; without a server, each node's.
+        if not self.root and self.topology is None:
             guarantees.announce(None, self.vectors, self.attackers)
 
 
@@ -179,6 +192,25 @@ def check(n: int, attackers: int, participants: int | None, device: str) -> None
     if participants is not None and participants > n:
         raise ByzantiumError(f"a simulation needs participants <= n, got {participants} of {n}")
     _check_device(device)
+
+
+def checked_clock(options: TrainingOptions, attackers: int) -> str:
+    """The usual spelling of the clock; raises an error unless it goes with the other options.
+
+    - `options`: the options of a training.
+    - `attackers`: how many workers attack.
+    """
+    clock = parse_clock(options.clock)
+    if repr(clock) == SYNCHRONOUS:
+        return SYNCHRONOUS
+    clock.check_size(options.n, attackers)
+    for name, default in (("participants", None), ("cache", False), ("weights", "equal")):
+        if getattr(options, name) != default:
+            raise ByzantiumError(
+                f"a simulation with clock={repr(clock)!r} needs {name}={default!r}, got "
+                f"{name}={getattr(options, name)!r}: omit one of them"
+            )
+    return repr(clock)
 
 
 def check_record(words: tuple[str, ...], root: int) -> None:
@@ -208,6 +240,7 @@ def check_topology(options: TrainingOptions) -> None:
     object.__setattr__(options, "topology", topology.spelled(options.topology))
     topology.read(str(options.topology), options.n)
     of_server = {"participants": None, "cache": False, "weights": "equal", "root": 0}
+    of_server |= {"clock": SYNCHRONOUS}
     for name, default in of_server.items():
         if getattr(options, name) != default:
             raise ByzantiumError(

@@ -19,6 +19,7 @@ from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition
 from byzantium.guarantees import announce
 from byzantium.learning import formulas, metrics, optimizers
+from byzantium.learning.clocks import SYNCHRONOUS
 from byzantium.learning.history import History
 from byzantium.learning.loop import Loop
 from byzantium.learning.losses import Loss
@@ -93,6 +94,11 @@ class Simulation(Loop):
                 f"a Simulation has a server, got topology={settings.topology!r}: "
                 "DecentralizedSimulation has none, and simulate() takes the right one"
             )
+        if settings.clock != SYNCHRONOUS and "clock" not in self.has:
+            raise ByzantiumError(
+                f"a Simulation has no clock, got clock={settings.clock!r}: "
+                "AsynchronousSimulation has one, and simulate() takes the right one"
+            )
         super().__init__(settings, data, model, attack, partition, loss, randomness)
         parameters = self.gradients.parameters.values()
         self.optimizer = (
@@ -160,12 +166,34 @@ class Simulation(Loop):
             return record
         # Vectors that attackers sent before the first step are made now: nobody has seen them.
         sending = [k for k in range(h, len(workers)) if not begun or workers[k] in sampled]
+        record = self._serve(rows, h, workers, sending, record, torch.cat([losses, theirs]), root)
+        if rows is not self.sent:
+            self.sent[workers] = rows
+        return record
+
+    def _serve(
+        self,
+        rows: Tensor,
+        h: int,
+        workers: list[int],
+        sending: list[int],
+        record: dict[str, Any],
+        losses: Tensor,
+        root: RootGradient | None,
+    ) -> dict[str, Any]:
+        """Let the attackers act, aggregate, and take a step; return the record of the round.
+
+        - `rows`: what the rule is applied to, the h honest vectors first.
+        - `workers`: the numbers of the workers who take part.
+        - `sending`: the rows that the attack replaces.
+        - `losses`: the losses of these workers, as far as they were computed.
+        """
         try:
             if sending:
                 vectors = self.attack(  # which may try the rule on what honest workers send
                     rows[:h],
                     rows[h:] if self.attack.needs_own else None,
-                    q=len(workers) - h,
+                    q=len(rows) - h,
                     rule=self.rule,
                     epoch=self.batches.epoch,
                     generator=self.generators["attack"],
@@ -177,10 +205,7 @@ class Simulation(Loop):
                 )
                 for k in sending:
                     rows[k] = vectors[k - h]
-            if rows is not self.sent:
-                self.sent[workers] = rows
-            both = torch.cat([losses, theirs])
-            aggregate = self._aggregate(rows, h, workers, record, both, root)
+            aggregate = self._aggregate(rows, h, workers, record, losses, root)
         except TooManyRejected as error:
             # Without an unusable vector of an honest worker, nothing diverged: there are more
             # attackers than the f that the rule assumes, which is for the user to know.
@@ -224,7 +249,7 @@ class Simulation(Loop):
         generator, t = self.generators["server"], record["round"] - 1
         measured = self.round_metrics(t, t < self.early_rounds)
         vector, weights = None if root is None else root.vector, self._weights_of(workers)
-        if any(metric.needs for metric in measured):
+        if any(metric.needs not in ("", "clock") for metric in measured):
             report = self.rule.explain(sent, generator, root=vector, weights=weights)
             aggregate: Tensor = report.aggregate
         else:
@@ -242,9 +267,14 @@ class Simulation(Loop):
             root,
             self.rule,
             weights,
+            self._buffered(workers),
         )
         record |= {metric.key: metric.measure(scene) for metric in measured}
         return aggregate
+
+    def _buffered(self, workers: list[int]) -> formulas.Buffered | None:
+        """What metrics see of the buffers in which the vectors of these workers are."""
+        return None
 
     def _step_loss(self, aggregate: Tensor) -> float:
         """The mean loss of a few honest workers on their batches, after a step of plain SGD."""
@@ -260,7 +290,7 @@ class Simulation(Loop):
 
     def round_metrics(self, t: int, early: bool) -> list[Metric]:
         evaluated = self.is_evaluated(t)
-        return metrics.round_metrics(self.settings.record, self.rule, evaluated, early)
+        return metrics.round_metrics(self.settings.record, self.rule, evaluated, early, self.has)
 
     def _evaluation(self, t: int) -> dict[str, Any]:
         self._check_root_distance(t)

@@ -72,7 +72,7 @@ def check(training: Loop, state: State) -> History:
     for name, template in templates.items():
         check_form(state.get(name), template, name)
     for name, generator in training.generators.items():
-        _check_generator(generator, state["generators"][name])
+        check_generator(generator, state["generators"][name])
     for name, batches in (("batches", training.batches), ("own batches", training.own_batches)):
         _check_batches(batches, state[name], name)
     training._try_state(state)
@@ -179,7 +179,7 @@ def _recorded(metric: Metric, n: int) -> Any:
     return forms.get(metric.kind, float)
 
 
-def _check_generator(generator: torch.Generator, state: Tensor) -> None:
+def check_generator(generator: torch.Generator, state: Tensor) -> None:
     """Only the generator knows its states: load this one, then its own again."""
     before = generator.get_state()
     with checkpoint_errors("generators"):
@@ -192,7 +192,7 @@ def _check_generator(generator: torch.Generator, state: Tensor) -> None:
 def _check_batches(batches: Batches, state: State, name: str) -> None:
     """In a state of batches, every worker must hold its own samples."""
     if batches.generator is not None:
-        _check_generator(batches.generator, state["generator"])
+        check_generator(batches.generator, state["generator"])
     with checkpoint_errors(name):
         fits = batches.fits(state)
     if not fits:

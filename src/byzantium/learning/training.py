@@ -15,16 +15,30 @@ from byzantium.core import folder_lock
 from byzantium.core.options import FORMER_SPELLINGS, renamed
 from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition
+from byzantium.learning.asynchronous import AsynchronousSimulation
+from byzantium.learning.clocks import SYNCHRONOUS
 from byzantium.learning.decentralized import DecentralizedSimulation
 from byzantium.learning.history import History
 from byzantium.learning.loop import Loop
 from byzantium.learning.losses import Loss
-from byzantium.learning.randomness import Randomness
 from byzantium.learning.saving import checkpointed, finished, resume
 from byzantium.learning.server import MakeOptimizer
 from byzantium.learning.settings import Settings
 from byzantium.learning.simulation import Simulation
 from byzantium.rules import Aggregator, Mixing
+
+
+def loop_for(settings: Settings) -> Callable[..., Loop]:
+    """The class of the trainings with these settings: with a server or without, and its clock.
+
+    All take the parameters of `Simulation`.
+
+    >>> loop_for(Settings(n=25, clock="BASGD(buffers=11)")).__name__
+    'AsynchronousSimulation'
+    """
+    if settings.topology is not None:
+        return DecentralizedSimulation
+    return Simulation if settings.clock == SYNCHRONOUS else AsynchronousSimulation
 
 
 @renamed(**FORMER_SPELLINGS)
@@ -74,7 +88,7 @@ def simulate(
     >>> history.status, history.accuracy > 50
     ('completed', True)
     """
-    training = new_loop(settings, data, model, rule, attack, partition, optimizer, loss)
+    training = loop_for(settings)(settings, data, model, rule, attack, partition, optimizer, loss)
     shown = sys.stderr.isatty() if progress is None else progress
     if folder is None:
         _finish(training, iter(training), shown)
@@ -83,27 +97,6 @@ def simulate(
             resume(training, folder)
             _finish(training, checkpointed(training, folder, seconds), shown)
     return training.history
-
-
-def new_loop(
-    settings: Settings,
-    data: Dataset,
-    model: nn.Module,
-    rule: Aggregator | Mixing,
-    attack: Attack | None = None,
-    partition: Partition | None = None,
-    optimizer: MakeOptimizer | None = None,
-    loss: Loss | None = None,
-    randomness: Callable[[Settings], Randomness] = Randomness,
-) -> Loop:
-    """The training that the settings describe, before its first round: with a server or without.
-
-    The parameters are those of `Simulation`.
-    """
-    kind: Callable[..., Loop] = Simulation
-    if settings.topology is not None:
-        kind = DecentralizedSimulation
-    return kind(settings, data, model, rule, attack, partition, optimizer, loss, randomness)
 
 
 def _finish(training: Loop, rounds: Iterator[dict[str, Any]], progress: bool) -> None:

@@ -367,7 +367,7 @@ def _numbers(table: ResultTable, cell: MeasuredCell) -> list[float]:
     return [measurements.share(row, attackers) for row in measurements.weights(cell, done=True)]
 
 
-def _mean_curve(curves: Sequence[dict[int, float]], cell: MeasuredCell) -> list[list[float]]:
+def _mean_curve(curves: Sequence[measurements.Curve], cell: MeasuredCell) -> list[list[float]]:
     """The mean over seeds; it ends where the first seed diverged."""
     results = zip(curves, cell.results, strict=True)
     ends = [max(c, default=0) for c, result in results if result.status == "diverged"]

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 Style = dict[str, Any]
 BAND = 0.2  # how opaque the band of a standard deviation is
 BELOW: Style = {"lw": 3.5, "alpha": 0.3}  # a published curve that ours is to cover
+OVER = {"time": metrics.TABLE["time"].title}  # what curves are drawn over, beside rounds
 NEUTRAL = "#F5F5F5"  # of cells without a number, or with one that has no scale
 
 
@@ -114,7 +115,7 @@ def _curves(table: ResultTable) -> Figure:
             axes[r][-1].legend(handles=keys[r], frameon=False, fontsize=USUAL, **beside)
     for top, below, column in zip(axes[0], axes[-1], columns, strict=True):
         top.set_title(_label_caption(name_of, picture.columns, column), fontsize=USUAL, pad=5)
-        below.set_xlabel("round", fontsize=USUAL)
+        below.set_xlabel(OVER.get(picture.x, "round"), fontsize=USUAL)
     if len(rows) > 1:
         x, _ = inches(figure, 0.2, 0)
         y = (axes[0][0].get_position().y1 + axes[-1][0].get_position().y0) / 2
@@ -196,7 +197,7 @@ def _panel(axis: Axes, table: ResultTable, cells: Sequence[MeasuredCell], shown:
         note(axis, "\n".join(f"{who} ({what})" for what, who in few.items()))
 
 
-def _line(axis: Axes, seeds: Sequence[dict[int, float]], look: Style) -> bool:
+def _line(axis: Axes, seeds: Sequence[measurements.Curve], look: Style) -> bool:
     """Draw the mean over seeds with a band of a standard deviation; False if there is none."""
     rounds = sorted({at for seed in seeds for at in seed})
     if not rounds:
@@ -226,8 +227,10 @@ def _scales(row: Sequence[Axes], table: ResultTable, zoom: tuple[float, float] |
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
         axis.yaxis.set_major_formatter("{x:g}")
         axis.yaxis.set_minor_locator(NullLocator())
-    rounds = [job.rounds for job in table.artifact.jobs if isinstance(job, Run)]
-    axis.set_xlim(0, max(rounds))
+    if table.artifact.picture.x == "time":
+        axis.set_xlim(0, measurements.first_end(table))
+    else:
+        axis.set_xlim(0, max(job.rounds for job in table.artifact.jobs if isinstance(job, Run)))
     axis.xaxis.set_major_locator(MaxNLocator(4, integer=True, prune="upper"))
 
 

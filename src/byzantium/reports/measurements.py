@@ -6,21 +6,34 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
+import numpy as np
+
 from byzantium.learning import metrics
 from byzantium.papers import published
 from byzantium.runs import LARGEST, LAST, Result
 from byzantium.tables import MeasuredCell, ResultTable
 
+#: The values of a metric, by round or by simulated time.
+Curve = dict[float, float]
 # Lines in percent that stay so close together nearly coincide.
 COINCIDE = 15.0
 
 
-def curves(table: ResultTable, cell: MeasuredCell) -> list[dict[int, float]]:
-    """The curve of each seed that the figure shows: finite values by round.
+def curves(table: ResultTable, cell: MeasuredCell) -> list[Curve]:
+    """The curve of each seed that the figure shows: finite values by round, or by simulated time.
 
+    Steps of several seeds come at different times, so these are interpolated to the same times.
     A norm is shown as its ratio to that without momentum, of the same seed, unless a user asked
     for a table of norms.
     """
+    if table.artifact.picture.x == "time":
+        return _at_same_times(
+            [_recorded(result, table.artifact.picture.y, "time") for result in cell.results]
+        )
+    return _by_round(table, cell)
+
+
+def _by_round(table: ResultTable, cell: MeasuredCell) -> list[Curve]:
     y = table.artifact.picture.y
     own = [_recorded(result, y) for result in cell.results]
     if y != "norm" or cell.metric:
@@ -36,11 +49,31 @@ def curves(table: ResultTable, cell: MeasuredCell) -> list[dict[int, float]]:
     ]
 
 
-def _recorded(result: Result, y: str) -> dict[int, float]:
-    return _drawn({line["round"]: line[y] for line in result.metrics if y in line})
+def _recorded(result: Result, y: str, x: str = "round") -> Curve:
+    """Without a clock, a round takes the time 1."""
+    return _drawn({line.get(x, line["round"]): line[y] for line in result.metrics if y in line})
 
 
-def _drawn(curve: dict[int, float]) -> dict[int, float]:
+def _at_same_times(seeds: Sequence[Curve]) -> list[Curve]:
+    """Several curves at the same times, from the first to the last that all have."""
+    drawn = [curve for curve in seeds if curve]
+    if len(drawn) < 2:
+        return list(seeds)
+    first, last = max(map(min, drawn)), min(map(max, drawn))
+    times = np.linspace(first, max(first, last), max(map(len, drawn)))
+    return [
+        dict(zip(times.tolist(), np.interp(times, [*curve], [*curve.values()]), strict=True))
+        for curve in drawn
+    ]
+
+
+def first_end(table: ResultTable) -> float | None:
+    """When the first curve of completed runs ends, so that all can be compared until then."""
+    done = [cell for cell in table.cells if all(r.status == "completed" for r in cell.results)]
+    return min((max(c) for cell in done for c in curves(table, cell) if c), default=None)
+
+
+def _drawn(curve: Curve) -> Curve:
     return {at: value for at, value in curve.items() if abs(value) <= LARGEST}
 
 
@@ -62,10 +95,10 @@ def zoom(table: ResultTable, cells: Sequence[MeasuredCell]) -> tuple[float, floa
     """
     if metrics.scale(table.artifact.picture.y) != "percent":
         return None
-    lines: list[list[tuple[int, float]]] = []
+    lines: list[list[tuple[float, float]]] = []
     for cell in cells:
         lines += [list(curve.items()) for curve in curves(table, cell)]
-        lines += published_curves(table, cell)
+        lines += [list[tuple[float, float]](curve) for curve in published_curves(table, cell)]
     return zoom_range(lines)
 
 
@@ -88,7 +121,7 @@ def numbers(table: ResultTable, cell: MeasuredCell) -> list[float]:
     """The number of a cell for each completed seed; for curves, the mean of the last five."""
     if cell.metric or table.artifact.picture.y in ("accuracy", "error"):
         return cell.values
-    pairs = zip(cell.results, curves(table, cell), strict=True)
+    pairs = zip(cell.results, _by_round(table, cell), strict=True)
     return [
         fmean(list(curve.values())[-LAST:])
         for result, curve in pairs

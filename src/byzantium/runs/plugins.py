@@ -35,6 +35,7 @@ from byzantium.core import (
     type_name,
 )
 from byzantium.learning import metrics
+from byzantium.learning.clocks import Clock
 
 logger = logging.getLogger("byzantium")
 
@@ -55,7 +56,7 @@ def tables() -> dict[str, Registry[Any]]:
     """The tables of members, to which plugins add, by the field of a run that names a member."""
     from byzantium.attacks import notation as attacks
     from byzantium.data import datasets, partition
-    from byzantium.learning import losses
+    from byzantium.learning import clocks, losses
     from byzantium.rules import notation as rules
     from byzantium.runs import builders
 
@@ -66,6 +67,7 @@ def tables() -> dict[str, Registry[Any]]:
         "model": builders.MODELS,
         "data": datasets.DATA,
         "loss": losses.LOSSES,
+        "clock": clocks.members(),
         "record": metrics.TABLE,
     }
 
@@ -234,7 +236,8 @@ def _members(plugin: Plugin, module: ModuleType) -> list[Member]:
             if not inspect.isabstract(value):
                 check_dataclass(value)
                 pipeline = issubclass(value, (rules.Aggregator, rules.Mixing))
-                table = tables()["rule" if pipeline else "attack"]
+                other = "clock" if issubclass(value, Clock) else "attack"
+                table = tables()["rule" if pipeline else other]
         elif isinstance(value, metrics.Metric):
             table, name = tables()["record"], value.name
             _check_metric(plugin, value)

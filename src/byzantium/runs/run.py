@@ -26,6 +26,7 @@ from byzantium.core import (
 )
 from byzantium.core.options import former_attribute, with_default
 from byzantium.learning import metrics
+from byzantium.learning.clocks import SYNCHRONOUS
 from byzantium.learning.settings import TrainingOptions
 from byzantium.runs import plugins, values
 from byzantium.runs.job import METRICS, Job, Stop, Watch, append, rule_facets
@@ -44,7 +45,7 @@ LAST = 5
 #: The options that make no difference to a training on root data alone.
 OF_WORKERS = (
     *("rule", "n", "f", "attack", "attackers", "partition", "participants", "cache", "weights"),
-    *("batch", "reshuffle_every", "record", "plugin"),
+    *("batch", "reshuffle_every", "record", "plugin", "clock"),
 )
 #: What the option --plugin does.
 PLUGIN_HELP = (
@@ -139,6 +140,7 @@ class Run(Job, TrainingOptions):
         rule = self.stage()
         settings.check_root(rule, attacks.parse_attack(attack), self.root)
         settings.check_attack(attacks.parse_attack(attack), self.topology)
+        object.__setattr__(self, "clock", settings.checked_clock(self, self.attacker_count))
         if self.weights == "sizes":
             check_takes_weights(rule.stages)
         for stage in rule.stages:
@@ -246,9 +248,8 @@ class Run(Job, TrainingOptions):
         """
         if not self.root or self.rule == "RootOnly()" or not self.aggregator().needs_root:
             return None
-        return self.varied(
-            rule="RootOnly()", attack="NoAttack()", attackers=None, plugin=(), weights="equal"
-        )
+        alone = {"rule": "RootOnly()", "attack": "NoAttack()", "attackers": None, "plugin": ()}
+        return self.varied(**alone, weights="equal", clock=SYNCHRONOUS)
 
     def same_root_training(self, other: Run) -> bool:
         """Whether this and another run train on the same root data alone, in the same way.
@@ -307,10 +308,10 @@ class Run(Job, TrainingOptions):
 
     def simulation(self) -> Loop:
         """Its training, before the first round."""
-        from byzantium.learning.training import new_loop
+        from byzantium.learning.training import loop_for
 
-        attack = attacks.parse_attack(self.attack)
-        return new_loop(**self._parts(), rule=self.stage(), attack=attack)
+        parts, attack = self._parts(), attacks.parse_attack(self.attack)
+        return loop_for(parts["settings"])(**parts, rule=self.stage(), attack=attack)
 
     def _parts(self) -> dict[str, Any]:
         """What every training of it has, by the names of the parameters of `Simulation`."""

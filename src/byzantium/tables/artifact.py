@@ -15,14 +15,14 @@ from byzantium.tables.version import PAPER, Version
 class Picture:
     """How an artifact (a table or figure) is drawn.
 
-    - `kind`: "table" or "grid" of numbers, "curves" over rounds, "bars" over workers, or "points"
-      over `x`.
+    - `kind`: "table" or "grid" of numbers, "curves" over rounds or `x`, "bars" over workers, or
+      "points" over `x`.
     - `rows`: the label of cells whose values are the rows.
     - `columns`: the label of cells whose values are the columns.
     - `lines`: the labels by which the lines of one panel differ.
     - `y`: the name of the metric that is shown.
     - `title`: the title of the axis of `y`; by default that of the metric.
-    - `x`: what "points" are drawn over.
+    - `x`: what "points" are drawn over; "time" for curves over simulated time.
 
     >>> Picture("curves", "split", "attack", ("aggregator",)).title
     'test accuracy (%)'

@@ -38,6 +38,7 @@ def pivots(
     columns: str = "",
     worst_case: bool = False,
     metric: str = "",
+    over: str = "round",
 ) -> list[ResultTable]:
     """Put runs into tables, whose cells are means over seeds.
 
@@ -52,6 +53,7 @@ def pivots(
     - `worst_case`: show in each cell the worst of all attacks.
     - `metric`: the name of the metric that is shown; by default the accuracy, or the loss for
       regression. Completed runs that did not record it are left out.
+    - `over`: what curves in figures are drawn over, "round" or simulated "time".
 
     Returns the tables, in a form that the terminal, files, figures and the page can show.
 
@@ -73,20 +75,28 @@ def pivots(
     several = _versions([run for _, run in trained])
     pairs = [(result, fields_of(run, several)) for result, run in trained]
     varies = varying([values for _, values in pairs])
-    over = ("attack",) if worst_case else ()
+    beaten = ("attack",) if worst_case else ()
     usual = "partition" if worst_case else "attack"
-    rows, columns = _axes([name for name in varies if name not in over], rows, columns, usual)
-    hidden = (*rows, columns, *over)
+    rows, columns = _axes([name for name in varies if name not in beaten], rows, columns, usual)
+    hidden = (*rows, columns, *beaten)
     groups: dict[tuple[Any, ...], list[tuple[Result, Values]]] = {}
     for result, values in pairs:
         key = tuple(v for name, v in values.items() if name not in hidden)
         groups.setdefault(key, []).append((result, values))
     keys = sorted(groups, key=lambda key: (-len(groups[key]), [sort_key(v) for v in key]))
     named = [name for name in varies if name not in hidden]
-    return [
+    tables = [
         _table(groups[key], rows, columns, named, k if len(keys) > 1 else 0, worst_case, metric)
         for k, key in enumerate(keys, 1)
     ]
+    return [_over(table, over) for table in tables]
+
+
+def _over(table: ResultTable, x: str) -> ResultTable:
+    """The same table, whose curves are drawn over something."""
+    made = table.artifact
+    picture = dataclasses.replace(made.picture, x=x)
+    return dataclasses.replace(table, artifact=dataclasses.replace(made, picture=picture))
 
 
 def _shows(result: Result, metric: str) -> bool:
