@@ -214,6 +214,15 @@ def test_mimic_warms_up_for_an_epoch_unless_told_otherwise() -> None:
     assert int(attack.state_dict()["rounds"]) == 2
 
 
+def test_mimic_copies_another_worker_where_the_one_that_it_copied_takes_no_part() -> None:
+    attack, honest = bz.Mimic(warmup=1), torch.tensor([[0.0], [0.0], [0.0], [9.0]])
+    assert attack(honest, q=1, generator=seeded()).item() in (0.0, 9.0)
+    attack.load_state_dict({**attack.state_dict(), "copied": torch.tensor(3)})
+    assert attack(honest, q=1, generator=seeded()).item() == 9.0
+    assert attack(honest[:3] + 1, q=1, generator=seeded()).item() == 1.0
+    assert int(attack.state_dict()["copied"]) < 3
+
+
 def test_a_tuned_attack_is_at_least_as_bad_as_any_of_its_strengths() -> None:
     honest, _ = scene()
     for rule in (bz.Krum(f=Q), bz.Median(), bz.GeometricMedian()):

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from pages import forget
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -483,6 +484,7 @@ def test_a_run_in_simulated_time_records_it(tmp_path: Path) -> None:
         ({"clock": "BASGD(11)", "weights": "sizes"}, "needs weights='equal'"),
         ({"clock": "BASG(11)"}, "did you mean 'BASGD'"),
         ({"clock": "FedBuff(5, tail=1)"}, "tail > 1"),
+        ({"clock": "FedBuff(5, haste=1e9)"}, "haste <= 1000"),
     ],
 )
 def test_what_does_not_go_together_is_refused(options: dict[str, Any], message: str) -> None:
@@ -506,3 +508,25 @@ def test_a_simulation_without_events_refuses_a_clock() -> None:
         Simulation(settings, DIGITS, model(), bz.Mean(), partition=iid())
     history = simulate(settings, DIGITS, model(), bz.Mean(), partition=iid())
     assert "time" in history.rounds[0]
+
+
+def test_a_clock_of_a_plugin_can_be_named(tmp_path: Path) -> None:
+    path = tmp_path / "hasty.py"
+    path.write_text(
+        "from dataclasses import dataclass\n"
+        "from byzantium.learning import BASGD\n"
+        "@dataclass(frozen=True, repr=False)\n"
+        "class Hasty(BASGD):\n"
+        "    '''Buffers of which one may stay empty.'''\n"
+        "    def vectors(self, n):\n"
+        "        return self.buffers - 1\n"
+    )
+    bz.load_plugin(path)
+    try:
+        run = Run(n=9, f=2, rounds=2, rule="Median()", clock="Hasty(6)")
+        assert run.clock == "Hasty(buffers=6)"
+        assert [text.split()[0] for text in run.plugin] == ["hasty.py"]
+        assert run.vectors == 5
+        assert len(list(run.simulation())) == 2
+    finally:
+        forget()

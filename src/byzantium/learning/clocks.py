@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from annotated_types import Gt
+from annotated_types import Gt, Le
 
 from byzantium.core import (
     ByzantiumError,
@@ -46,7 +46,7 @@ class Clock(Formula, ABC):
     - `tail`: the exponent :math:`\alpha` of "pareto", above 1; up to 2 the variance is infinite.
     - `lasting`: whether a worker draws one time for the whole training, and not one for each
       vector, so that the same workers are always slow.
-    - `haste`: how many times faster attackers are than honest workers.
+    - `haste`: how many times faster attackers are than honest workers, at most 1000.
 
     `waits` says whether a worker waits for the next step before it begins again.
 
@@ -60,7 +60,7 @@ class Clock(Formula, ABC):
     times: Literal["constant", "exponential", "pareto"] = "constant"
     tail: Annotated[float, Gt(1)] = 1.5
     lasting: bool = False
-    haste: PositiveMeasure = 1.0
+    haste: Annotated[float, Gt(0), Le(1000)] = 1.0
 
     @abstractmethod
     def buffer_count(self, n: int) -> int:

@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-import numpy as np
-
 from byzantium.learning import metrics
 from byzantium.papers import published
 from byzantium.runs import LARGEST, LAST, Result
@@ -56,6 +54,8 @@ def _recorded(result: Result, y: str, x: str = "round") -> Curve:
 
 def _at_same_times(seeds: Sequence[Curve]) -> list[Curve]:
     """Several curves at the same times, from the first to the last that all have."""
+    import numpy as np  # help does without it
+
     drawn = [curve for curve in seeds if curve]
     if len(drawn) < 2:
         return list(seeds)

@@ -1,0 +1,72 @@
+"""Draws docs/clocks.svg: accuracy over simulated time, and prints it at some times.
+
+byzantium sweep benchmarks/clocks.toml --out results-clocks --rows clock --over time
+python benchmarks/clocks.py results-clocks
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from byzantium.reports.palette import OTHER_LINES
+from byzantium.runs import Result, Run, Store
+
+OUT = Path(__file__).parents[1] / "docs" / "clocks.svg"
+TITLES = {
+    "NoAttack()": "nobody attacks",
+    "ALittleIsEnough()": "3 of 25 attack: ALIE",
+    "InnerProduct()": "3 of 25 attack: IPM",
+}
+TIMES = (50, 100, 200, 300)
+
+
+def at(result: Result, times: Sequence[float]) -> list[float]:
+    """The accuracy of a run at some simulated times, between two evaluations on a line."""
+    known = [(line["time"], line["accuracy"]) for line in result.metrics if "time" in line]
+    return [float(value) for value in np.interp(times, *zip(*known, strict=True), left=np.nan)]
+
+
+def main() -> None:
+    """Read the results, draw the picture, and print its numbers."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path)
+    found: dict[tuple[str, str], list[Result]] = defaultdict(list)
+    for result in Store(parser.parse_args().results):
+        assert isinstance(result.job, Run)
+        found[result.job.attack, result.job.clock].append(result)
+    plt.rcParams.update({"font.size": 9.5, "svg.hashsalt": "byzantium"})
+    figure, axes = plt.subplots(1, len(TITLES), figsize=(7.5, 2.8), sharey=True, layout="tight")
+    grid = np.linspace(0, TIMES[-1], 121)
+    for axis, (attack, title) in zip(axes, TITLES.items(), strict=True):
+        clocks = sorted(clock for other, clock in found if other == attack)
+        for clock, color in zip(clocks, OTHER_LINES, strict=False):
+            runs, name = found[attack, clock], clock.partition("(")[0]
+            seeds = np.array([at(run, [*grid]) for run in runs])
+            axis.plot(grid, seeds.mean(axis=0), color=color.light, label=name)
+            axis.fill_between(
+                grid, seeds.min(axis=0), seeds.max(axis=0), color=color.light, alpha=0.2, lw=0
+            )
+            each = [at(run, TIMES) for run in runs]
+            means = {
+                t: round(fmean(k), 1) for t, k in zip(TIMES, zip(*each, strict=True), strict=True)
+            }
+            steps = fmean(run.metrics[-1]["round"] / run.metrics[-1]["time"] for run in runs)
+            stale = fmean(line["staleness"] for run in runs for line in run.metrics)
+            print(f"{attack:18} {name:12} {means} steps per time {steps:.2f} staleness {stale:.2f}")
+        axis.set(title=title, xlim=(0, TIMES[-1]), ylim=(0, 100))
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[1].set_xlabel("simulated time (1 = the mean time of a vector)")
+    axes[0].set_ylabel("test accuracy (%)")
+    axes[0].legend(frameon=False, loc="lower right")
+    figure.savefig(OUT, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()
