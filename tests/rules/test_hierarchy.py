@@ -174,7 +174,9 @@ def test_the_result_of_a_group_with_nobody_left_is_the_mean_of_all() -> None:
     X = inputs.gaussian(9, 3)
     X[3:6] = torch.nan
     rule = bz.Hierarchy(3, bz.GeometricMedian()) >> bz.GeometricMedian()
-    assert torch.allclose(rule.explain(X).mixing[1, [0, 1, 2, 6, 7, 8]], torch.ones(()).double() / 6)
+    assert torch.allclose(
+        rule.explain(X).mixing[1, [0, 1, 2, 6, 7, 8]], torch.ones(()).double() / 6
+    )
 
 
 # -- size ------------------------------------------------------------------------------------------
