@@ -1,5 +1,6 @@
 from .bounds import Bound as Bound
 from .bounds import bound as bound
+from .bounds import chance_of_more_bad_groups as chance_of_more_bad_groups
 from .bounds import mixed as mixed
 from .certification import Certificate as Certificate
 from .certification import Finding as Finding

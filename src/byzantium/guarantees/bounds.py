@@ -12,14 +12,22 @@ bound is known. Register a bound for a rule of your own in the same way::
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from byzantium import rules
 from byzantium.guarantees.measure import lower_bound
+
+Array = NDArray[np.float64]
+
+
+class Gap(Exception):  # noqa: N818
+    """The reason why there is no guarantee."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +157,107 @@ def random_groups(population: int, sizes: Sequence[int], following: float) -> Bo
     spread = variance * share * (honest - 1) / honest
     shift = variance * max(0.0, share / honest - 1 / population)
     return Bound(_squared_sum(following * spread, shift), (10,))
+
+
+# -- groups with rules of their own -------------------------------------------------------------
+
+
+class Groups(NamedTuple):
+    """Groups of vectors, of which some are good: those with few bad vectors.
+
+    - `sizes`: how many vectors each group has.
+    - `f`: how many vectors are bad in all.
+    - `threshold`: how many bad vectors a good group has at most.
+    - `bad`: how many groups are not good, at most.
+    - `inner`: for a size and a number of bad vectors, the kappa of the rule within groups.
+    """
+
+    sizes: tuple[int, ...]
+    f: int
+    threshold: int
+    bad: int
+    inner: Callable[[int, int], float]
+
+    @property
+    def good(self) -> list[tuple[int, int]]:
+        """The sizes of good groups, each with every number of bad vectors."""
+        most = min(self.threshold, self.f)
+        return [(size, b) for size in set(self.sizes) for b in range(most + 1)]
+
+
+def fixed_groups(groups: Groups, following: float) -> Bound:
+    """The bound of groups and what follows them, whatever their members are (Proposition 16).
+
+    - `following`: the kappa of what follows, for the groups' results of which `groups.bad` are bad.
+    """
+    left = len(groups.sizes) - groups.bad
+    honest = sum(groups.sizes) - groups.f
+    worst = max((groups.inner(size, b) + 1) / (size - b) for size, b in groups.good)
+    return Bound(max(0.0, (following + 1) * honest / left * worst - 1), (16,))
+
+
+def random_dealt_groups(groups: Groups, following: float) -> Bound:
+    """The same for the mean over random members of the groups (Proposition 17)."""
+    left = len(groups.sizes) - groups.bad
+    honest = sum(groups.sizes) - groups.f
+    variance = honest / (honest - 1) if honest > 1 else 0
+    most, rest, inverse = min(groups.threshold, groups.f), groups.f, 0.0
+    for size in sorted(groups.sizes)[:left]:  # 1 / (size - b) is convex in b
+        taken = min(most, rest)
+        share = taken / most if most else 0.0
+        inverse += (1 - share) / size + share / (size - most)
+        rest -= taken
+    inverse /= left
+    within = max(groups.inner(size, b) * (1 - 1 / (size - b)) for size, b in groups.good)
+    between = following * variance * inverse * (left - 1) / left
+    shift = variance * max(0.0, inverse / left - 1 / honest)
+    root = math.sqrt((following + 1) * variance * within) + math.sqrt(between) + math.sqrt(shift)
+    return Bound(root**2, (17,))
+
+
+def chance_of_more_bad_groups(sizes: Sequence[int], f: int, threshold: int, most: int) -> float:
+    """The chance that more groups are bad than expected, if members are drawn at random.
+
+    - `sizes`: how many vectors each group has.
+    - `f`: how many of all vectors are bad.
+    - `threshold`: a group with more bad vectors than this is bad.
+    - `most`: how many groups are expected to be bad at most.
+
+    The counts of bad vectors are hypergeometric. One group after the other, the chances of all
+    pairs of bad vectors and bad groups so far are added up: all terms are positive, so that even
+    tiny chances have most of their digits.
+
+    >>> round(chance_of_more_bad_groups([2, 2], f=2, threshold=1, most=0), 6)
+    0.333333
+    """
+    n = sum(sizes)
+    # chances[k, b]: of k bad groups (the last: more than `most`) that have b bad vectors together.
+    # Each group's count is binomial; given that all of them add up to f, counts are hypergeometric.
+    chances = np.zeros((most + 2, f + 1))
+    chances[0, 0] = 1
+    whole = np.zeros(f + 1)
+    whole[0] = 1
+    for size in sizes:
+        counts = _binomial(size, f / n)[: f + 1]
+        good, bad = counts.copy(), counts.copy()
+        good[threshold + 1 :], bad[: threshold + 1] = 0, 0
+        following = np.array([np.convolve(row, good)[: f + 1] for row in chances])
+        for k, row in enumerate(chances):
+            following[min(k + 1, most + 1)] += np.convolve(row, bad)[: f + 1]
+        chances, whole = following, np.convolve(whole, counts)[: f + 1]
+    return float(chances[-1, f] / whole[f])
+
+
+def _binomial(size: int, share: float) -> Array:
+    """The chances of 0, 1, ... successes in so many trials."""
+    if share in (0, 1):
+        return np.eye(size + 1)[round(share) * size]
+    logs = [
+        math.lgamma(size + 1) - math.lgamma(k + 1) - math.lgamma(size - k + 1)
+        + k * math.log(share) + (size - k) * math.log1p(-share)
+        for k in range(size + 1)
+    ]  # fmt: skip
+    return np.exp(logs)
 
 
 # -- clipping without a radius -----------------------------------------------------------------

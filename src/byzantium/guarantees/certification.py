@@ -51,7 +51,7 @@ class Finding:
     - `c`: the squared error in the units of the paper (see `Guarantee`). With random mixings it is
       the mean over draws that the search had not seen.
     - `error`: the standard error of this mean; 0 if nothing is random.
-    - `rows`: (n, d), the input; its first f rows are Byzantine.
+    - `rows`: (n, d), the input; its first f rows are Byzantine, unless `how` names others.
     - `how`: a description of the input.
     - `tried`: how many inputs the search tried.
 
@@ -219,7 +219,11 @@ class _Search:
         final = self.trial.with_draws(MEASUREMENT_DRAWS, self.seed + 2_000_003)
         kappas = final.kappas_by_draw(worst.rows)
         kappa, error = float(kappas.mean()), float(kappas.std()) / math.sqrt(len(kappas))
-        return Finding(self.c(kappa), self.c(error), worst.rows, worst.how, self.trial.tried)
+        rows, how = self.trial.arranged(worst.rows), worst.how
+        places = np.flatnonzero(self.trial.arranged(np.arange(self.trial.n)) < self.trial.f)
+        if places[-1] >= self.trial.f:
+            how += f"; bad are rows {', '.join(map(str, places.tolist()))}"
+        return Finding(self.c(kappa), self.c(error), rows, how, self.trial.tried)
 
 
 def _lower_confidence(kappas: Array) -> float:

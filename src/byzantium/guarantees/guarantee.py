@@ -10,10 +10,20 @@ from fractions import Fraction
 from typing import Any
 
 from byzantium.core import ByzantiumError, validated
-from byzantium.guarantees.bounds import Bound, bound, mixed, random_groups
+from byzantium.guarantees.bounds import Bound, Gap, bound, mixed, random_groups
 from byzantium.guarantees.copies import Copies, check_below_half, copies_of, stages_for_copies
+from byzantium.guarantees.groups import bound_of_groups
 from byzantium.guarantees.measure import c_of, lower_bound
-from byzantium.rules import Aggregator, Bucketing, GeometricMedian, Krum, Median, Mixing, Stage
+from byzantium.rules import (
+    Aggregator,
+    Bucketing,
+    GeometricMedian,
+    Hierarchy,
+    Krum,
+    Median,
+    Mixing,
+    Stage,
+)
 from byzantium.rules.admission import check_sizes
 from byzantium.rules.shares import too_heavy
 
@@ -234,7 +244,7 @@ def guarantee(rule: Aggregator, n: int, f: int, weights: Any = None) -> Guarante
                 result = _bound_of(stages, n, f)
             else:
                 result = _bound_with_weights(stages, f, copies)
-        except _Gap as error:
+        except Gap as error:
             gap = str(error)
     kappa = None if gap or promise else result.kappa
     published = _published(stages, n, f) if vouched is None else ""
@@ -261,18 +271,22 @@ def _promise_with_root(stages: Sequence[Stage], f: int) -> str:
     return getattr(rule, "promise", "") if built and not mixings else ""
 
 
-class _Gap(Exception):  # noqa: N818
-    """The reason why there is no guarantee."""
-
-
 def _bound_of(stages: Sequence[Stage], n: int, f: int) -> Bound:
     """The bound of some stages, from the bound of those that follow the first."""
     stage, *following = stages
     if stage.bad is not None and stage.bad < f:
-        raise _Gap(f"{stage!r} is built for {stage.bad} Byzantine vectors, but may meet {f}")
+        raise Gap(f"{stage!r} is built for {stage.bad} Byzantine vectors, but may meet {f}")
     if stage.bad is not None and stage.bad > f:
         rest = _bound_of(stages, n, stage.bad)
         return _joint_bound(random_groups(n - f, [1] * (n - stage.bad), rest.kappa), rest, stage)
+    if isinstance(stage, Hierarchy):
+
+        def within(size: int, bad: int) -> Bound:
+            return _bound_of(check_sizes(stage.inner.stages, size), size, bad)
+
+        return bound_of_groups(
+            stage, n, f, within, lambda bad: _bound_of(following, stage.rows(n), bad)
+        )
     if isinstance(stage, Mixing):
         rest = _bound_of(following, stage.rows(n), stage.bad_outputs(f))
         return _joint_bound(mixed(stage, n, f, rest.kappa), rest, stage)
@@ -280,10 +294,10 @@ def _bound_of(stages: Sequence[Stage], n: int, f: int) -> Bound:
     if f and f >= stage.delta_max * n:
         most = Fraction(stage.delta_max).limit_denominator(100)
         limit = f"less than {most} of its vectors Byzantine" if most else "no Byzantine vectors"
-        raise _Gap(f"{stage!r} tolerates {limit}, but may meet {f} of {n}")
+        raise Gap(f"{stage!r} tolerates {limit}, but may meet {f} of {n}")
     result = bound(stage, n, f)
     if result is None:
-        raise _Gap(f"no bound is known for {stage!r}")
+        raise Gap(f"no bound is known for {stage!r}")
     return result
 
 
@@ -293,19 +307,19 @@ def _bound_with_weights(stages: Sequence[Stage], f: int, copies: Copies) -> Boun
     assert isinstance(rule, Aggregator)
     assert copies.vouched is not None
     if any(isinstance(mixing, Bucketing) for mixing in mixings):
-        raise _Gap("no bound is known for buckets of weighted vectors")
+        raise Gap("no bound is known for buckets of weighted vectors")
     for stage in stages:
         if stage.bad is not None and stage.bad < f:
-            raise _Gap(f"{stage!r} is built for {stage.bad} Byzantine vectors, but may meet {f}")
+            raise Gap(f"{stage!r} is built for {stage.bad} Byzantine vectors, but may meet {f}")
     if f and not copies.held < rule.delta_max:
-        raise _Gap(too_heavy(rule, f, copies.vouched, rule.delta_max))
+        raise Gap(too_heavy(rule, f, copies.vouched, rule.delta_max))
     result = _bound_of(stages_for_copies(stages, copies), copies.number, copies.bad)
     return Bound(result.kappa, (*result.propositions, 15) if result.propositions else ())
 
 
 def _joint_bound(first: Bound | None, rest: Bound, stage: Stage) -> Bound:
     if first is None:
-        raise _Gap(f"no bound is known for {stage!r} and what follows it")
+        raise Gap(f"no bound is known for {stage!r} and what follows it")
     return Bound(first.kappa, tuple(sorted({*first.propositions, *rest.propositions})))
 
 

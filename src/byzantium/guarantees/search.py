@@ -8,6 +8,7 @@ variance, averaged over draws of the random mixings.
 from __future__ import annotations
 
 import copy
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,17 +94,34 @@ class Trial:
         other._seeds = _draw_seeds(draws if self.random else 1, seed)
         return other
 
+    def arranged(self, rows: Array) -> Array:
+        """The rows in the order in which the rule is given them.
+
+        The first f are at the places where they do most harm, if places matter.
+        """
+        mixings = [step for step in self._steps if isinstance(step, Mixing)]
+        kept = itertools.takewhile(lambda step: step.rows(self.n) == self.n, mixings)
+        first = mixings[len(list(kept)) :][:1]  # before it, row i stands for row i
+        places = first[0].worst_places(self.n, self.f) if first else None
+        if places is None:
+            return rows
+        arranged = np.empty_like(rows)
+        arranged[places] = rows[: self.f]
+        arranged[np.delete(np.arange(self.n), places)] = rows[self.f :]
+        return arranged
+
     def _call_rule(self, rows: Array, seed: int) -> Array:
         self.rule.reset()
         self._generator.manual_seed(seed)
-        result: Array = self.rule(torch.from_numpy(rows), self._generator).numpy()
+        arranged = torch.from_numpy(self.arranged(rows))
+        result: Array = self.rule(arranged, self._generator).numpy()
         return result
 
     def _combine_directly(self, rows: Array) -> Array:
         """The results, (draws, d), without the checks of a call, and with one Gram matrix."""
         *mixings, rule = self._steps
         assert isinstance(rule, Weighting)
-        points, results = SourcePoints(Matrix(torch.from_numpy(rows))), []
+        points, results = SourcePoints(Matrix(torch.from_numpy(self.arranged(rows)))), []
         for seed in self._seeds:
             self._generator.manual_seed(seed)
             geometry = Geometry.of(points)

@@ -133,6 +133,17 @@ class Hierarchy(Mixing):
     def bad_inputs(self, outputs: int) -> int:
         return (outputs + 1) * (self.group_f + 1) - 1
 
+    def worst_places(self, n: int, f: int) -> Indices | None:
+        if self.deal == "random":
+            return None
+        # One more than a group tolerates, in one group after the other; once these are most groups,
+        # the others go to the same groups in turn.
+        sizes, spread = self.sizes(n), self.group_f + 1
+        group = np.arange(len(sizes)).repeat(sizes)
+        within = np.arange(n) - (sizes.cumsum() - sizes).repeat(sizes)
+        turn = np.where(within < spread, 0, within)
+        return np.lexsort((within, group, turn, group > len(sizes) // 2))[:f]
+
     def after_rejection(self, rejected: Rejected) -> Stage:
         return self._with("_rejected", rejected)
 
@@ -148,6 +159,10 @@ class Hierarchy(Mixing):
     @property
     def separate(self) -> bool:
         return True
+
+    @property
+    def placed(self) -> bool:
+        return self.deal == "order" or any(stage.placed for stage in self.inner.stages)
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         n, separable = geometry.n, geometry.separable

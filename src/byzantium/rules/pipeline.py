@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Self, overload
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.core import (
@@ -28,7 +29,7 @@ from byzantium.core import (
 from byzantium.rules.admission import admit, check_sizes
 from byzantium.rules.outcome import Attempt, Outcome
 from byzantium.rules.report import Report
-from byzantium.rules.shares import check_takes_weights
+from byzantium.rules.shares import check_places, check_takes_weights
 from byzantium.rules.stage import FormerHook, Stage, pipeline_repr
 from byzantium.vectors.distances import Array
 from byzantium.vectors.geometry import Geometry, vectors_of
@@ -79,6 +80,10 @@ class Mixing(Stage, ABC):
         """How many of the m vectors that come out can be bad when f of those that go in are."""
         return f
 
+    def worst_places(self, n: int, f: int) -> NDArray[np.int64] | None:
+        """Where f bad vectors do most harm among the n that go in; None if places do not matter."""
+        return None
+
     def mixed_weights(self, matrix: Array, weights: Weights) -> Weights:
         """The weights of the vectors that come out, from those of the vectors that go in."""
         return weights
@@ -90,6 +95,7 @@ class Mixing(Stage, ABC):
         """The mixed vectors, (m, d), to look at: pipelines never build them."""
         call = Vouched(updates, weights)
         call.source.check_coordinates(self)
+        check_places(self.stages, call)
         points, stages, _, vouched = admit(self.stages, call.source, vouched=call.weights)
         geometry = mixed_geometry(Geometry.of(points, vouched), stages, generator)
         return geometry.rows().to(call.source.dtype)
@@ -333,6 +339,7 @@ class Aggregator(Stage, Stateful):
         self, call: Vouched, generator: torch.Generator | None, explain: bool, root: Any
     ) -> Outcome:
         source, vouched = call.source, call.weights
+        check_places(self.stages, call)
         if vouched is None:
             speculative, weights, norm_bound = self._attempt(source, generator, explain)
         else:

@@ -11,7 +11,7 @@ from annotated_types import Gt, Le
 from byzantium._kernels.selection import EQUAL_SHARES
 from byzantium.core import ByzantiumError, Count, validated
 from byzantium.rules.stage import Stage
-from byzantium.vectors.weights import Array, Weights, checked_weights
+from byzantium.vectors.weights import Array, Vouched, Weights, checked_weights
 
 Share = Annotated[float, Gt(0), Le(1)]
 
@@ -35,6 +35,12 @@ def check_takes_weights(stages: Sequence[Stage]) -> None:
             raise ByzantiumError(
                 f"{stage!r} takes no weights; {', '.join(names[:-1])} and {names[-1]} do"
             )
+
+
+def check_places(stages: Sequence[Stage], call: Vouched) -> None:
+    """Raise an error if places matter, and vectors of weight 0 are missing among the others."""
+    if call.source.n < call.n:
+        check_takes_weights([stage for stage in stages if stage.placed])
 
 
 def check_held(stage: Stage, weights: Weights) -> None:

@@ -113,6 +113,11 @@ class Stage(Formula):
         return False
 
     @property
+    def placed(self) -> bool:
+        """Whether it matters which place a vector has among the others."""
+        return False
+
+    @property
     def bad(self) -> int | None:
         """How many vectors may be Byzantine: its parameter f; None if it has no such parameter."""
         return getattr(self, "f", None)
