@@ -27,9 +27,9 @@ class Mimic(Attack):
     :math:`i_\star`; after it they copy the last one. The attack has a state: z, the mean, the
     number of rounds and :math:`i_\star`.
 
-    :math:`i_\star` counts the honest vectors of a round. Where only some of the workers take part in
-    each round, it is not always the same worker, and if there are too few, the attackers choose
-    anew; `retarget` chooses in each round the one of those who are there that lies farthest.
+    :math:`i_\star` counts the honest vectors of a round. Where only some of the workers take part,
+    that is not always the same worker, and if there are too few, the attackers choose anew; with
+    `retarget` they choose in each round the one of those present that lies farthest.
 
     Where the warm-up takes more than one round, the code that the authors released differs: it
     scales the sum to length one before it is added, so that the first rounds count more. (The text
