@@ -5,7 +5,7 @@
 
 A pipeline's results replace those of its recorded row, in the splits in which all its runs are
 there. The row names the commit of this checkout, or the one after the folder, which made the runs,
-and the commits of the splits that stay.
+and the commits of the splits that stay. The page names all processors that computed rows.
 """
 
 import platform
@@ -59,13 +59,16 @@ def main(folder: str, commit: str) -> None:
         for cell in table.cells
         if (cell.labels["aggregator"], cell.labels["split"]) not in unfinished
     ]
-    known = Ranking.read(RECORDED).rows if RECORDED.exists() else ()
+    recorded = Ranking.read(RECORDED) if RECORDED.exists() else None
+    known = recorded.rows if recorded is not None else ()
     former = {(row.rule, row.root): row for row in known}
     rows = [
         with_splits(former.get((row.rule, row.root)), row)
         for row in ranking_rows(replace(table, cells=tuple(finished)), commit)
     ]
-    ranking = Ranking(SUITE, tuple(SUITES[SUITE]), known, processor()).with_rows(rows)
+    machines = [processor()] if recorded is None else [*recorded.machine.split(", "), processor()]
+    machine = ", ".join(dict.fromkeys(machines))
+    ranking = Ranking(SUITE, tuple(SUITES[SUITE]), known, machine).with_rows(rows)
     ranking.write(RECORDED)
     if ranking.rows:
         write_page(ROOT / "docs/benchmark.md", Ranking.read(RECORDED))

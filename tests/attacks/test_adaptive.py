@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+from typing import Any
 
 import inputs
 import members
@@ -130,9 +132,23 @@ def test_few_and_many_honest_workers_and_equal_vectors(h: int) -> None:
         assert sent.isfinite().all()
 
 
-def test_candidates_that_overflow_give_no_warning() -> None:
-    """Against the mean each round finds longer vectors than the one before, until they overflow."""
+@pytest.mark.parametrize("aim", ["alignment", "distance", "collapse"])
+def test_vectors_grow_no_longer_than_the_server_admits(aim: Any) -> None:
+    """Against the mean each round finds longer vectors than the one before."""
+    attack, honest, generator = bz.Adaptive(aim), inputs.gaussian(H, 40).float(), seeded()
+    rule, model, lengths = bz.Mean(), MODEL[:40].float(), []
+    for _ in range(30):
+        sent = attack(honest, q=Q, rule=rule, generator=generator, model=model)
+        lengths.append(float(sent.double().norm(dim=1).max()))
+        assert not rule.explain(torch.cat([honest, sent])).rejected
+    assert lengths[0] < 1e6 < 9e17 < lengths[-1] <= 1e18
+
+
+@pytest.mark.parametrize("huge", [1e60, 1e200, math.inf])
+def test_candidates_that_overflow_are_not_sent_and_give_no_warning(huge: float) -> None:
     attack, honest = bz.Adaptive("collapse"), inputs.heterogeneous(H, D)
-    k = len(Space(scene_of(bz.Mean(), honest)).features)
-    attack.load_state_dict({"last": torch.full((k,), 1e200, dtype=torch.float64)})
-    assert attack.vectors(scene_of(bz.Mean(), honest)).shape[-1] == D
+    scene = scene_of(bz.Mean(), honest)
+    k = len(Space(scene).features)
+    attack.load_state_dict({"last": torch.full((k,), huge, dtype=torch.float64)})
+    sent = attack.vectors(scene).expand(Q, D)
+    assert not bz.Mean().explain(torch.cat([honest, sent])).rejected

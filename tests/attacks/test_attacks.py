@@ -205,6 +205,17 @@ def test_mimic_follows_the_appendix_of_the_paper(retarget: bool) -> None:
         assert len(set(copied[3:])) == 1
 
 
+def test_mimic_chooses_anew_among_fewer_vectors() -> None:
+    """Where workers are sampled, a round may have fewer honest vectors than the one before."""
+    attack, X = bz.Mimic(warmup=1), inputs.heterogeneous(H, D)
+    attack(X, q=Q, generator=seeded())
+    direction, far = attack.state_dict()["direction"], int(attack.state_dict()["copied"])
+    for h in (far + 1, far, 1):
+        there = X[:h] if h <= far else X[far : far + 1]
+        expected = there[(there @ direction).argmax()]
+        assert torch.equal(attack(X[:h], q=Q, generator=seeded()), expected.expand(Q, D))
+
+
 def test_mimic_warms_up_for_an_epoch_unless_told_otherwise() -> None:
     with pytest.raises(ValueError, match=r"Mimic\(\) warms up for one epoch of unknown"):
         bz.Mimic()(torch.ones(3, 2), q=1)

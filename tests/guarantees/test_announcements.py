@@ -18,9 +18,11 @@ from byzantium.cli import main
 from byzantium.guarantees import announce, gap, guarantee
 from byzantium.guarantees import guarantee as module
 from byzantium.learning import Settings
+from byzantium.learning.metrics import early_heterogeneity
 from byzantium.runs import Processes, Run, Store, execute
 
 SMALL = {"rounds": 2, "batch": 4, "evaluate_every": 1, "n": 10}
+BEYOND = ": no rule that sees vectors alone promises descent here"
 HALF = "5 of 10 may be Byzantine; if half or more are, nobody can tell who is honest"
 GAP = "GeometricMedian() tolerates less than 1/2 of its vectors Byzantine, but may meet 4 of 5"
 
@@ -48,7 +50,7 @@ def test_a_run_says_before_and_after_in_one_line_that_nothing_is_promised() -> N
     assert [line[:9] for line in done.stderr.splitlines()[1:]] == ["1/1 done:"]
     closing = done.stdout.splitlines()[0]
     assert closing.startswith("completed, accuracy ")
-    assert closing.endswith(f"; no guarantee: {GAP}")
+    assert f"; no guarantee: {GAP}; 4 of 10 need B² < 0.5; yours is " in closing
     (log,) = Path("results").glob("*/run.log")
     assert log.read_text().count(f"WARNING {before}\n") == 1
 
@@ -63,6 +65,29 @@ def test_that_half_may_be_bad_is_said_whoever_attacks(
         assert closing.startswith(beginning)
         assert closing.endswith(f"; no guarantee: {HALF}")
     assert set(warnings(caplog)) == {f"no guarantee: {HALF}"}
+
+
+def test_a_run_says_in_the_end_that_its_honest_vectors_differ_beyond_the_limit() -> None:
+    command = ["run", "--rounds", "3", "--model", "linear"]
+    for beginning in ("completed, ", "done before: completed, "):
+        closing = CliRunner().invoke(main, command).stdout.splitlines()[0]
+        assert closing.startswith(beginning)
+        assert closing.endswith(BEYOND)
+    (result,) = Store("results")
+    assert isinstance(result.job, Run)
+    b2 = early_heterogeneity(result.metrics)
+    assert b2 is not None
+    assert f"evaluations); 5 of 25 need B² < 3; yours is {b2:.3g}: " in closing
+    assert b2 > 3
+    below = [
+        ["--partition", "iid()"],  # B² is below the limit
+        ["--f", "0"],
+        ["--rule", "RootMatching()", "--root", "2"],  # the limit does not bind it
+    ]
+    for options in below:
+        told = CliRunner().invoke(main, [*command, *options])
+        assert told.exit_code == 0
+        assert "B²" not in told.stdout
 
 
 def test_a_run_of_which_something_is_promised_says_nothing_of_it(

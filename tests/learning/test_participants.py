@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -62,6 +63,15 @@ def scenes(monkeypatch: pytest.MonkeyPatch) -> list[Round]:
 
     monkeypatch.setitem(metrics.TABLE, "noted", Metric("noted", "", noted, max))
     return seen
+
+
+@pytest.mark.parametrize("attack", [bz.Mimic(warmup=1), bz.Mimic(warmup=3, retarget=True)])
+def test_mimic_goes_on_where_fewer_honest_workers_take_part(attack: Attack) -> None:
+    for seed in (4, 5, 6):
+        options: dict[str, Any] = {"n": 20, "attackers": 6, "participants": 4, "seed": seed}
+        training = simulation(bz.Median(), copy.deepcopy(attack), cache=False, **options)
+        honest = {sum(worker < 14 for worker in sampled) for sampled, _ in sampled_in(training)}
+        assert len(honest) > 1
 
 
 def sampled_in(training: Simulation) -> Iterator[tuple[list[int], dict[str, Any]]]:

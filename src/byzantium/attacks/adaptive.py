@@ -62,7 +62,8 @@ class Adaptive(Attack):
     principal directions and of the model, turns of the root gradient, and what was best in the last
     round. From the best one they climb by finite differences through the rule. All attackers send
     the same vector, or two groups send different ones. A random rule is tried with several random
-    numbers of the attackers' own.
+    numbers of the attackers' own. Vectors so long that the server would reject them are never sent:
+    against the mean, which bounds no harm, they would be the best.
 
     - `aim`: "alignment": the smallest inner product of the result with the honest mean, so that
       the step goes uphill; "distance": the result farthest from the honest mean; "loss": the
@@ -94,7 +95,8 @@ class Adaptive(Attack):
         if scene.rule is None:
             raise ByzantiumError(f"{self!r} needs the server's rule to search against, rule=...")
         check_aim(self, self.aim, scene)
-        # Against the mean harm has no bound, and candidates grow until they overflow.
+        # Against the mean harm has no bound: candidates grow to the longest that it admits, and
+        # those beyond may overflow.
         with np.errstate(over="ignore", invalid="ignore"):
             search = _Search(self, Space(scene), self._memory)
             best = search.best()
@@ -224,12 +226,14 @@ class _Search:
         return np.concatenate([order[:BEST], others])
 
     def _try(self, coefficients: Array) -> float:
-        """The harm of a candidate."""
-        mean, model = self.space.mean, self.space.point("model")
-        results = self.space.results(coefficients)
-        harms = [harm(self.attack.aim, result, mean, model) for result in results]
-        value = sum(harms) / len(harms)
-        value = value if np.isfinite(value) else -np.inf
+        """The harm of a candidate; minus infinity if the server would reject it."""
+        value = -np.inf
+        if self.space.admits(coefficients):
+            mean, model = self.space.mean, self.space.point("model")
+            results = self.space.results(coefficients)
+            harms = [harm(self.attack.aim, result, mean, model) for result in results]
+            value = sum(harms) / len(harms)
+            value = value if np.isfinite(value) else -np.inf
         self.trials.append((value, coefficients))
         return value
 

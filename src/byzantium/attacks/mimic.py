@@ -27,6 +27,10 @@ class Mimic(Attack):
     :math:`i_\star`; after it they copy the last one. The attack has a state: z, the mean, the
     number of rounds and :math:`i_\star`.
 
+    :math:`i_\star` counts the honest vectors of a round. Where only some of the workers take part,
+    that is not always the same worker, and if there are too few, the attackers choose anew; with
+    `retarget` they choose in each round the one of those present that lies farthest.
+
     Where the warm-up takes more than one round, the code that the authors released differs: it
     scales the sum to length one before it is added, so that the first rounds count more. (The text
     of the paper has both.) With a warm-up of one round, as in the published runs, there is no
@@ -66,7 +70,7 @@ class Mimic(Attack):
         state = self._state
         if int(state["rounds"]) < self._warm_up_rounds(scene):
             self._observe(honest, scene.generator)
-        elif not self.retarget and int(state["copied"]) < len(honest):  # fewer may take part now
+        elif not self.retarget and int(state["copied"]) < len(honest):
             return honest[int(state["copied"])]
         state["copied"] = (honest @ state["direction"].to(honest)).argmax().cpu()
         return honest[int(state["copied"])]

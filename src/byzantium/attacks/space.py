@@ -18,7 +18,7 @@ from byzantium.rules.pipeline import last_rule, mixed_geometry
 from byzantium.vectors.distances import distinct
 from byzantium.vectors.geometry import Geometry
 from byzantium.vectors.points import SourcePoints
-from byzantium.vectors.source import Matrix
+from byzantium.vectors.source import Matrix, largest_norm
 from byzantium.vectors.weights import with_weight
 
 Array = NDArray[np.float64]
@@ -29,6 +29,9 @@ DRAWS = 2
 COLUMNS = 1024
 # Points of this length, relative to the largest along a principal direction, are rounding errors.
 SMALLEST = 1e-7
+# No vector is longer than this share of the largest norm that the server admits; computed from
+# inner products, its length errs by less than the rest.
+LONGEST = 0.99
 
 
 class Space:
@@ -147,6 +150,13 @@ class Space:
         """The vectors themselves, (h + q, d); those of the attackers are overwritten by trials."""
         honest = self.scene.honest
         return torch.cat([honest, honest.new_empty(self.scene.q, honest.shape[1])])
+
+    def admits(self, coefficients: Array) -> bool:
+        """Whether the server would not reject these combinations as too long, (k,) or (q, k)."""
+        rows = np.atleast_2d(coefficients)
+        squares = np.einsum("ij,jk,ik->i", rows, self.gram, rows)
+        longest = LONGEST * largest_norm(self.features.dtype)
+        return bool((squares <= longest**2).all())
 
     def length(self, coefficients: Array) -> float:
         """The norm of a combination."""

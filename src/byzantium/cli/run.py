@@ -72,6 +72,8 @@ def run(
         text += f", success rate of the backdoor {success:.2f} %"
     if gap := job.gap():
         text += f"; no guarantee: {gap}"
+    if limit := job.beyond_limit(result.metrics):
+        text += f"; {limit}"
     out.print(text, soft_wrap=True)
     if (alone := job.root_alone()) is not None:
         from byzantium.reports.promises import root_alone

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from byzantium.core import ByzantiumError, TooManyRejected
@@ -23,14 +22,10 @@ from byzantium.rules.stage import (
     pipeline_repr,
 )
 from byzantium.vectors.points import SourcePoints, row_norms
-from byzantium.vectors.source import Source
+from byzantium.vectors.source import Source, largest_norm
 from byzantium.vectors.weights import Weights
 
 logger = logging.getLogger("byzantium")
-
-# A vector of larger norm is no honest update, and the square of its norm could overflow its dtype.
-LARGEST_NORM = {torch.float64: 1e150}
-LARGEST_NORM_NARROW = 1e18
 
 
 class Admission(NamedTuple):
@@ -76,7 +71,7 @@ def admit(
     """
     pipeline, n, readable = pipeline_repr(stages), source.n, source.readable
     stages = check_sizes(stages, n, vouched)
-    largest = LARGEST_NORM.get(source.dtype, LARGEST_NORM_NARROW)
+    largest = largest_norm(source.dtype)
     expanded = [one for stage in stages for one in stage.expansion]
     anchors: dict[str, Tensor | None] = {}
     if any(stage.needs_origin for stage in expanded):

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -269,6 +269,28 @@ class Run(Job, TrainingOptions):
         if plugins.missing(self.plugin) or self.topology is not None:
             return ""
         return guarantees.gap(self.aggregator(), self.vectors, self.bad)
+
+    def beyond_limit(self, lines: Sequence[Metrics]) -> str:
+        r"""That its honest vectors differed too much for any rule to promise descent; "" otherwise.
+
+        It is "" for rules with root data, which the limit does not bind, and where nothing was
+        measured: :math:`B^2` is recorded in the first rounds, which a run may not have reached.
+
+        - `lines`: the lines of its metrics.
+
+        >>> lines = [{"round": 30, "early_heterogeneity": [27.0, 28.0, 31.0]}]
+        >>> Run(f=5).beyond_limit(lines)
+        '5 of 25 need B² < 3; yours is 28: no rule that sees vectors alone promises descent here'
+        >>> Run(f=0).beyond_limit(lines), Run(rule="RootMatching()", root=10).beyond_limit(lines)
+        ('', '')
+        """
+        n, f, b2 = self.vectors, self.bad, metrics.early_heterogeneity(lines)
+        if b2 is None or not 0 < 2 * f < n or b2 < guarantees.largest_heterogeneity(None, n, f):
+            return ""
+        if plugins.missing(self.plugin) or self.aggregator().needs_root:
+            return ""
+        limit = guarantees.describe_limit(n, f, {"": [b2]})
+        return f"{limit}: no rule that sees vectors alone promises descent here"
 
     def announce(self, *, again: bool = False) -> None:
         """Log the guarantee of its rule, as a warning where there is none."""

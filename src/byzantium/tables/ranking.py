@@ -87,7 +87,7 @@ class Ranking:
     - `suite`: the version of the suite.
     - `attacks`: the names of its attacks.
     - `rows`: the pipelines.
-    - `machine`: the processor that computed the rows.
+    - `machine`: the processor that computed the rows; of several, all with commas between them.
 
     >>> rows = [Row(name, name, 0, {("iid", 1): {"ipm": (value,)}})
     ...         for name, value in (("a", 10.0), ("b", 90.0))]

@@ -33,14 +33,10 @@ from byzantium.vectors.factors import Stack
 from byzantium.vectors.low_rank_update import LowRankUpdate, Part, chunks
 from byzantium.vectors.points import row_norms
 from byzantium.vectors.scale import SMALL_SQUARE
-from byzantium.vectors.source import Source
+from byzantium.vectors.source import Source, largest_norm
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
-
-# An update of larger norm is no honest one; see `rules.admission`.
-LARGEST_NORM = {torch.float64: 1e150}
-LARGEST_NORM_NARROW = 1e18
 
 
 class LowRank(Source):
@@ -136,7 +132,7 @@ class LowRank(Source):
 
     def _reject_unusable(self) -> None:
         """Reject updates that are not finite or absurdly large, before they are stacked."""
-        largest = LARGEST_NORM.get(self.dtype, LARGEST_NORM_NARROW)
+        largest = largest_norm(self.dtype)
         for i, row in enumerate(self.rows):
             if row is not None and not norm_bound(row) <= largest and not norm(row) <= largest:
                 self.unreadable[i] = f"not finite, or of norm above {largest:g}"

@@ -39,6 +39,19 @@ Rows = NDArray[np.int64]
 MANY_ROWS = 1 << 15
 ROWS_PER_COLUMN = 10
 ROW = "an array, a list of numbers or of arrays, or a mapping of named arrays such as a state dict"
+# The largest norm of a vector; of float64, and of all other dtypes.
+LARGEST_NORM, LARGEST_NORM_NARROW = 1e150, 1e18
+
+
+def largest_norm(dtype: torch.dtype) -> float:
+    """The norm above which rows of a dtype are rejected.
+
+    Such a row is no honest update, and the square of its norm could overflow its dtype.
+
+    >>> largest_norm(torch.float32)
+    1e+18
+    """
+    return LARGEST_NORM if dtype == torch.float64 else LARGEST_NORM_NARROW
 
 
 class Source(ABC):
