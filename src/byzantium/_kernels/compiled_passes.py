@@ -42,8 +42,8 @@ FEW = 8
 # compile, and would not fit in a cache. Larger networks have parts with at most MOST_PART wires.
 MOST_STRAIGHT, MOST_PART = 128, 24
 # The same for rows with weights, whose networks are three times as much code: for more than
-# FEW_WEIGHTED rows it takes seconds to compile, and pays for MANY values.
-MOST_WEIGHTED, FEW_WEIGHTED, MANY = 128, 64, 1 << 24
+# FEW_WEIGHTED rows it takes seconds to compile, and pays for MANY_WEIGHTED values.
+MOST_WEIGHTED, FEW_WEIGHTED, MANY_WEIGHTED = 128, 64, 1 << 24
 # All weights of a mean together: as whole numbers, their sum is exact.
 WHOLE = 1 << 52
 # Sums that are sorted are formed in registers if they load each row so many times on average.
@@ -278,7 +278,7 @@ def weighted_mean(
 
 def _worth_a_network(n: int, d: int) -> bool:
     """Whether a network of weighted rows is worth the time to compile it."""
-    return n <= MOST_WEIGHTED and n * d >= (SMALL if n <= FEW_WEIGHTED else MANY)
+    return n <= MOST_WEIGHTED and n * d >= (SMALL if n <= FEW_WEIGHTED else MANY_WEIGHTED)
 
 
 def _add_shares(
