@@ -32,7 +32,10 @@ class Team:
         return torch.empty(d, dtype=dtype, device=device)
 
     def sum_to_all(self, sums: Array) -> Array:
-        """Sums over all columns, from sums over the columns that are here."""
+        """Sums over all columns, from sums over the columns that are here.
+
+        These must have been read after the last sum: some machines skip what was summed before.
+        """
         return self.broadcast(self.sum_to_leader(sums))
 
     def sum_to_leader(self, sums: Array) -> Array:

@@ -56,7 +56,7 @@ class Tasks:
         return ray.put(value)
 
     def carry(self, cls: type) -> None:
-        """Let a class of a plugin, which other machines have not loaded, travel with its objects."""
+        """Let a class of a plugin travel with its objects: other machines have not loaded it."""
         from ray import cloudpickle
 
         if cls.__module__.partition(".")[0] not in ("byzantium", "__main__"):
