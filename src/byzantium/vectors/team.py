@@ -23,6 +23,13 @@ class Team:
     array([1., 1.])
     """
 
+    @property
+    def reads(self) -> bool:
+        """Whether the columns that are here must be read now; otherwise all that follows from
+        them is known.
+        """
+        return True
+
     def dimension(self, d: int) -> int:
         """The dimension of the whole vectors, of which d columns are here."""
         return d

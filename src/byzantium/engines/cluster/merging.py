@@ -57,10 +57,6 @@ class Columns(Source):
         start = self.columns.start
         return self.files.block(slice(start + columns.start, start + columns.stop), rows)
 
-    def pieces(self, rows: Rows) -> Iterator[tuple[slice, Tensor, Rows]]:
-        if not isinstance(self.team, Follower) or self.team.reads:
-            yield from super().pieces(rows)
-
     def trusted(self, name: str, vector: Any) -> Tensor:
         return self.files.root_columns(name, self.columns)
 

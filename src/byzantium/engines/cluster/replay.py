@@ -121,7 +121,6 @@ class Follower(Team):
 
     @property
     def reads(self) -> bool:
-        """Whether columns are read now, because something new follows from them."""
         return self.phase in (None, self._sums)
 
     def dimension(self, d: int) -> int:
