@@ -183,6 +183,7 @@ def aggregate(
             rank=rank,
             config=config,
             trust_scales=trust_scales,
+            engine=engine,
             **options,
         )
     else:

@@ -37,6 +37,8 @@ from byzantium.runs import (
 )
 
 if TYPE_CHECKING:
+    from byzantium.engines.files.adapter_merging import AdapterMerging
+    from byzantium.engines.files.adapters import Adapters
     from byzantium.engines.files.merging import Merging
     from byzantium.engines.files.source import Files
 
@@ -100,6 +102,12 @@ class Ray:
         from byzantium.engines.cluster.merging import merging_on_ray
 
         return merging_on_ray(self.address, self.most, source, output)
+
+    def merging_adapters(self, source: Adapters) -> AbstractContextManager[AdapterMerging]:
+        """The same for adapters, see `byzantium.engines.merge_adapters`."""
+        from byzantium.engines.cluster.adapters import merging_adapters_on_ray
+
+        return merging_adapters_on_ray(self.address, self.most, source)
 
 
 # -- on the nodes -------------------------------------------------------------------------------

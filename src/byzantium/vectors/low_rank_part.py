@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from byzantium.vectors.entries import Entry
-from byzantium.vectors.low_rank import LowRank
+from byzantium.vectors.low_rank import LowRank, Rows
 from byzantium.vectors.team import Team
 
 
@@ -43,3 +43,7 @@ class LowRankPart(LowRank):
     def trusted(self, name: str, vector: Any) -> Tensor:
         """The columns of the root that are here, whatever the vector is."""
         return self._root_columns()
+
+    def result(self, vector: Tensor, rows: Rows) -> Any:
+        """What `result` of the whole updates takes: only these have all rows."""
+        return vector, rows

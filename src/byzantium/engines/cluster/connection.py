@@ -81,14 +81,21 @@ def last_line(error: Exception) -> str:
 # -- on the nodes -------------------------------------------------------------------------------
 
 
+def wrong_version(version: str) -> str:
+    """That this node has another version of Byzantium; "" if it has the same."""
+    if version == __version__:
+        return ""
+    return f"it has byzantium {__version__}, and the command was started with {version}"
+
+
 def answer_probe(what: str, probe: Path, reply: Path, version: str) -> str:
     """Copy the probe file to the reply file; why this node cannot do that, or "".
 
     - `what`: what the folder of these files is, in words.
     - `version`: the version of Byzantium of the driver.
     """
-    if version != __version__:
-        return f"it has byzantium {__version__}, and the command was started with {version}"
+    if trouble := wrong_version(version):
+        return trouble
     try:
         files.write(reply, files.read(probe, TOKEN_BYTES))
     except OSError as error:
@@ -149,20 +156,35 @@ class Probe:
 
         - `check`: what each node calls, after `arguments`.
         """
-        import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+        answers = ask_every_node(
+            check, lambda: (*arguments, self.path, self.new_reply(), __version__)
+        )
+        for node, (*_, reply, _), trouble in answers:
+            self.check_reply(node, reply, trouble)
 
-        calls, task = [], ray.remote(num_cpus=0, max_retries=0)(check)
-        for node in ray.nodes():
-            if node["Alive"] and node["Resources"].get("CPU"):
-                on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-                reply, remote = self.new_reply(), task.options(scheduling_strategy=on_node).remote
-                calls.append((node, reply, remote(*arguments, self.path, reply, __version__)))
-        for node, reply, answer in calls:
-            try:
-                trouble = ray.get(answer, timeout=REPLY_TIMEOUT)
-            except ray.exceptions.GetTimeoutError:
-                trouble = f"it has not answered for {REPLY_TIMEOUT:.0f} s"
-            except ray.exceptions.RayError as error:
-                trouble = last_line(error)
-            self.check_reply(f"the node {node['NodeManagerAddress']}", reply, trouble)
+
+def ask_every_node(
+    check: CheckNode, arguments: Callable[[], tuple[Any, ...]]
+) -> Iterator[tuple[str, tuple[Any, ...], str]]:
+    """Each node with processors, what it was called with, and why it cannot take part, or "".
+
+    - `check`: what each node calls.
+    - `arguments`: returns the arguments for a node.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    calls, task = [], ray.remote(num_cpus=0, max_retries=0)(check)
+    for node in ray.nodes():
+        if node["Alive"] and node["Resources"].get("CPU"):
+            on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            call, remote = arguments(), task.options(scheduling_strategy=on_node).remote
+            calls.append((node, call, remote(*call)))
+    for node, call, answer in calls:
+        try:
+            trouble = ray.get(answer, timeout=REPLY_TIMEOUT)
+        except ray.exceptions.GetTimeoutError:
+            trouble = f"it has not answered for {REPLY_TIMEOUT:.0f} s"
+        except ray.exceptions.RayError as error:
+            trouble = last_line(error)
+        yield f"the node {node['NodeManagerAddress']}", call, trouble

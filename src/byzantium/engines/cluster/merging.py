@@ -91,7 +91,7 @@ class ClusterMerging(Merging):
             )
         for stage in rule.stages:
             self.tasks.carry(type(stage))
-        self.call = _Call(rule, root, weights)
+        self.call = Call(rule, root, weights)
         self.leader = Leader(self.source.d, self._sum_parts)
         nothing = Columns(self.source, slice(0, 0), self.leader)
         return self.call.explain(nothing, generator)
@@ -175,7 +175,7 @@ def _ignore(done: int) -> None:
 # -- on the nodes -------------------------------------------------------------------------------
 
 
-class _Call:
+class Call:
     """A call of a rule, which the driver and all tasks make.
 
     - `rule`, `root`, `weights`: see `merge`.
@@ -192,6 +192,17 @@ class _Call:
     def explain(self, source: Source, generator: torch.Generator | None = None) -> Report:
         rule = copy.deepcopy(self.rule)
         return rule.explain(source, generator, root=self.root, weights=self.weights)
+
+    def next_sum(self, source: Source) -> Array:
+        """What a task adds to the first sum that the driver does not know.
+
+        - `source`: the columns of the task, whose team is a `Follower`.
+        """
+        try:
+            self.explain(source)
+        except PartialSum as partial:
+            return partial.numbers
+        raise AssertionError(f"{self.rule!r} takes another course on this machine")
 
 
 def check_node(source: Files, probe: Path, reply: Path, version: str) -> str:
@@ -213,22 +224,18 @@ def _reopen(source: Files) -> None:
 
 
 def _partial_sum(
-    source: Files, part: slice, known: tuple[_Call, Sequence[Step]], phase: int
+    source: Files, part: slice, known: tuple[Call, Sequence[Step]], phase: int
 ) -> Array:
     """The next sum of a rule over some columns."""
     call, steps = known
     _reopen(source)
-    try:
-        call.explain(Columns(source, part, Follower(source.d, steps, phase)))
-    except PartialSum as partial:
-        return partial.numbers
-    raise AssertionError(f"{call.rule!r} takes another course on this machine")
+    return call.next_sum(Columns(source, part, Follower(source.d, steps, phase)))
 
 
 def _write(
     source: Files,
     part: slice,
-    known: tuple[_Call, Sequence[Step]],
+    known: tuple[Call, Sequence[Step]],
     phase: int | None,
     path: Path,
     offsets: Mapping[str, int],
