@@ -87,16 +87,16 @@ class ClusterAdapterMerging(AdapterMerging):
 def _groups(source: Adapters) -> list[list[Any]]:
     """The names of what each task has, in the order of the adapters."""
     groups: list[list[Any]] = []
-    room = 0
+    left = 0
     for part in source.parts:
         out, columns = part.shape if part.factored else (1, part.size)
         ranks = sum(one[part.name].rank for one in source.everyone)
         size = ranks * (out + columns) if part.factored else len(source.everyone) * columns
-        if not groups or size > room:
+        if not groups or size > left:
             groups.append([])
-            room = NUMBERS
+            left = NUMBERS
         groups[-1].append(part.name)
-        room -= size
+        left -= size
     return groups
 
 
