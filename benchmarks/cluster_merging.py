@@ -153,14 +153,16 @@ def measure(folder: Path, n: int, d: int, rule: str) -> dict[str, Any]:
             after = counters()
             results[phase] = {key: after[key] - before[key] for key in after} | {"time": seconds}
     assert source.d == d
-    for path in [*paths, output]:
+    for path in paths:
         Path(path).unlink()
+    output.unlink()
     return results
 
 
 def warm_up(folder: Path) -> None:
     """Let both processes compile the kernels."""
-    paths = files(folder / "tiny", 25, 1000) if (folder / "tiny").mkdir() is None else []
+    (folder / "tiny").mkdir()
+    paths = files(folder / "tiny", 25, 1000)
     for _ in range(4):
         with Ray(ADDRESS).merging(Files(paths), folder / "tiny" / "out") as work:
             work.explain(bz.GeometricMedian(), None, None, None)

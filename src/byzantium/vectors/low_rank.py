@@ -270,8 +270,9 @@ class LowRank(Source):
                     block -= block[0].clone()
                     total += (block @ block.T).numpy()
                     squares += block.square().sum(dim=1).numpy()
-            *total, squares = self.team.sum_to_all(np.vstack([total, squares]))
-            self._known = (np.array(total) + np.array(total).T) / 2, np.sqrt(squares)
+            sums = self.team.sum_to_all(np.vstack([total, squares]))
+            total, squares = sums[:-1], sums[-1]
+            self._known = (total + total.T) / 2, np.sqrt(squares)
         return self._known
 
     @property
