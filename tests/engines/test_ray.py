@@ -150,7 +150,7 @@ def test_a_node_on_which_locks_do_not_hold_is_found_out(tmp_path: Path) -> None:
     os.close(descriptor)
     assert "do not hold on all nodes" in check_node(sign, tmp_path / "reply", __version__)
     assert check_node(sign, tmp_path / "reply", "0.0").endswith(
-        "and the sweep was started with 0.0"
+        "and the command was started with 0.0"
     )
 
 
@@ -186,5 +186,5 @@ def test_the_engine_is_looked_at_before_anything_else(
     monkeypatch.setitem(sys.modules, "ray", None)
     told = CliRunner().invoke(main, [*command, "--engine", "ray"])
     assert told.exit_code == 1
-    assert "a sweep on Ray needs ray: pip install '.[ray]'" in told.output
+    assert "the engine Ray needs ray: pip install '.[ray]'" in told.output
     assert not (tmp_path / "results").exists()

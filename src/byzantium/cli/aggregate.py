@@ -14,7 +14,7 @@ from rich.table import Table
 import byzantium as bz
 from byzantium import engines
 from byzantium.cli.main import main
-from byzantium.cli.options import COMPLETIONS, FilePath, plugin_option
+from byzantium.cli.options import COMPLETIONS, FilePath, address_option, plugin_option, ray_engine
 from byzantium.cli.terminal import err, out
 from byzantium.engines.files import read_weights
 
@@ -122,6 +122,16 @@ class Rank(click.ParamType[Any]):
     help="For adapters: let ranks and alphas differ, so that each contributor's own claim decides "
     "how large its update is.",
 )
+@click.option(
+    "--engine",
+    "kind",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Where files are read and the output is computed: in this process, or on a Ray cluster "
+    "whose nodes all see the files and the folder of the output.",
+)
+@address_option
 @plugin_option
 @click.option("--json", "as_json", is_flag=True, help="Print how much each file counted as JSON.")
 def aggregate(
@@ -133,6 +143,8 @@ def aggregate(
     config: Path | None,
     trust_scales: bool,
     force: bool,
+    kind: str,
+    address: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -146,6 +158,11 @@ def aggregate(
     \b
     byzantium aggregate --rule "GeometricMedian()" client_*.safetensors -o merged.safetensors
 
+    With --engine ray, the nodes of a Ray cluster read the files and write the output together.
+
+    \b
+    byzantium aggregate --rule "Krum(f=1)" client_*/ -o merged.safetensors --engine ray --address HEAD:6379
+
     FILE may also be the folder of a LoRA adapter in PEFT's format (adapter_config.json and
     adapter_model.safetensors). Then the products of the factors are aggregated, and the result is
     an adapter again; with --base, the weights of the model with the update.
@@ -153,7 +170,7 @@ def aggregate(
     \b
     byzantium aggregate --rule "Krum(f=1)" adapter_*/ -o merged
     """  # noqa: D301, E501
-    given = bz.parse_rule(rule)
+    given, engine = bz.parse_rule(rule), ray_engine(kind, address)
     vouched = None if weights is None else read_weights(weights)
     if engines.are_adapters(files) or rank is not None or config is not None or trust_scales:
         if force:
@@ -166,6 +183,7 @@ def aggregate(
             rank=rank,
             config=config,
             trust_scales=trust_scales,
+            engine=engine,
             **options,
         )
     else:
@@ -177,6 +195,7 @@ def aggregate(
                 weights=vouched,
                 force=force,
                 watch=bar.show,
+                engine=engine,
                 **options,
             )
     if as_json:

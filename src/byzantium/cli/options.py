@@ -114,6 +114,13 @@ data_option = click.option(
 )
 
 
+address_option = click.option(
+    "--address",
+    help="Where the head of the Ray cluster is, as host:port.  [default: auto, the cluster "
+    "that this machine belongs to]",
+)
+
+
 def engine_options(command: Command) -> Command:
     """The options that say where jobs run; the command gets an `engine`."""
 
@@ -131,11 +138,7 @@ def engine_options(command: Command) -> Command:
             help="Where jobs run: in processes of this machine, or on a Ray cluster whose nodes "
             "share the folder of results.",
         ),
-        click.option(
-            "--address",
-            help="Where the head of the Ray cluster is, as host:port.  [default: auto, the cluster "
-            "that this machine belongs to]",
-        ),
+        address_option,
         count_option(
             "--jobs",
             "How many jobs run at a time; they share the cores of this machine. On Ray each has a "
@@ -146,11 +149,16 @@ def engine_options(command: Command) -> Command:
 
 
 def _engine(kind: str, address: str | None, jobs: int | None) -> Engine:
+    return ray_engine(kind, address, jobs) or Processes(jobs or 1)
+
+
+def ray_engine(kind: str, address: str | None, jobs: int | None = None) -> engines.Ray | None:
+    """The engine of a cluster; None if another engine is wanted."""
     if kind == "ray":
         return engines.Ray(address or "auto", jobs)
     if address is not None:
         raise click.UsageError("--address is for --engine ray")
-    return Processes(jobs or 1)
+    return None
 
 
 n_option = click.option(

@@ -47,12 +47,19 @@ def writing(path: Path) -> Iterator[BinaryIO]:
     contents go to a new file beside it, under a name that nobody can have taken before, are brought
     to the disk, and the file is then renamed. The folder is made if need be.
     """
+    with writing_beside(path) as (_, file):
+        yield file
+
+
+@contextmanager
+def writing_beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
+    """The same, with the path that the file has meanwhile, so that others can write to it, too."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         beside, descriptor = create_beside(path)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                yield file
+                yield beside, file
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(path)

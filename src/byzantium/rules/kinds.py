@@ -146,17 +146,17 @@ def _before_admission(
         peak = mean(matrix, which, out[columns], share)
         # No number of the block is larger than its peak, so no row of it is longer than this.
         square += peak * peak * matrix.shape[1]
-    weights = None if share is None else _total_share(share, source)
-    if source.norms is not None:
-        return Attempt(out, weights, float(source.norms.max()))
-    return Attempt(out, weights, math.sqrt(source.team.sum_to_all(np.array([square]))[0]))
+    # One sum: what is summed is read after the sum before, as `Team` says.
+    sums = source.team.sum_to_all(np.append([] if share is None else share, square))
+    weights = None if share is None else _total_share(sums[:-1], source)
+    bound = math.sqrt(sums[-1]) if source.norms is None else float(source.norms.max())
+    return Attempt(out, weights, bound)
 
 
 def _total_share(share: Array, source: Source) -> Array:
-    """The share of all averaged values that each row supplied, from the columns that are here."""
+    """The share of all averaged values that each row supplied, from the sums over all columns."""
     if not source.dimension:  # without coordinates, all rows count the same
         return np.full(len(share), 1 / len(share))
-    share = source.team.sum_to_all(share)
     return share / share.sum()
 
 
@@ -237,4 +237,5 @@ class CoordinateWise(BaseRule):
         if share is None:
             return aggregate, None
         anchors = np.zeros(geometry.points - geometry.n)  # they supply nothing
+        share = points.source.team.sum_to_all(share)
         return aggregate, np.append(_total_share(share, points.source), anchors)

@@ -143,6 +143,10 @@ class LowRank(Source):
     def _arrange(self) -> None:
         """Find equal updates, and the columns of each matrix and array."""
         self.members, self.member_of = distinct(self.rows)
+        self._arrange_columns()
+
+    def _arrange_columns(self) -> None:
+        """Find the columns of each matrix and array."""
         beside = [one for one in (self.base, self.root) if one is not None]
         everyone = [*self.members, *beside]
         self.parts: list[Part] = []
@@ -248,7 +252,7 @@ class LowRank(Source):
             count = len(self.members) + 1
             total, squares = np.zeros((count, count)), np.zeros(count)
             stack = None
-            for part in self.parts:
+            for part in self.parts if self.team.reads else ():
                 if part.factored:
                     products, m = [one[part.name].product for one in members], len(members)
                     stack = Stack(products, stack)
@@ -262,6 +266,8 @@ class LowRank(Source):
                     block -= block[0].clone()
                     total += (block @ block.T).numpy()
                     squares += block.square().sum(dim=1).numpy()
+            sums = self.team.sum_to_all(np.vstack([total, squares]))
+            total, squares = sums[:-1], sums[-1]
             self._known = (total + total.T) / 2, np.sqrt(squares)
         return self._known
 
@@ -330,6 +336,11 @@ class LowRank(Source):
 
     def trusted(self, name: str, vector: Any) -> Tensor:
         """The root, which is one more update that the caller trusts, in the bases of all others."""
+        self.set_root(name, vector)
+        return self._root_columns()
+
+    def set_root(self, name: str, vector: Any) -> None:
+        """Add the root to the updates, in common bases."""
         root = trusted_entries(name, vector)
         signature = {key: entry.signature for key, entry in self.pattern.items()}
         if reason := difference(root, signature):
@@ -338,6 +349,8 @@ class LowRank(Source):
             raise ByzantiumError(f"{name} holds numbers that are not finite")
         self.root = root
         self._arrange()
+
+    def _root_columns(self) -> Tensor:
         whole, last = torch.empty(self.d, dtype=self.compute_dtype), len(self.everyone) - 1
         for part in self.parts:
             columns = slice(0, part.size)
@@ -355,6 +368,7 @@ class _Columns(Source):
         self.source = source
         self.n, self.d, self.dtype = source.n, source.d, torch.float64
         self.device, self.unreadable = source.device, source.unreadable
+        self.team = source.team
 
     def block(self, columns: slice, rows: Rows) -> Tensor:
         return self.source.block(columns, rows)

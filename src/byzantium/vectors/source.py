@@ -160,6 +160,8 @@ class Source(ABC):
 
     def pieces(self, rows: Rows) -> Iterator[tuple[slice, Tensor, Rows]]:
         """All columns in blocks: which columns, a matrix with them, which of its rows to use."""
+        if not self.team.reads:
+            return
         for columns in column_blocks(len(rows), self.d, self.compute_dtype):
             yield columns, self.block(columns, rows), np.arange(len(rows))
 

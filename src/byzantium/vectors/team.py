@@ -23,6 +23,13 @@ class Team:
     array([1., 1.])
     """
 
+    @property
+    def reads(self) -> bool:
+        """Whether the columns that are here must be read now; otherwise all that follows from
+        them is known.
+        """
+        return True
+
     def dimension(self, d: int) -> int:
         """The dimension of the whole vectors, of which d columns are here."""
         return d
@@ -32,7 +39,10 @@ class Team:
         return torch.empty(d, dtype=dtype, device=device)
 
     def sum_to_all(self, sums: Array) -> Array:
-        """Sums over all columns, from sums over the columns that are here."""
+        """Sums over all columns, from sums over the columns that are here.
+
+        These must have been read after the last sum: some machines skip what was summed before.
+        """
         return self.broadcast(self.sum_to_leader(sums))
 
     def sum_to_leader(self, sums: Array) -> Array:

@@ -524,13 +524,13 @@ KILLED = """
 import sys, time
 import byzantium as bz
 from byzantium.engines import Files, files
-blocks = files.Merged._blocks
-def slowly(self, name):
-    for block in blocks(self, name):
+blocks = files.Merged.blocks
+def slowly(self, name, numbers):
+    for block in blocks(self, name, numbers):
         yield block
         print("written", flush=True)
         time.sleep(60 if sys.argv[2] == name else 0)
-files.Merged._blocks = slowly
+files.Merged.blocks = slowly
 bz.Mean()(Files(sys.argv[3:])).save(sys.argv[1])
 """
 

@@ -6,9 +6,9 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from byzantium.engines.files.merging import check_root, digests_of, summarize, v
 from byzantium.engines.files.safetensors import aligned, encode_header
 from byzantium.engines.files.source import check_output
 from byzantium.guarantees import announce
-from byzantium.rules import Aggregator
+from byzantium.rules import Aggregator, Report
 from byzantium.vectors import LowRankUpdate
 
 Rank = int | Literal["full"] | None
@@ -39,6 +39,7 @@ def merge_adapters(
     root: str | os.PathLike[str] | None = None,
     weights: Mapping[str, float] | Sequence[float] | None = None,
     seed: int | None = None,
+    engine: AdapterEngine | None = None,
 ) -> dict[str, Any]:
     """Merge LoRA adapters, of which some may be Byzantine, into one by a robust rule.
 
@@ -56,6 +57,8 @@ def merge_adapters(
       trust, for rules that need it.
     - `weights`: how much each contributor counts, see `merge`.
     - `seed`: the seed of random mixings; by default they draw from the operating system.
+    - `engine`: where inner products and cuts are computed, such as `Ray`; by default in this
+      process.
 
     Returns what `merge` does and, under "adapters", which share of the squared norm the cut to the
     rank has lost, in total and for each module. The same is in the metadata of the output.
@@ -102,13 +105,65 @@ def merge_adapters(
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     vouched = vouched_weights(weights, source)
     announce(rule, source.n, weights=vouched)
-    report = rule.explain(source, generator, root=root, weights=vouched)
-    summary = summarize(rule, source, report, _equal_rows(source), _digests(source), seed, vouched)
+    here = nullcontext(AdapterMerging(source))
+    with here if engine is None else engine.merging_adapters(source) as work:
+        report = work.explain(rule, generator, root, vouched)
+        equals, digests = _equal_rows(source), _digests(source)
+        summary = summarize(rule, source, report, equals, digests, seed, vouched)
+        update, cuts = report.aggregate, dict[str, ModuleCut]()
+        if isinstance(update, LowRankUpdate) and (base is None or isinstance(rank, int)):
+            cuts = work.cuts(update, rank)
+    if cuts:
+        summary["adapters"] = _losses({name: one.stats for name, one in cuts.items()})
     if base is None:
-        _save_adapter(report.aggregate, source, output, rank, summary)
+        _save_adapter(update, source, output, cuts, summary)
     else:
-        _save_model(report.aggregate, source, output, rank, summary)
+        _save_model(update, source, output, cuts, summary)
     return summary
+
+
+class ModuleCut(NamedTuple):
+    """The update of a module, cut to a rank.
+
+    - `b`, `a`: its factors.
+    - `stats`: its rank, its squared norm, and the share of that which the cut has lost.
+    """
+
+    b: Tensor
+    a: Tensor
+    stats: dict[str, float]
+
+
+class AdapterMerging:
+    """The work of merging adapters, done in this process.
+
+    - `source`: the adapters.
+    """
+
+    def __init__(self, source: Adapters) -> None:
+        self.source = source
+
+    def explain(
+        self,
+        rule: Aggregator,
+        generator: torch.Generator | None,
+        root: str | os.PathLike[str] | None,
+        weights: Sequence[float] | None,
+    ) -> Report:
+        """What a rule makes of the adapters."""
+        return rule.explain(self.source, generator, root=root, weights=weights)
+
+    def cuts(self, update: LowRankUpdate, rank: Rank) -> dict[str, ModuleCut]:
+        """The modules of an update, cut to a rank; by default to the largest that came in."""
+        usual = self.source.largest_ranks
+        return {name: cut_module(update, name, rank, usual[name]) for name in update.products}
+
+
+class AdapterEngine(Protocol):
+    """A place where adapters can be merged."""
+
+    def merging_adapters(self, source: Adapters) -> AbstractContextManager[AdapterMerging]:
+        """A context in which the work of merging adapters can be done there."""
 
 
 def _equal_rows(source: Adapters) -> dict[int, list[int]]:
@@ -138,13 +193,14 @@ def _digests(source: Adapters) -> dict[int, dict[str, str]]:
 
 
 def _save_adapter(
-    update: LowRankUpdate, source: Adapters, folder: Path, rank: Rank, summary: dict[str, Any]
+    update: LowRankUpdate,
+    source: Adapters,
+    folder: Path,
+    cuts: Mapping[str, ModuleCut],
+    summary: dict[str, Any],
 ) -> None:
     """Write an adapter: its configuration, then its numbers; each completely or not at all."""
-    factors, modules = {}, {}
-    for name in update.products:
-        b, a, modules[name] = _cut(update, name, rank, source.largest_ranks[name])
-        factors[name] = b, a
+    factors = {name: (one.b, one.a) for name, one in cuts.items()}
     config = source.config.with_ranks({name: len(a) for name, (_, a) in factors.items()})
     tensors: dict[str, Tensor] = {}
     for name, (b, a) in factors.items():
@@ -157,7 +213,6 @@ def _save_adapter(
     for name in update:
         if name not in factors:
             tensors[name] = update[name]
-    summary["adapters"] = _losses(modules)
     layout = aligned({name: (DTYPE_OF[t.dtype], tuple(t.shape)) for name, t in tensors.items()})
     for path in (folder / CONFIG, folder / WEIGHTS):
         check_output(source.identities, path)
@@ -171,10 +226,11 @@ def _save_adapter(
             file.write(as_bytes(tensors[name]))
 
 
-def _cut(
-    update: LowRankUpdate, name: str, rank: Rank, usual: int
-) -> tuple[Tensor, Tensor, dict[str, float]]:
-    """The factors of a module, its rank, and the share of its squared norm that the cut loses."""
+def cut_module(update: LowRankUpdate, name: str, rank: Rank, usual: int) -> ModuleCut:
+    """One module of an update, cut to a rank.
+
+    - `usual`: the rank if none is given.
+    """
     cut = update.cut(name, usual if rank is None else None if rank == "full" else rank)
     b, a = cut.b, cut.a
     if rank == "full":  # but for what is below the rounding of the factors; in order of size
@@ -183,7 +239,7 @@ def _cut(
         clear = max(1, int((sizes > rounding * sizes.max()).sum())) if len(sizes) else 0
         b, a = b[:, :clear], a[:clear]
     share = cut.lost / cut.square if cut.square else 0.0
-    return b, a, {"rank": len(a), "lost": share, "square": cut.square}
+    return ModuleCut(b, a, {"rank": len(a), "lost": share, "square": cut.square})
 
 
 def _losses(modules: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
@@ -206,18 +262,11 @@ def _save_model(
     update: LowRankUpdate | Mapping[str, Tensor],
     source: Adapters,
     path: Path,
-    rank: Rank,
+    cuts: Mapping[str, ModuleCut],
     summary: dict[str, Any],
 ) -> None:
     """Write the weights of the model with the update: completely or not at all."""
-    cuts: dict[str, tuple[Tensor, Tensor]] = {}
-    if isinstance(update, LowRankUpdate) and isinstance(rank, int):
-        modules = {}
-        for name in update.products:
-            b, a, modules[name] = _cut(update, name, rank, rank)
-            cuts[name] = b, a
-        summary["adapters"] = _losses(modules)
-    model = AdaptedModel(update, source, cuts)
+    model = AdaptedModel(update, source, {name: (one.b, one.a) for name, one in cuts.items()})
     files.clear_abandoned(path)
     with files.writing(path) as file:
         layout = aligned(model.layout)

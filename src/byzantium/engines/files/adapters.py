@@ -164,8 +164,8 @@ class Adapters(LowRank):
         config = own if self.trust_scales else self.config
         return self._attempt(row, lambda path: update_of(checkpoint, config))
 
-    def trusted(self, name: str, vector: Any) -> Tensor:
-        """The numbers of the root, the folder of an adapter that the user trusts.
+    def set_root(self, name: str, vector: Any) -> None:
+        """Read the root, the folder of an adapter that the user trusts.
 
         - `name`: the name of the root in messages.
         - `vector`: its folder.
@@ -182,7 +182,7 @@ class Adapters(LowRank):
             root = update_of(self.root_checkpoint, config if self.trust_scales else self.config)
         except UnreadableError as error:
             raise ByzantiumError(f"{name} {folder} {error}") from error
-        return super().trusted(name, root)
+        super().set_root(name, root)
 
 
 def update_of(checkpoint: Checkpoint, config: AdapterConfig) -> Update:

@@ -104,6 +104,16 @@ class InputFile:
         except OSError:
             return True
 
+    def reopen(self) -> None:
+        """Find the file on this machine, which must be the one that another machine has opened.
+
+        The same file may have another device and inode there.
+        """
+        status = os.stat(self.real)
+        if _state(status)[2:] != self.state[2:]:
+            raise ByzantiumError(f"{printable(self.path)} was changed, or is another file")
+        self.state, self.identity = _state(status), identity(status)
+
     def _changed_error(self) -> ByzantiumError:
         return ByzantiumError(f"{printable(self.path)} was changed while it was read")
 

@@ -8,8 +8,9 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -19,7 +20,7 @@ from byzantium._kernels.torch_passes import column_blocks
 from byzantium.core import ByzantiumError, validated
 from byzantium.engines.files.safetensors import Checkpoint
 from byzantium.engines.files.sizes import weights_of
-from byzantium.engines.files.source import Files, check_output
+from byzantium.engines.files.source import Files, Merged, check_output
 from byzantium.guarantees import announce
 from byzantium.rules import Aggregator, Report
 from byzantium.runs import plugins
@@ -46,6 +47,7 @@ def merge(
     force: bool = False,
     seed: int | None = None,
     watch: Callable[[int, int], None] | None = None,
+    engine: MergingEngine | None = None,
 ) -> dict[str, Any]:
     """Merge checkpoints, of which some may be Byzantine, into a new one by a robust rule.
 
@@ -67,6 +69,8 @@ def merge(
       the product of merged factors is not the merged product.
     - `seed`: the seed of random mixings; by default they draw from the operating system.
     - `watch`: called with how many columns a pass has read, and how many there are.
+    - `engine`: where the files are read and the output is computed, such as `Ray`; by default in
+      this process.
 
     Returns the weight of each contributor, who was rejected and why, which checkpoints are equal,
     and the digests of all files. The same is in the metadata of the output, under "byzantium".
@@ -96,16 +100,51 @@ def merge(
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     vouched = vouched_weights(weights, source)
     announce(rule, source.n, weights=vouched)
-    report = rule.explain(source, generator, root=root, weights=vouched)
-    equals = _equal_rows(source)
-    readable = {row: source.checkpoint(row) for row in source.readable.tolist()}
-    others = {-1: source.base, -2: source.root}
-    digests = digests_of(
-        {row: one for row, one in {**others, **readable}.items() if one is not None}
-    )
-    summary = summarize(rule, source, report, equals, digests, seed, vouched)
-    report.aggregate.save(output, summary)
+    here = nullcontext(Merging(source))
+    with here if engine is None else engine.merging(source, Path(output)) as work:
+        report = work.explain(rule, generator, root, vouched)
+        summary = summarize(rule, source, report, work.equal_rows(), work.digests(), seed, vouched)
+        work.save(report.aggregate, summary, Path(output))
     return summary
+
+
+class Merging:
+    """The work of a merge, done in this process.
+
+    - `source`: the checkpoints.
+    """
+
+    def __init__(self, source: Files) -> None:
+        self.source = source
+
+    def explain(
+        self,
+        rule: Aggregator,
+        generator: torch.Generator | None,
+        root: str | os.PathLike[str] | None,
+        weights: Sequence[float] | None,
+    ) -> Report:
+        """What a rule makes of the checkpoints."""
+        return rule.explain(self.source, generator, root=root, weights=weights)
+
+    def equal_rows(self) -> dict[int, list[int]]:
+        """For each readable row that is equal to others, all of these, itself included."""
+        return equal_rows(self.source)
+
+    def digests(self) -> dict[int, dict[str, str]]:
+        """The digests of the files of each readable row; of the base at -1, of the root at -2."""
+        return digests_of(checkpoints_of(self.source))
+
+    def save(self, merged: Merged, summary: Mapping[str, Any], output: Path) -> None:
+        """Write the result to a file."""
+        merged.save(output, summary)
+
+
+class MergingEngine(Protocol):
+    """A place where checkpoints can be merged."""
+
+    def merging(self, source: Files, output: Path) -> AbstractContextManager[Merging]:
+        """A context in which the work of a merge can be done there."""
 
 
 def check_root(rule: Aggregator, root: object, what: str) -> None:
@@ -178,6 +217,13 @@ def summarize(
     return summary
 
 
+def checkpoints_of(source: Files) -> dict[int, Checkpoint]:
+    """The checkpoint of each readable row, the base at -1 and the root at -2."""
+    readable = {row: source.checkpoint(row) for row in source.readable.tolist()}
+    others = {-1: source.base, -2: source.root}
+    return {row: one for row, one in {**others, **readable}.items() if one is not None}
+
+
 def digests_of(checkpoints: Mapping[int, Checkpoint]) -> dict[int, dict[str, str]]:
     """The SHA-256 of each file of some checkpoints, by name."""
     pairs = [(i, file) for i, checkpoint in checkpoints.items() for file in checkpoint.files]
@@ -196,7 +242,7 @@ def digests_of(checkpoints: Mapping[int, Checkpoint]) -> dict[int, dict[str, str
     return digests
 
 
-def _equal_rows(source: Files) -> dict[int, list[int]]:
+def equal_rows(source: Files) -> dict[int, list[int]]:
     """For each readable row that is equal to others, to the bit, all of these, itself included."""
     groups = _groups(source, source.readable.tolist(), PREFIX)
     equal = [group for rows in groups for group in _groups(source, rows, source.d)]

@@ -34,6 +34,7 @@ from byzantium.engines.files.safetensors import (
     PICKLE_SUFFIXES,
     Checkpoint,
     Entry,
+    Layout,
     aligned,
     description_size,
     encode_header,
@@ -210,10 +211,16 @@ class Files(Source):
             raise ArgumentTypeError(f"{name} of files is a file, got {type_name(vector)}")
         if self.root is None or self.root.path != Path(vector):
             self.open_root(vector)
+        return self.root_columns(name, slice(0, self.d))
+
+    def root_columns(self, name: str, part: slice) -> Tensor:
+        """Some columns of the root, minus the base."""
         assert self.root is not None
-        whole, extents = torch.empty(self.d, dtype=self.compute_dtype), self._extents_of(self.root)
-        for columns in column_blocks(1, self.d, self.compute_dtype):
-            values, base = whole[columns].numpy(), self.base_columns(columns)
+        size, extents = part.stop - part.start, self._extents_of(self.root)
+        whole = torch.empty(size, dtype=self.compute_dtype)
+        for block in column_blocks(1, size, self.compute_dtype):
+            columns = slice(part.start + block.start, part.start + block.stop)
+            values, base = whole[block].numpy(), self.base_columns(columns)
             _copy_columns(extents, columns, values)
             if not np.isfinite(values).all():
                 raise ByzantiumError(f"{name} holds numbers that are not finite")
@@ -290,10 +297,11 @@ class Merged(Mapping[str, Tensor]):
     - `source`: the checkpoints.
     - `vector`: the aggregate of the floating-point entries, one after the other, (d,).
     - `rows`: the numbers of the checkpoints that were used.
+    - `start`: the first column of the vector, if it has only some.
     """
 
-    def __init__(self, source: Files, vector: Tensor, rows: Rows) -> None:
-        self.source, self.vector, self.rows = source, vector, rows
+    def __init__(self, source: Files, vector: Tensor, rows: Rows, start: int = 0) -> None:
+        self.source, self.vector, self.rows, self.start = source, vector, rows, start
 
     def __len__(self) -> int:
         return len(self.source.reference)
@@ -305,7 +313,7 @@ class Merged(Mapping[str, Tensor]):
         entry = self.source.reference[name]
         whole = torch.empty(entry.size, dtype=entry.dtype.torch)
         done = 0
-        for block in self._blocks(name):
+        for block in self.blocks(name, slice(0, entry.size)):
             whole[done : done + len(block)] = block
             done += len(block)
         return whole.reshape(entry.shape)
@@ -318,16 +326,21 @@ class Merged(Mapping[str, Tensor]):
         """
         path = Path(path)
         check_output(self.source.identities, path)
-        reference = self.source.reference
-        layout = aligned({name: (reference[name].dtype, reference[name].shape) for name in self})
+        layout = self.layout
         files.clear_abandoned(path)
         with files.writing(path) as file:
             file.write(encode_header(layout, json.dumps(metadata)))
             for name in layout:
-                for block in self._blocks(name):
+                for block in self.blocks(name, slice(0, self.source.reference[name].size)):
                     file.write(block.view(torch.uint8).numpy().data)
             self.check_inputs()
             check_output(self.source.identities, path)
+
+    @property
+    def layout(self) -> Layout:
+        """The dtype and shape of each array, in the order in which they are written."""
+        reference = self.source.reference
+        return aligned({name: (reference[name].dtype, reference[name].shape) for name in self})
 
     def check_inputs(self) -> None:
         """Raise an error if a file was changed since it was opened."""
@@ -338,14 +351,16 @@ class Merged(Mapping[str, Tensor]):
                     f"{printable(path)} was changed while it was read; nothing is written"
                 )
 
-    def _blocks(self, name: str) -> Iterator[Tensor]:
-        """The numbers of an entry, a block at a time."""
+    def blocks(self, name: str, numbers: slice) -> Iterator[Tensor]:
+        """Some of the numbers of an entry, a block at a time."""
         source, entry = self.source, self.source.reference[name]
-        for part in column_blocks(len(self.rows), entry.size, torch.float64):
+        for block in column_blocks(len(self.rows), numbers.stop - numbers.start, torch.float64):
+            part = slice(numbers.start + block.start, numbers.start + block.stop)
             if entry.dtype.floating:
                 start = source.starts[name]
                 columns = slice(start + part.start, start + part.stop)
-                values, base = self.vector[columns], source.base_columns(columns)
+                values = self.vector[columns.start - self.start : columns.stop - self.start]
+                base = source.base_columns(columns)
                 if base is not None:
                     values = values.double() + torch.from_numpy(base)
                 yield values.to(entry.dtype.torch)
