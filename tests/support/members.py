@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import reference
+import reference_related
 import torch
 from reference import Array, Result
 
 import byzantium as bz
+from byzantium import related
 
 N, F = 23, 2
 
@@ -76,6 +78,11 @@ RULES = [
     Rule(bz.Bulyan(f=F), lambda X: reference.bulyan(X, F), laws("rotation", "permutation")),
     Rule(bz.MinimumDiameter(f=F), lambda X: reference.minimum_diameter(X, F)),
     Rule(bz.SpectralFilter(f=F), lambda X: reference.spectral_filter(X, F)),
+    Rule(
+        related.DivideAndConquer(f=F),
+        lambda X: reference_related.divide_and_conquer(X, F),
+        robust=False,
+    ),
 ]
 
 MIXINGS = [

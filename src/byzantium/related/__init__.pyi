@@ -1,0 +1,3 @@
+from .subsets import DivideAndConquer as DivideAndConquer
+
+__all__: list[str]
