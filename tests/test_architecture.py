@@ -288,7 +288,7 @@ def test_every_exported_formula_is_a_member_of_the_tests() -> None:
     }
     tested: set[type] = {type(rule.rule) for rule in members.RULES}
     tested |= {type(rule.rule) for rule in [*members.ROOT_RULES, members.BLOCKS]}
-    tested |= {type(mix.mixing) for mix in members.MIXINGS}
+    tested |= {type(mix.mixing) for mix in [*members.MIXINGS, members.VOTE]}
     tested |= {type(attack) for attack in members.ATTACKS}
     assert formulas == tested
 

@@ -167,6 +167,9 @@ ROOT_RULES = [
     RootRule(bz.RootOnly(), lambda X, root: root),
 ]
 
+# Its number of vectors must be a multiple of r, and N is a prime number: it is in tests/related.
+VOTE = Mix(related.MajorityVote(r=3), lambda X, _: reference_related.majority_vote(X, 3))
+
 # Those of related work come alone: behind mixings they would test the mixings once more.
 PIPELINES = [pipeline(mix, rule) for mix in MIXINGS for rule in RULES if rule not in RELATED]
 EVERYTHING = RULES + PIPELINES

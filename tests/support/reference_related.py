@@ -189,3 +189,14 @@ def block_geometric_median(calls: Sequence[Array], share: float) -> tuple[list[A
         memory[block] = 0
         results.append(out)
     return results, memory
+
+
+def majority_vote(X: Array, r: int) -> Array:
+    """Of each group i = g (mod n / r) the vector that most of its members have; the first wins."""
+    groups = len(X) // r
+    out = []
+    for g in range(groups):
+        members = [X[g + k * groups] for k in range(r)]
+        copies = [sum(x.tobytes() == y.tobytes() for y in members) for x in members]
+        out.append(members[copies.index(max(copies))])
+    return np.array(out)

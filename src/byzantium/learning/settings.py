@@ -106,6 +106,13 @@ class TrainingOptions:
         later=True,
     )
 
+    redundancy: Positive = option(
+        1,
+        "How many workers compute each batch, for MajorityVote: n is divided into groups of so "
+        "many, worker i is in group i mod (n / redundancy), and data are dealt to groups.",
+        later=True,
+    )
+
     @property
     def vectors(self) -> int:
         """How many vectors the rule is given in each round."""
@@ -143,6 +150,7 @@ class Settings(TrainingOptions):
     def __post_init__(self) -> None:
         check_fields(self, "a simulation")
         check(self.n, self.attackers, self.participants, self.device)
+        check_redundancy(self)
         object.__setattr__(self, "loss", spelled(self.loss))
         check_record(self.record, self.root)
         if not self.root:  # with root data, the rule decides how many may attack
@@ -158,6 +166,31 @@ def check(n: int, attackers: int, participants: int | None, device: str) -> None
     if participants is not None and participants > n:
         raise ByzantiumError(f"a simulation needs participants <= n, got {participants} of {n}")
     _check_device(device)
+
+
+def check_redundancy(options: TrainingOptions) -> None:
+    """Raise an error unless the workers can be divided into groups that compute the same."""
+    n, copies = options.n, options.redundancy
+    if n % copies:
+        raise ByzantiumError(
+            f"a simulation needs n to be a multiple of redundancy, got n={n}, redundancy={copies}"
+        )
+    if copies > 1 and options.participants not in (None, n):
+        raise ByzantiumError(
+            "a simulation with redundancy needs all workers in each round, because a group "
+            f"computes the same batch; got participants={options.participants} of {n}"
+        )
+    if copies > 1 and options.weights != "equal":
+        raise ByzantiumError("a simulation with redundancy deals data to groups: weights is equal")
+
+
+def check_workers(rule: Aggregator, participants: int | None, n: int) -> None:
+    """Raise an error where a rule remembers workers and not all take part in each round."""
+    if rule.stages[-1].remembers_workers and participants not in (None, n):
+        raise ByzantiumError(
+            f"{rule!r} remembers what each worker sent and needs all of them in each round, got "
+            f"participants={participants} of {n}"
+        )
 
 
 def check_record(words: tuple[str, ...], root: int) -> None:

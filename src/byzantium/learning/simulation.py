@@ -27,7 +27,7 @@ from byzantium.learning.participants import Participants, first_samples
 from byzantium.learning.randomness import Randomness
 from byzantium.learning.root_data import Root, RootGradient
 from byzantium.learning.server import MakeOptimizer, Server
-from byzantium.learning.settings import Settings, check_root
+from byzantium.learning.settings import Settings, check_root, check_workers
 from byzantium.learning.sizes import check_weights, site_sizes
 from byzantium.learning.state import try_optimizer, try_rule_and_attack
 from byzantium.rules import Aggregator
@@ -86,6 +86,7 @@ class Simulation(Loop):
     ) -> None:
         """Prepare the first round."""
         check_root(rule, attack if attack is not None else NoAttack(), settings.root)
+        check_workers(rule, settings.participants, settings.n)
         super().__init__(settings, data, model, attack, partition, loss, randomness)
         parameters = self.gradients.parameters.values()
         self.optimizer = (

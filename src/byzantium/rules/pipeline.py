@@ -62,6 +62,8 @@ class Mixing(Stage, ABC):
     oblivious: ClassVar[bool] = False
     #: Whether vector i that comes out is that of worker i, made a little different by the others.
     keeps_workers: ClassVar[bool] = True
+    #: Whether each vector that comes out is one that goes in: the rule then reads these, in order.
+    selects: ClassVar[bool] = False
 
     @abstractmethod
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
@@ -160,9 +162,8 @@ def mixed_geometry(
             matrix = geometry.basis.source.team.broadcast(stage.matrix(geometry, generator))
             rows, vouched = stage.rows(geometry.n), geometry.vouched
             try:
-                geometry = geometry.mixed(
-                    matrix, None if vouched is None else stage.mixed_weights(matrix, vouched)
-                )
+                weights = None if vouched is None else stage.mixed_weights(matrix, vouched)
+                geometry = geometry.mixed(matrix, weights, selects=stage.selects)
             except ByzantiumError as error:
                 raise ByzantiumError(f"{stage!r}: {error}") from error
             if geometry.n != rows:

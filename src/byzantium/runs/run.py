@@ -137,6 +137,8 @@ class Run(Job, TrainingOptions):
         settings.check_record(self.record, self.root)
         rule = self.aggregator()
         settings.check_root(rule, attacks.parse_attack(attack), self.root)
+        settings.check_redundancy(self)
+        settings.check_workers(rule, self.participants, self.n)
         if self.weights == "sizes":
             check_takes_weights(rule.stages)
         for stage in rule.stages:
@@ -157,7 +159,7 @@ class Run(Job, TrainingOptions):
         for name, text in normal.items():
             object.__setattr__(self, name, text)
         if self.randomness == "released":
-            released.check(self.seed, self.partition)
+            released.check(self.seed, self.partition, self.redundancy)
         plugins.record_plugins(self, plugins.tables())
         object.__setattr__(self, "_data", user_files.path_of(self.data))
 
