@@ -25,6 +25,7 @@ PACKAGES = {
     "tables": "cells over seeds, tables of them",
     "engines": "Flower, torch.distributed, files, Ray",
     "runs": "trainings as data, in folders",
+    "related": "systems of related work",
     "learning": "workers, server, simulation",
     "data": "data sets, partitions, batches",
     "guarantees": "proved bounds, search for bad inputs",

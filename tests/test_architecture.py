@@ -22,7 +22,7 @@ from byzantium.core import Formula
 PACKAGE = Path(bz.__file__).parent
 # The packages in the order of imports: each may import those before it.
 ORDER = ["core", "_kernels", "vectors", "rules", "attacks", "guarantees", "data", "learning"]
-ORDER += ["runs", "tables", "papers", "reports", "cli"]
+ORDER += ["related", "runs", "tables", "papers", "reports", "cli"]
 # Engines import `runs` and what lies before it; the command line imports engines.
 MAY_IMPORT = {package: set(ORDER[:place]) for place, package in enumerate(ORDER)}
 MAY_IMPORT["engines"] = {*MAY_IMPORT["runs"], "runs"}
@@ -281,13 +281,14 @@ def test_every_exported_name_exists_and_is_documented() -> None:
 
 def test_every_exported_formula_is_a_member_of_the_tests() -> None:
     formulas = {
-        getattr(bz, name)
-        for name in bz.__all__
-        if dataclasses.is_dataclass(getattr(bz, name)) and issubclass(getattr(bz, name), Formula)
+        one
+        for package in (bz, bz.related)
+        for name in package.__all__
+        if dataclasses.is_dataclass(one := getattr(package, name)) and issubclass(one, Formula)
     }
     tested: set[type] = {type(rule.rule) for rule in members.RULES}
-    tested |= {type(rule.rule) for rule in members.ROOT_RULES}
-    tested |= {type(mix.mixing) for mix in members.MIXINGS}
+    tested |= {type(rule.rule) for rule in [*members.ROOT_RULES, members.BLOCKS]}
+    tested |= {type(mix.mixing) for mix in [*members.MIXINGS, members.VOTE]}
     tested |= {type(attack) for attack in members.ATTACKS}
     assert formulas == tested
 

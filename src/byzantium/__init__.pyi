@@ -3,6 +3,7 @@ from . import data as data
 from . import engines as engines
 from . import guarantees as guarantees
 from . import learning as learning
+from . import related as related
 from . import rules as rules
 from . import testing as testing
 from . import vectors as vectors

@@ -6,15 +6,18 @@ A new member is one row here. `fails` is the visible table of laws that a member
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import reference
+import reference_related
 import torch
 from reference import Array, Result
 
 import byzantium as bz
+from byzantium import related
 
 N, F = 23, 2
 
@@ -77,6 +80,43 @@ RULES = [
     Rule(bz.MinimumDiameter(f=F), lambda X: reference.minimum_diameter(X, F)),
     Rule(bz.SpectralFilter(f=F), lambda X: reference.spectral_filter(X, F)),
 ]
+
+# The systems of the paper's related work. The memory of those that have one is empty: what they do
+# with it is in `tests/related`.
+RELATED = [
+    Rule(
+        related.DivideAndConquer(f=F),
+        lambda X: reference_related.divide_and_conquer(X, F),
+        robust=False,
+    ),
+    Rule(
+        related.LargestCluster(),
+        reference_related.largest_cluster,
+        laws("translation"),
+        robust=False,
+    ),
+    Rule(
+        related.SignVote(size=0.5),
+        lambda X: reference_related.sign_vote(X, 0.5),
+        laws("translation", "rotation", "scale", "unanimity"),
+    ),
+    Rule(related.Safeguard(short=2, long=6), reference.mean, robust=False),
+    Rule(
+        related.ByzantineSGD(v=6.0, t_a=1e9, t_b=1e9),
+        lambda X: (reference_related.byzantine_sgd([X], 6.0, 1e9, 1e9)[0][0], math.inf),
+        laws("scale"),
+        robust=False,
+    ),
+]
+RULES += RELATED
+# In a rule by blocks of columns no worker has a weight, which most tests look at: it is in
+# tests/related alone.
+BLOCKS = Rule(
+    related.BlockGeometricMedian(share=0.5),
+    lambda X: (reference_related.block_geometric_median([X], 0.5)[0][0], math.inf),
+    laws("translation", "rotation", "unanimity"),
+    robust=False,
+)
 
 MIXINGS = [
     Mix(
@@ -150,8 +190,18 @@ ROOT_RULES = [
     RootRule(bz.RootOnly(), lambda X, root: root),
 ]
 
-# Before a rule of a server gossip means little: of those pipelines, one for each is enough.
-PIPELINES = [pipeline(mix, rule) for mix in MIXINGS if mix not in GOSSIP for rule in RULES]
+# Its number of vectors must be a multiple of r, and N is a prime number: it is in tests/related.
+VOTE = Mix(related.MajorityVote(r=3), lambda X, _: reference_related.majority_vote(X, 3))
+
+# Before a rule of a server gossip means little: of those pipelines, one for each is enough. Rules
+# of related work come alone: behind mixings they would test the mixings once more.
+PIPELINES = [
+    pipeline(mix, rule)
+    for mix in MIXINGS
+    if mix not in GOSSIP
+    for rule in RULES
+    if rule not in RELATED
+]
 PIPELINES += [pipeline(mix, RULES[0]) for mix in GOSSIP]
 EVERYTHING = RULES + PIPELINES
 

@@ -136,3 +136,40 @@ class GivenBatches(Batches):
         self.passes = list(state["passes"])
         self.positions = list(state["positions"])
         self.orders = self._orders(self.passes)
+
+
+class SharedBatches(Batches):
+    """Batches of groups of workers: all workers of a group have the same, and each call draws one.
+
+    - `groups`: the batches of the groups; worker i is in group i modulo their number.
+    - `workers`: how many workers there are.
+
+    >>> groups = Batches([torch.arange(4), torch.arange(4, 8)], 2, torch.Generator())
+    >>> batches = SharedBatches(groups, workers=5)
+    >>> drawn = batches.draw(range(5))
+    >>> bool((drawn[0] == drawn[2]).all()), bool((drawn[0] == drawn[1]).all())
+    (True, False)
+    """
+
+    def __init__(self, groups: Batches, workers: int) -> None:
+        self.groups = groups
+        count = len(groups.parts)
+        self.parts = [groups.parts[worker % count] for worker in range(workers)]
+        self.size, self.generator = groups.size, groups.generator
+
+    def reshuffle(self) -> None:
+        self.groups.reshuffle()
+
+    def draw(self, workers: Sequence[int]) -> Tensor:
+        count = len(self.groups.parts)
+        # All groups draw, whoever asks: what a group draws does not depend on who is honest.
+        return self.groups.draw(range(count))[[worker % count for worker in workers]]
+
+    def fits(self, state: dict[str, Any]) -> bool:
+        return self.groups.fits(state)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.groups.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.groups.load_state_dict(state)

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from byzantium.attacks import Attack, NoAttack, Node
+from byzantium.attacks import Attack, Node
 from byzantium.core import ByzantiumError, TooManyRejected
 from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition
-from byzantium.learning import evaluation, formulas, metrics, optimizers, topology
+from byzantium.learning import checks, evaluation, formulas, metrics, optimizers, topology
 from byzantium.learning.checkpoint import CheckpointError
 from byzantium.learning.gradients import set_parameters, vector_of
 from byzantium.learning.history import History
@@ -25,7 +25,7 @@ from byzantium.learning.losses import Loss
 from byzantium.learning.metrics import Metric
 from byzantium.learning.randomness import Randomness
 from byzantium.learning.server import MakeOptimizer
-from byzantium.learning.settings import Settings, check_root
+from byzantium.learning.settings import Settings
 from byzantium.learning.simulation import SAMPLED
 from byzantium.learning.state import checkpoint_errors, try_optimizer
 from byzantium.rules import Aggregator, Gossip, Mixing, Report, Stage
@@ -89,11 +89,12 @@ class DecentralizedSimulation(Loop):
         randomness: Callable[[Settings], Randomness] = Randomness,
     ) -> None:
         """Prepare the first round."""
+        checks.check_loop(settings, type(self).__name__, self.has)
         if settings.topology is None:
             raise ByzantiumError(
                 "a training without a server needs a graph, such as topology='ring', got None"
             )
-        check_root(rule, attack if attack is not None else NoAttack(), settings.root)
+        checks.check_rule(settings, rule, attack)
         super().__init__(settings, data, model, attack, partition, loss, randomness)
         if self.attack.needs_model:
             raise ByzantiumError(

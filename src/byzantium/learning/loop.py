@@ -135,6 +135,15 @@ class Loop(ABC):
         if not workers:
             return torch.zeros(0)
         attacking = self._attacking(workers)
+        if self.settings.redundancy > 1 and not attacking:
+            first, group = self._groups(workers)
+            if len(first) < len(workers):  # who computes the same sends the same, to the bit
+                own = rows[first]
+                losses = self._compute(own, [workers[k] for k in first], t)
+                rows.copy_(own[group])
+                for worker in workers:
+                    self.workers.seen[worker] = True
+                return losses[group]
         x, y = self._next_batches(workers)
         return self.workers.compute(
             rows,
@@ -150,6 +159,15 @@ class Loop(ABC):
     def _models_of(self, workers: list[int]) -> Tensor | None:
         """The models at which workers compute gradients, (k, d); None if all have the same."""
         return None
+
+    def _groups(self, workers: list[int]) -> tuple[list[int], list[int]]:
+        """The first of these workers in each group, and for each worker the place of its group."""
+        count = self.settings.n // self.settings.redundancy
+        first: dict[int, int] = {}
+        for k, worker in enumerate(workers):
+            first.setdefault(worker % count, k)
+        places = {group: place for place, group in enumerate(first)}
+        return list(first.values()), [places[worker % count] for worker in workers]
 
     def _attacking(self, workers: list[int]) -> bool:
         """Whether these workers, who are all honest or all attackers, are attackers."""

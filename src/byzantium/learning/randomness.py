@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from byzantium.data.batches import Batches
+from byzantium.data.batches import Batches, SharedBatches
 from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition, iid
 from byzantium.learning.root_data import draw_root
@@ -50,11 +50,18 @@ class Randomness:
         """How many workers are honest."""
         return self.settings.n - self.settings.attackers
 
+    @property
+    def groups(self) -> int:
+        """How many groups of workers there are that compute the same; n without redundancy."""
+        return self.settings.n // self.settings.redundancy
+
     def batches(self, data: Dataset, partition: Partition) -> Batches:
         """The batches of the honest workers; called once, before `own_batches`."""
-        stream = self.streams["partition"]
-        parts = partition(data.train_y, self.honest, stream, users=data.train_user)
-        return Batches(parts, self.settings.batch, self.streams["batches"])
+        stream, alone = self.streams["partition"], self.settings.redundancy == 1
+        holders = self.honest if alone else self.groups
+        parts = partition(data.train_y, holders, stream, users=data.train_user)
+        batches = Batches(parts, self.settings.batch, self.streams["batches"])
+        return batches if alone else SharedBatches(batches, self.honest)
 
     def own_batches(self, data: Dataset) -> Batches:
         """The batches of the attackers.
@@ -84,4 +91,5 @@ class Randomness:
 
     def dropout(self, t: int, worker: int) -> int:
         """The seed of a worker's dropout in round t."""
-        return self.seeds["dropout"] + (0 if self._shared else t * self.settings.n + worker)
+        own = t * self.settings.n + worker % self.groups
+        return self.seeds["dropout"] + (0 if self._shared else own)

@@ -22,8 +22,7 @@ from byzantium.learning import metrics
 from byzantium.learning.clocks import SYNCHRONOUS, parse_clock
 
 if TYPE_CHECKING:
-    from byzantium.attacks import Attack
-    from byzantium.rules import Stage
+    pass
 
 
 @dataclass(frozen=True)
@@ -120,6 +119,12 @@ class TrainingOptions:
         "server aggregates.",
         later=True,
     )
+    redundancy: Positive = option(
+        1,
+        "How many workers compute each batch, for MajorityVote: n is divided into groups of so "
+        "many, worker i is in group i mod (n / redundancy), and data are dealt to groups.",
+        later=True,
+    )
 
     @property
     def attacker_count(self) -> int:
@@ -172,120 +177,10 @@ class Settings(TrainingOptions):
     )
 
     def __post_init__(self) -> None:
+        from byzantium.learning import checks
+
         check_fields(self, "a simulation")
-        check(self.n, self.attackers, self.participants, self.device)
-        object.__setattr__(self, "loss", spelled(self.loss))
-        object.__setattr__(self, "clock", checked_clock(self, self.attackers))
-        check_record(self.record, self.root)
-        check_topology(self)
+        checks.check_options(self)
         # With root data, the rule decides how many may attack; without a server, each node's.
         if not self.root and self.topology is None:
             guarantees.announce(None, self.vectors, self.attackers)
-
-
-def check(n: int, attackers: int, participants: int | None, device: str) -> None:
-    """Raise an error unless there are honest workers, enough participants and such a device."""
-    if attackers >= n:
-        raise ByzantiumError(
-            f"a simulation needs honest workers: attackers < n, got {attackers} of {n}"
-        )
-    if participants is not None and participants > n:
-        raise ByzantiumError(f"a simulation needs participants <= n, got {participants} of {n}")
-    _check_device(device)
-
-
-def checked_clock(options: TrainingOptions, attackers: int) -> str:
-    """The usual spelling of the clock; raises an error unless it goes with the other options.
-
-    - `options`: the options of a training.
-    - `attackers`: how many workers attack.
-    """
-    clock = parse_clock(options.clock)
-    if repr(clock) == SYNCHRONOUS:
-        return SYNCHRONOUS
-    clock.check_size(options.n, attackers)
-    for name, default in (("participants", None), ("cache", False), ("weights", "equal")):
-        if getattr(options, name) != default:
-            raise ByzantiumError(
-                f"a simulation with clock={repr(clock)!r} needs {name}={default!r}, got "
-                f"{name}={getattr(options, name)!r}: omit one of them"
-            )
-    return repr(clock)
-
-
-def check_record(words: tuple[str, ...], root: int) -> None:
-    """Raise an error unless each of these words names something that can be recorded.
-
-    - `words`: the words of `record`.
-    - `root`: how many samples of each class the server holds.
-    """
-    known = metrics.words()
-    if unknown := set(words) - set(known):
-        raise ByzantiumError(
-            f"a simulation can record {', '.join(known)}, got {', '.join(sorted(unknown))}"
-        )
-    if metrics.need_root(words) and not root:
-        raise ByzantiumError(
-            "a simulation can record 'root' only where the server holds root data, such as root=10 "
-            "samples of each class, got root=0"
-        )
-
-
-def check_topology(options: TrainingOptions) -> None:
-    """Spell the topology in the usual way; raises an error unless the other options go with it."""
-    if options.topology is None:
-        return
-    from byzantium.learning import topology  # imports NumPy
-
-    object.__setattr__(options, "topology", topology.spelled(options.topology))
-    topology.read(str(options.topology), options.n)
-    of_server = {"participants": None, "cache": False, "weights": "equal", "root": 0}
-    of_server |= {"clock": SYNCHRONOUS}
-    for name, default in of_server.items():
-        if getattr(options, name) != default:
-            raise ByzantiumError(
-                f"{name} is for trainings with a server, got {name}={getattr(options, name)!r} and "
-                f"topology={options.topology!r}"
-            )
-
-
-def check_attack(attack: Attack, topology: str | None) -> None:
-    """Raise an error where an attack sends to nodes of a graph and there is a server."""
-    if attack.needs_node and topology is None:
-        raise ByzantiumError(
-            f"{attack!r} sends to nodes of a graph: name one, such as topology='ring' "
-            "(--topology ring), got a training with a server"
-        )
-
-
-def check_root(rule: Stage, attack: Attack, root: int) -> None:
-    """Raise an error where a rule or an attack needs root data and there are none."""
-    for one in (rule, attack):
-        if one.needs_root and not root:
-            raise ByzantiumError(
-                f"{one!r} needs root data, which the server holds and no worker has: root=10 "
-                "(--root 10) holds out ten training samples of each class, got root=0"
-            )
-
-
-def spelled(loss: str) -> str:
-    """The usual spelling of a loss; raises an error where there is none of this name."""
-    from byzantium.learning import losses  # imports torch
-
-    try:
-        return losses.spelled(loss)[0]
-    except ByzantiumError as error:
-        raise ByzantiumError(f"a simulation needs a loss: {error}") from error
-
-
-def _check_device(name: str) -> None:
-    """Raise an error unless torch knows such a device, on this machine or on another."""
-    import torch
-
-    try:
-        torch.device(name)
-    except (RuntimeError, ValueError) as error:
-        raise ByzantiumError(
-            f"a simulation needs a device that torch knows, such as 'cpu' or 'cuda:0', "
-            f"got device={name[:80]!r}"
-        ) from error

@@ -12,14 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from byzantium.attacks import Attack, NoAttack
-from byzantium.core import ByzantiumError, TooManyRejected
+from byzantium.attacks import Attack
+from byzantium.core import TooManyRejected
 from byzantium.core.options import FORMER_SPELLINGS, renamed
 from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition
 from byzantium.guarantees import announce
-from byzantium.learning import formulas, metrics, optimizers
-from byzantium.learning.clocks import SYNCHRONOUS
+from byzantium.learning import checks, formulas, metrics, optimizers
 from byzantium.learning.history import History
 from byzantium.learning.loop import Loop
 from byzantium.learning.losses import Loss
@@ -28,7 +27,7 @@ from byzantium.learning.participants import Participants, first_samples
 from byzantium.learning.randomness import Randomness
 from byzantium.learning.root_data import Root, RootGradient
 from byzantium.learning.server import MakeOptimizer, Server
-from byzantium.learning.settings import Settings, check_attack, check_root
+from byzantium.learning.settings import Settings
 from byzantium.learning.sizes import check_weights, site_sizes
 from byzantium.learning.state import try_optimizer, try_rule_and_attack
 from byzantium.rules import Aggregator
@@ -86,19 +85,8 @@ class Simulation(Loop):
         randomness: Callable[[Settings], Randomness] = Randomness,
     ) -> None:
         """Prepare the first round."""
-        attack = attack if attack is not None else NoAttack()
-        check_root(rule, attack, settings.root)
-        check_attack(attack, settings.topology)
-        if settings.topology is not None:
-            raise ByzantiumError(
-                f"a Simulation has a server, got topology={settings.topology!r}: "
-                "DecentralizedSimulation has none, and simulate() takes the right one"
-            )
-        if settings.clock != SYNCHRONOUS and "clock" not in self.has:
-            raise ByzantiumError(
-                f"a Simulation has no clock, got clock={settings.clock!r}: "
-                "AsynchronousSimulation has one, and simulate() takes the right one"
-            )
+        checks.check_loop(settings, type(self).__name__, self.has)
+        checks.check_rule(settings, rule, attack)
         super().__init__(settings, data, model, attack, partition, loss, randomness)
         parameters = self.gradients.parameters.values()
         self.optimizer = (

@@ -148,16 +148,17 @@ def _before_admission(
         square += peak * peak * matrix.shape[1]
     # One sum: what is summed is read after the sum before, as `Team` says.
     sums = source.team.sum_to_all(np.append([] if share is None else share, square))
-    weights = None if share is None else _total_share(sums[:-1], source)
+    weights = None if share is None else total_share(sums[:-1], source)
     bound = math.sqrt(sums[-1]) if source.norms is None else float(source.norms.max())
     return Attempt(out, weights, bound)
 
 
-def _total_share(share: Array, source: Source) -> Array:
+def total_share(share: Array, source: Source) -> Array:
     """The share of all averaged values that each row supplied, from the sums over all columns."""
-    if not source.dimension:  # without coordinates, all rows count the same
+    total = share.sum()
+    if not source.dimension or not total:  # without coordinates, all rows count the same
         return np.full(len(share), 1 / len(share))
-    return share / share.sum()
+    return share / total
 
 
 class CoordinateWise(BaseRule):
@@ -238,4 +239,4 @@ class CoordinateWise(BaseRule):
             return aggregate, None
         anchors = np.zeros(geometry.points - geometry.n)  # they supply nothing
         share = points.source.team.sum_to_all(share)
-        return aggregate, np.append(_total_share(share, points.source), anchors)
+        return aggregate, np.append(total_share(share, points.source), anchors)

@@ -120,6 +120,7 @@ class Bucketing(Mixing):
     f: Count | None = None
     takes_weights: ClassVar[bool] = True
     oblivious: ClassVar[bool] = True
+    keeps_workers: ClassVar[bool] = False
 
     @classmethod
     def also_required(cls, arguments: Mapping[str, Any]) -> tuple[str, ...]:
@@ -221,6 +222,7 @@ class Resampling(Mixing):
 
     s: Positive
     oblivious: ClassVar[bool] = True
+    keeps_workers: ClassVar[bool] = False
 
     def min_vectors(self) -> tuple[int, str]:
         return self.s, "s"
@@ -382,6 +384,7 @@ class KrumSelection(Mixing):
     """
 
     f: Count
+    keeps_workers: ClassVar[bool] = False
 
     @property
     def measures(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 
 from byzantium.core import ByzantiumError, Registry, notation
 from byzantium.core.registry import exported
@@ -12,6 +13,9 @@ from byzantium.rules.stage import Stage
 
 # The names of the bucketing paper, which tables and figures show.
 ALIASES = {"CM": "Median", "RFA": "GeometricMedian", "CClip": "CenteredClipping"}
+# The packages whose public rules and mixings can be named; `related` comes after this one in the
+# order of imports, and is loaded by its name.
+PACKAGES = ("byzantium.rules", "byzantium.related")
 
 
 @functools.cache
@@ -21,9 +25,9 @@ def members() -> Registry[type[Stage]]:
     >>> members()["Krum"]
     <class 'byzantium.rules.weighting.Krum'>
     """
-    from byzantium import rules
-
-    classes: dict[str, type[Stage]] = exported(rules, Stage)
+    classes: dict[str, type[Stage]] = {}
+    for package in PACKAGES:
+        classes |= exported(importlib.import_module(package), Stage)
     named = {name: one for name, one in classes.items() if dataclasses.is_dataclass(one)}
     return Registry("rule or mixing", named, ALIASES)
 

@@ -162,8 +162,13 @@ def _order(seed: int, count: int) -> Tensor:
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 
 
-def check(seed: int, partition: str) -> None:
+def check(seed: int, partition: str, redundancy: int = 1) -> None:
     """Raise an error unless there are released random numbers for such a run."""
+    if redundancy > 1:
+        raise ByzantiumError(
+            "a run with randomness='released' has the batches of single workers, got "
+            f"redundancy={redundancy}"
+        )
     if partition not in PARTITIONS:
         raise ByzantiumError(
             f"a run with randomness='released' needs {' or '.join(map(repr, PARTITIONS))} for "

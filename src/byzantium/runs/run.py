@@ -123,24 +123,20 @@ class Run(Job, TrainingOptions):
 
     def check(self) -> None:
         from byzantium.data import partition, user_files
-        from byzantium.learning import settings
+        from byzantium.learning import checks
         from byzantium.rules.admission import check_sizes
         from byzantium.rules.shares import check_takes_weights
         from byzantium.runs import builders, released
 
         if plugins.check_recorded(self, (*plugins.tables(), "optimizer")):
-            settings.check(self.n, self.attacker_count, self.participants, self.device)
+            checks.check_workers(self)
             return
         # First: the number of attackers depends on it.
         attack = repr(attacks.parse_attack(notation.with_parentheses(self.attack)))
         object.__setattr__(self, "attack", attack)
-        settings.check(self.n, self.attacker_count, self.participants, self.device)
-        settings.check_record(self.record, self.root)
-        settings.check_topology(self)
+        checks.check_options(self)
         rule = self.stage()
-        settings.check_root(rule, attacks.parse_attack(attack), self.root)
-        settings.check_attack(attacks.parse_attack(attack), self.topology)
-        object.__setattr__(self, "clock", settings.checked_clock(self, self.attacker_count))
+        checks.check_rule(self, rule, attacks.parse_attack(attack))
         if self.weights == "sizes":
             check_takes_weights(rule.stages)
         for stage in rule.stages:
@@ -156,12 +152,11 @@ class Run(Job, TrainingOptions):
             "model": builders.model(self.model)[0],
             "optimizer": builders.optimizer(self.optimizer)[0],
             "data": builders.spelled_data(self.data),
-            "loss": settings.spelled(self.loss),
         }
         for name, text in normal.items():
             object.__setattr__(self, name, text)
         if self.randomness == "released":
-            released.check(self.seed, self.partition)
+            released.check(self.seed, self.partition, self.redundancy)
         plugins.record_plugins(self, plugins.tables())
         object.__setattr__(self, "_data", user_files.path_of(self.data))
 

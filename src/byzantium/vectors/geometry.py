@@ -39,7 +39,7 @@ from byzantium.vectors.distances import (
     rounding,
     squared_distances,
 )
-from byzantium.vectors.points import GroupPoints, MixedPoints, Points
+from byzantium.vectors.points import GroupPoints, MixedPoints, Points, SourcePoints
 from byzantium.vectors.scale import MOST, SMALL
 from byzantium.vectors.weights import Weights
 
@@ -227,6 +227,18 @@ class Geometry:
         return gram
 
     @property
+    def workers(self) -> NDArray[np.int64]:
+        """(n,): for each row the index of its worker among all vectors of the call.
+
+        For rules that remember workers; mixings before these keep the rows in order.
+        """
+        points = self.basis
+        while isinstance(points, MixedPoints):
+            points = points.basis
+        assert isinstance(points, SourcePoints)
+        return points.rows
+
+    @property
     def factor(self) -> Array:
         """(points, points of the basis): the product of all steps."""
         if not self.steps:
@@ -326,13 +338,17 @@ class Geometry:
         """The same points, as if they were the original ones."""
         return Geometry(self.basis, self.steps, np.eye(self.points), self.notes, self.vouched)
 
-    def mixed(self, matrix: Array, vouched: Weights | None = None) -> Geometry:
+    def mixed(
+        self, matrix: Array, vouched: Weights | None = None, selects: bool = False
+    ) -> Geometry:
         """The geometry of P X, for P of shape (m, n), or (m, points) with the origin mixed in.
 
         The rows of P must sum to one: inner products are taken about a reference, and only such
         combinations do not depend on which one it is.
 
         - `vouched`: the weights of the mixed rows.
+        - `selects`: whether each mixed row is a row. Then these rows are read, in their order, and
+          sums of them do not depend on the others, to the bit.
         """
         matrix = np.asarray(matrix, dtype=np.float64)
         if matrix.ndim != 2:
@@ -353,6 +369,17 @@ class Geometry:
         extended[:m, :columns] = matrix
         extended[m:, self.n :] = np.eye(self.anchors)
         mixing = extended if self._mixing is None else extended @ self._mixing
+        basis, chosen = self.basis, extended[:m, : self.n]
+        if (
+            selects
+            and not self.steps
+            and type(basis) is SourcePoints
+            and np.all(chosen.max(1) == 1)
+        ):
+            rows = chosen.argmax(axis=1)
+            norms = None if basis.norms is None else basis.norms[rows]
+            points = SourcePoints(basis.source, basis.rows[rows], norms, basis.anchors)
+            return Geometry(points, (), mixing, self.notes, vouched)
         return Geometry(self.basis, (*self.steps, extended), mixing, self.notes, vouched)
 
 

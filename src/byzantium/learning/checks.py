@@ -1,0 +1,168 @@
+"""Whether the options of a training, its rule and its attack go together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from byzantium.core import ByzantiumError
+from byzantium.learning import metrics
+from byzantium.learning.clocks import SYNCHRONOUS, parse_clock
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from byzantium.attacks import Attack
+    from byzantium.learning.settings import TrainingOptions
+    from byzantium.rules import Aggregator, Mixing
+
+#: Options that others must not go with: where one is set, these have their defaults.
+EXCLUDED: dict[str, tuple[str, ...]] = {
+    "clock": ("participants", "cache", "weights", "redundancy"),
+    "topology": ("participants", "cache", "weights", "redundancy", "root", "clock"),
+    "redundancy": ("participants", "weights"),
+}
+DEFAULTS = {
+    "participants": None,
+    "cache": False,
+    "weights": "equal",
+    "redundancy": 1,
+    "root": 0,
+    "clock": SYNCHRONOUS,
+    "topology": None,
+}
+
+
+def check_workers(options: TrainingOptions) -> None:
+    """Raise an error unless there are honest workers, enough participants and such a device."""
+    n, attackers, participants = options.n, options.attacker_count, options.participants
+    if attackers >= n:
+        raise ByzantiumError(
+            f"a simulation needs honest workers: attackers < n, got {attackers} of {n}"
+        )
+    if participants is not None and participants > n:
+        raise ByzantiumError(f"a simulation needs participants <= n, got {participants} of {n}")
+    _check_device(options.device)
+
+
+def check_options(options: TrainingOptions) -> None:
+    """Spell options in the usual way; raises an error unless they go together."""
+    check_workers(options)
+    n = options.n
+    if n % options.redundancy:
+        raise ByzantiumError(
+            "a simulation needs n to be a multiple of redundancy, because groups of so many "
+            f"workers compute the same; got n={n}, redundancy={options.redundancy}"
+        )
+    clock = parse_clock(options.clock)
+    if repr(clock) != SYNCHRONOUS:
+        clock.check_size(n, options.attacker_count)
+    _spell(options, "clock", repr(clock))
+    _spell(options, "loss", spelled_loss(options.loss))
+    if options.topology is not None:
+        from byzantium.learning import topology  # imports NumPy
+
+        _spell(options, "topology", topology.spelled(options.topology))
+        topology.read(str(options.topology), n)
+    _check_excluded(options)
+    _check_record(options.record, options.root)
+
+
+def check_rule(options: TrainingOptions, rule: Aggregator | Mixing, attack: Attack | None) -> None:
+    """Raise an error where a rule or an attack needs what a training with these options lacks."""
+    for one in (rule, attack):
+        if one is not None and one.needs_root and not options.root:
+            raise ByzantiumError(
+                f"{one!r} needs root data, which the server holds and no worker has: root=10 "
+                "(--root 10) holds out ten training samples of each class, got root=0"
+            )
+    if attack is not None and attack.needs_node and options.topology is None:
+        raise ByzantiumError(
+            f"{attack!r} sends to nodes of a graph: name one, such as topology='ring' "
+            "(--topology ring), got a training with a server"
+        )
+    if rule.stages[-1].remembers_workers:
+        for name in ("participants", "clock", "topology"):
+            if _is_set(options, name):
+                raise ByzantiumError(
+                    f"{rule!r} remembers what each worker sent and needs all of them in each "
+                    f"round, got {name}={getattr(options, name)!r}"
+                )
+
+
+def check_loop(options: TrainingOptions, name: str, has: Collection[str]) -> None:
+    """Raise an error where a loop of this name has not what the options ask for.
+
+    - `has`: what the loop has that not all have.
+    """
+    asked = {"clock": "AsynchronousSimulation", "nodes": "DecentralizedSimulation"}
+    wanted = {"clock": _is_set(options, "clock"), "nodes": _is_set(options, "topology")}
+    for part, loop in asked.items():
+        if wanted[part] and part not in has:
+            option = "clock" if part == "clock" else "topology"
+            raise ByzantiumError(
+                f"a {name} takes no {option}, got {option}={getattr(options, option)!r}: {loop} "
+                "does, and simulate() finds the right one"
+            )
+
+
+def spelled_loss(loss: str) -> str:
+    """The usual spelling of a loss; raises an error where there is none of this name."""
+    from byzantium.learning import losses  # imports torch
+
+    try:
+        return losses.spelled(loss)[0]
+    except ByzantiumError as error:
+        raise ByzantiumError(f"a simulation needs a loss: {error}") from error
+
+
+def _spell(options: TrainingOptions, name: str, text: str) -> None:
+    object.__setattr__(options, name, text)
+
+
+def _is_set(options: TrainingOptions, name: str) -> bool:
+    """Whether an option has another value than its default, or one that means the same."""
+    value = getattr(options, name)
+    return bool(value != DEFAULTS[name]) and (name, value) != ("participants", options.n)
+
+
+def _check_excluded(options: TrainingOptions) -> None:
+    """Raise an error where two options are set that do not go together."""
+    for name, excluded in EXCLUDED.items():
+        for other in excluded if _is_set(options, name) else ():
+            if _is_set(options, other):
+                raise ByzantiumError(
+                    f"a simulation with {name}={getattr(options, name)!r} needs "
+                    f"{other}={DEFAULTS[other]!r}, got {other}={getattr(options, other)!r}: omit "
+                    "one of them"
+                )
+
+
+def _check_record(words: tuple[str, ...], root: int) -> None:
+    """Raise an error unless each of these words names something that can be recorded.
+
+    - `words`: the words of `record`.
+    - `root`: how many samples of each class the server holds.
+    """
+    known = metrics.words()
+    if unknown := set(words) - set(known):
+        raise ByzantiumError(
+            f"a simulation can record {', '.join(known)}, got {', '.join(sorted(unknown))}"
+        )
+    if metrics.need_root(words) and not root:
+        raise ByzantiumError(
+            "a simulation can record 'root' only where the server holds root data, such as root=10 "
+            "samples of each class, got root=0"
+        )
+
+
+def _check_device(name: str) -> None:
+    """Raise an error unless torch knows such a device, on this machine or on another."""
+    import torch
+
+    try:
+        torch.device(name)
+    except (RuntimeError, ValueError) as error:
+        raise ByzantiumError(
+            f"a simulation needs a device that torch knows, such as 'cpu' or 'cuda:0', "
+            f"got device={name[:80]!r}"
+        ) from error

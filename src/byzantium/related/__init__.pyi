@@ -1,0 +1,9 @@
+from .blocks import BlockGeometricMedian as BlockGeometricMedian
+from .histories import ByzantineSGD as ByzantineSGD
+from .histories import Safeguard as Safeguard
+from .subsets import DivideAndConquer as DivideAndConquer
+from .subsets import LargestCluster as LargestCluster
+from .votes import MajorityVote as MajorityVote
+from .votes import SignVote as SignVote
+
+__all__: list[str]
