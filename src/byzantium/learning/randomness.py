@@ -16,7 +16,7 @@ from byzantium.learning.settings import Settings
 
 STREAMS = (
     *("partition", "batches", "own batches", "server", "attack", "participants", "dropout"),
-    "root",  # after the others, whose seeds stay as they were
+    *("root", "common"),  # after the others, whose seeds stay as they were
 )
 
 
@@ -85,3 +85,7 @@ class Randomness:
     def dropout(self, t: int, worker: int) -> int:
         """The seed of a worker's dropout in round t."""
         return self.seeds["dropout"] + (0 if self._shared else t * self.settings.n + worker)
+
+    def common(self, t: int) -> int:
+        """The seed of what all workers draw in common in round t."""
+        return self.seeds["common"] + t
