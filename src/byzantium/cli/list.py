@@ -19,10 +19,10 @@ from byzantium.runs import plugins
 
 # The registries whose members are written with parentheses, and the arguments of functions in them
 # that the user does not write.
-CALLED = ("rule", "attack", "partition", "model", "loss")
-FILLED_IN = ("data", "outputs", "targets")
-PARTS = {"attacks": "attack", "data": "data", "partitions": "partition", "models": "model"}
-PARTS |= {"losses": "loss", "metrics": "record"}
+CALLED = ("rule", "attack", "worker", "partition", "model", "loss")
+FILLED_IN = ("data", "outputs", "targets", "beta", "heavy_ball")
+PARTS = {"attacks": "attack", "workers": "worker", "data": "data", "partitions": "partition"}
+PARTS |= {"models": "model", "losses": "loss", "metrics": "record"}
 LISTED = ["artifacts", "rules", *PARTS]
 
 

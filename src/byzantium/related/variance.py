@@ -62,7 +62,7 @@ class SAGA(WorkerMethod):
         """The tables of all workers, one below the other, and the average of each."""
         tables, start = {}, 0
         for worker, part in parts.items():  # a worker may hold a sample several times
-            samples, counts = part.unique(return_counts=True)
+            samples, counts = map(torch.from_numpy, np.unique(part, return_counts=True))
             tables[worker] = _Table(start, samples, counts.to(team.sent) / len(part))
             start += len(samples)
         object.__setattr__(self, "_tables_of", tables)
