@@ -287,7 +287,7 @@ def test_every_exported_formula_is_a_member_of_the_tests() -> None:
         if dataclasses.is_dataclass(one := getattr(package, name)) and issubclass(one, Formula)
     }
     tested: set[type] = {type(rule.rule) for rule in members.RULES}
-    tested |= {type(rule.rule) for rule in members.ROOT_RULES}
+    tested |= {type(rule.rule) for rule in [*members.ROOT_RULES, members.BLOCKS]}
     tested |= {type(mix.mixing) for mix in members.MIXINGS}
     tested |= {type(attack) for attack in members.ATTACKS}
     tested |= {type(worker) for worker in members.WORKERS}

@@ -6,6 +6,7 @@ A new member is one row here. `fails` is the visible table of laws that a member
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -79,12 +80,44 @@ RULES = [
     Rule(bz.Bulyan(f=F), lambda X: reference.bulyan(X, F), laws("rotation", "permutation")),
     Rule(bz.MinimumDiameter(f=F), lambda X: reference.minimum_diameter(X, F)),
     Rule(bz.SpectralFilter(f=F), lambda X: reference.spectral_filter(X, F)),
+]
+
+# The systems of the paper's related work. The memory of those that have one is empty: what they do
+# with it is in `tests/related`.
+RELATED = [
     Rule(
         related.DivideAndConquer(f=F),
         lambda X: reference_related.divide_and_conquer(X, F),
         robust=False,
     ),
+    Rule(
+        related.LargestCluster(),
+        reference_related.largest_cluster,
+        laws("translation"),
+        robust=False,
+    ),
+    Rule(
+        related.SignVote(size=0.5),
+        lambda X: reference_related.sign_vote(X, 0.5),
+        laws("translation", "rotation", "scale", "unanimity"),
+    ),
+    Rule(related.Safeguard(short=2, long=6), reference.mean, robust=False),
+    Rule(
+        related.ByzantineSGD(v=6.0, t_a=1e9, t_b=1e9),
+        lambda X: (reference_related.byzantine_sgd([X], 6.0, 1e9, 1e9)[0][0], math.inf),
+        laws("scale"),
+        robust=False,
+    ),
 ]
+RULES += RELATED
+# In a rule by blocks of columns no worker has a weight, which most tests look at: it is in
+# tests/related alone.
+BLOCKS = Rule(
+    related.BlockGeometricMedian(share=0.5),
+    lambda X: (reference_related.block_geometric_median([X], 0.5)[0][0], math.inf),
+    laws("translation", "rotation", "unanimity"),
+    robust=False,
+)
 
 MIXINGS = [
     Mix(
@@ -135,7 +168,8 @@ ROOT_RULES = [
     RootRule(bz.RootOnly(), lambda X, root: root),
 ]
 
-PIPELINES = [pipeline(mix, rule) for mix in MIXINGS for rule in RULES]
+# Those of related work come alone: behind mixings they would test the mixings once more.
+PIPELINES = [pipeline(mix, rule) for mix in MIXINGS for rule in RULES if rule not in RELATED]
 EVERYTHING = RULES + PIPELINES
 
 

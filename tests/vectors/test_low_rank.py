@@ -16,6 +16,7 @@ from memory import LINUX, megabytes
 from torch import Tensor
 
 import byzantium as bz
+from byzantium.related import ByzantineSGD, Safeguard, SignVote
 from byzantium.rules.kinds import CoordinateWise
 from byzantium.vectors import LowRank, LowRankUpdate
 from byzantium.vectors.distances import squared_distances
@@ -24,7 +25,8 @@ from byzantium.vectors.points import SourcePoints
 
 
 def by_coordinate(member: members.Rule) -> bool:
-    return isinstance(member.rule.stages[-1].expansion[-1], CoordinateWise)
+    needs = CoordinateWise | SignVote | Safeguard | ByzantineSGD
+    return isinstance(member.rule.stages[-1].expansion[-1], needs)
 
 
 BY_COORDINATE = [member for member in members.EVERYTHING if by_coordinate(member)]

@@ -43,11 +43,11 @@ class Space:
     def __init__(self, scene: Scene) -> None:
         assert scene.rule is not None
         self.scene, self.h = scene, len(scene.honest)
-        self.state = {
-            name: value
-            for name, value in scene.rule.state_dict().items()
-            if value.shape == scene.honest.shape[1:]
-        }
+        state = scene.rule.state_dict()
+        one = scene.honest.shape[1:]
+        self.state = {name: value for name, value in state.items() if value.shape == one}
+        # A rule whose state is more than single vectors is tried on the vectors themselves.
+        whole = len(self.state) < len(state)
         extras = [scene.deviation, *self.state.values()]
         self.places: dict[str, int] = {}
         for name in ("root", "model"):
@@ -60,7 +60,7 @@ class Space:
         geometry = Geometry.of(points)
         k = len(self.features)
         self.gram: Array = geometry.gram_about(geometry.origin)[:k, :k] * geometry.unit**2
-        self.kind = scene.rule.knows_weights
+        self.kind = "never" if whole else scene.rule.knows_weights
         d = self.features.shape[1]
         self.seed = int(torch.randint(2**62, (), generator=_cpu(scene.generator)))
         if self.kind == "always":
@@ -105,11 +105,8 @@ class Space:
     def _result(self, coefficients: Array, generator: torch.Generator) -> Tensor:
         if self._rows is not None:
             return self._rows.result(coefficients, generator)
-        state = self.rule.state_dict()
         root, weights = self.point("root"), self.scene.weights
-        result: Tensor = self.rule(self.rows, generator, root=root, weights=weights)
-        if state:
-            self.rule.load_state_dict(state)
+        result: Tensor = self.rule.preview(self.rows, generator, root=root, weights=weights)
         return result
 
     def results(self, coefficients: Array) -> list[Tensor]:
@@ -140,7 +137,8 @@ class Space:
         scene, generator = self.scene, torch.Generator().manual_seed(self.seed)
         assert scene.rule is not None
         self.all_rows[self.h :] = self.full(coefficients)
-        return copy.deepcopy(scene.rule)(self.all_rows, generator, root=scene.root)
+        result: Tensor = scene.rule.preview(self.all_rows, generator, root=scene.root)
+        return result
 
     @cached_property
     def all_rows(self) -> Tensor:

@@ -100,10 +100,9 @@ class Tuned(Attack):
 
         def harm_of(strength: float) -> float:
             vectors[h:] = attack_vectors(strength)
-            rule = copy.deepcopy(scene.rule)
+            rule, generator = scene.rule, torch.Generator().manual_seed(seed)
             assert rule is not None
-            generator = torch.Generator().manual_seed(seed)
-            result = rule(vectors, generator, root=scene.root, weights=scene.weights)
+            result = rule.preview(vectors, generator, root=scene.root, weights=scene.weights)
             if self.aim == "loss":
                 assert scene.step_loss is not None
                 return scene.step_loss(result)

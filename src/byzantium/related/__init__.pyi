@@ -1,5 +1,10 @@
+from .blocks import BlockGeometricMedian as BlockGeometricMedian
+from .histories import ByzantineSGD as ByzantineSGD
+from .histories import Safeguard as Safeguard
 from .subsets import DivideAndConquer as DivideAndConquer
+from .subsets import LargestCluster as LargestCluster
 from .variance import SAGA as SAGA
 from .variance import Marina as Marina
+from .votes import SignVote as SignVote
 
 __all__: list[str]

@@ -145,18 +145,19 @@ def _before_admission(
         peak = mean(matrix, which, out[columns], share)
         # No number of the block is larger than its peak, so no row of it is longer than this.
         square += peak * peak * matrix.shape[1]
-    weights = None if share is None else _total_share(share, source)
+    weights = None if share is None else total_share(share, source)
     if source.norms is not None:
         return Attempt(out, weights, float(source.norms.max()))
     return Attempt(out, weights, math.sqrt(source.team.sum_to_all(np.array([square]))[0]))
 
 
-def _total_share(share: Array, source: Source) -> Array:
+def total_share(share: Array, source: Source) -> Array:
     """The share of all averaged values that each row supplied, from the columns that are here."""
     if not source.dimension:  # without coordinates, all rows count the same
         return np.full(len(share), 1 / len(share))
     share = source.team.sum_to_all(share)
-    return share / share.sum()
+    total = share.sum()
+    return share / total if total else np.full(len(share), 1 / len(share))
 
 
 class CoordinateWise(BaseRule):
@@ -236,4 +237,4 @@ class CoordinateWise(BaseRule):
         if share is None:
             return aggregate, None
         anchors = np.zeros(geometry.points - geometry.n)  # they supply nothing
-        return aggregate, np.append(_total_share(share, points.source), anchors)
+        return aggregate, np.append(total_share(share, points.source), anchors)

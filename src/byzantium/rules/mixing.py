@@ -119,6 +119,7 @@ class Bucketing(Mixing):
     f: Count | None = None
     takes_weights: ClassVar[bool] = True
     oblivious: ClassVar[bool] = True
+    keeps_workers: ClassVar[bool] = False
 
     @classmethod
     def also_required(cls, arguments: Mapping[str, Any]) -> tuple[str, ...]:
@@ -220,6 +221,7 @@ class Resampling(Mixing):
 
     s: Positive
     oblivious: ClassVar[bool] = True
+    keeps_workers: ClassVar[bool] = False
 
     def min_vectors(self) -> tuple[int, str]:
         return self.s, "s"
@@ -381,6 +383,7 @@ class KrumSelection(Mixing):
     """
 
     f: Count
+    keeps_workers: ClassVar[bool] = False
 
     @property
     def measures(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, overload
 
@@ -25,16 +25,14 @@ from byzantium.core import (
     fork_safe,
     type_name,
 )
-from byzantium.rules.admission import admit, check_sizes
+from byzantium.rules.admission import admit
 from byzantium.rules.outcome import Attempt, Outcome
 from byzantium.rules.report import Report
 from byzantium.rules.shares import check_takes_weights
 from byzantium.rules.stage import FormerHook, Stage, pipeline_repr
 from byzantium.vectors.distances import Array
 from byzantium.vectors.geometry import Geometry, vectors_of
-from byzantium.vectors.points import SourcePoints
 from byzantium.vectors.source import Source
-from byzantium.vectors.team import ALONE
 from byzantium.vectors.weights import Vouched, Weights
 
 # -- mixings -----------------------------------------------------------------------------------
@@ -62,6 +60,8 @@ class Mixing(Stage, ABC):
     # Whether the matrix depends on nothing except the number of vectors and the generator. Then one
     # reading of the vectors mixes, aggregates and checks them.
     oblivious: ClassVar[bool] = False
+    #: Whether vector i that comes out is that of worker i, made a little different by the others.
+    keeps_workers: ClassVar[bool] = True
 
     @abstractmethod
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
@@ -102,6 +102,8 @@ class Mixing(Stage, ABC):
         if isinstance(other, Mixing):
             return Chain(self.stages + other.stages)
         if isinstance(other, Aggregator):
+            from byzantium.rules.composition import Pipeline  # which needs this file
+
             return Pipeline(self.stages + other.stages)
         return NotImplemented
 
@@ -323,8 +325,27 @@ class Aggregator(Stage, Stateful):
         rule.reset()
         return rule.explain(vectors_of(gram), generator).weights
 
+    @fork_safe
+    def preview(
+        self,
+        updates: Any,
+        generator: torch.Generator | None = None,
+        *,
+        root: Any = None,
+        weights: Any = None,
+    ) -> Any:
+        """What a call would return, without its effect on the state: for attackers who try it."""
+        call = Vouched(updates, weights)
+        outcome = self._run(call, generator, explain=False, root=root, advance=False)
+        return call.source.result(outcome.aggregate, outcome.points.rows)
+
     def _run(
-        self, call: Vouched, generator: torch.Generator | None, explain: bool, root: Any
+        self,
+        call: Vouched,
+        generator: torch.Generator | None,
+        explain: bool,
+        root: Any,
+        advance: bool = True,
     ) -> Outcome:
         source, vouched = call.source, call.weights
         if vouched is None:
@@ -344,7 +365,8 @@ class Aggregator(Stage, Stateful):
             return Outcome(whole, weights, points, geometry, reasons)
         aggregate, weights = last_rule(stages).finish(geometry, explain)
         whole = source.team.gather_whole(aggregate)
-        self.remember(whole)
+        if advance:
+            self.advance(geometry, whole, weights)
         return Outcome(whole, weights, points, geometry, reasons)
 
     def try_before_admission(self, source: Source, explain: bool) -> Attempt:
@@ -367,6 +389,14 @@ class Aggregator(Stage, Stateful):
         """The center, (d,), that the rule holds from its last call; None for most rules."""
         return None
 
+    def advance(self, geometry: Geometry, aggregate: Tensor, weights: Array | None) -> None:
+        """Advance the state after an aggregation, if it depends on more than the result.
+
+        - `geometry`: that of the vectors that the rule got.
+        - `aggregate`, `weights`: the result, (d,), and the weights of the points, if known.
+        """
+        self.remember(aggregate)
+
     def remember(self, aggregate: Tensor) -> None:
         """Advance the state, if there is any, after an aggregation with this result."""
 
@@ -383,51 +413,6 @@ def last_rule(stages: Sequence[Stage]) -> BaseRule:
             "Weighting, CoordinateWise or MatrixRule"
         )
     return rule
-
-
-@dataclass(frozen=True, repr=False)
-class Pipeline(_Composed, Aggregator):
-    """The result of `mixing >> rule`: a rule."""
-
-    parts: tuple[Stage, ...]
-
-    @property
-    def rule(self) -> Aggregator:
-        rule = self.parts[-1]
-        assert isinstance(rule, Aggregator)
-        return rule
-
-    def _attempt(self, source: Source, generator: torch.Generator | None, explain: bool) -> Attempt:
-        """Aggregate before admission where mixings need not look at the vectors.
-
-        What they draw here they draw again afterwards: here they draw from a copy of the generator.
-        """
-        last = self.rule
-        if explain or not isinstance(last, BaseRule) or type(last).try_mixed is BaseRule.try_mixed:
-            return Attempt()  # of a rule that computes nothing before admission
-        stages = check_sizes(self.stages, source.n)
-        *mixings, rule = (one for stage in stages for one in stage.expansion)
-        known = all(isinstance(one, Mixing) and one.oblivious for one in mixings)
-        repeatable = generator is None or type(generator) is torch.Generator
-        if not (known and repeatable) or source.team is not ALONE:
-            return Attempt()
-        copied = None if generator is None else generator.clone_state()
-        geometry = mixed_geometry(Geometry.of(SourcePoints(source)), mixings, copied)
-        assert isinstance(rule, BaseRule)
-        return rule.try_mixed(source, geometry.matrix())
-
-    @property
-    def center(self) -> Tensor | None:
-        return self.rule.center
-
-    def remember(self, aggregate: Tensor) -> None:
-        self.rule.remember(aggregate)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return self.rule.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self.rule.load_state_dict(state)
 
 
 class BaseRule(Aggregator, ABC):

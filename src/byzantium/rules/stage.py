@@ -53,6 +53,8 @@ class Stage(Formula):
     settled = FormerHook()
     #: Whether it takes weights of the operator, `rule(updates, weights=...)`.
     takes_weights: ClassVar[bool] = False
+    #: Whether it remembers what each worker sent: vector i is that of the same worker in each call.
+    remembers_workers: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

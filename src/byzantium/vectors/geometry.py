@@ -39,7 +39,7 @@ from byzantium.vectors.distances import (
     rounding,
     squared_distances,
 )
-from byzantium.vectors.points import MixedPoints, Points
+from byzantium.vectors.points import MixedPoints, Points, SourcePoints
 from byzantium.vectors.scale import MOST, SMALL
 from byzantium.vectors.weights import Weights
 
@@ -225,6 +225,18 @@ class Geometry:
                 return self.basis.gram
         self._squared_distances = distances[:n, :n]
         return gram
+
+    @property
+    def workers(self) -> NDArray[np.int64]:
+        """(n,): for each row the index of its worker among all vectors of the call.
+
+        For rules that remember workers; mixings before these keep the rows in order.
+        """
+        points = self.basis
+        while isinstance(points, MixedPoints):
+            points = points.basis
+        assert isinstance(points, SourcePoints)
+        return points.rows
 
     @property
     def factor(self) -> Array:
