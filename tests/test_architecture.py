@@ -290,6 +290,7 @@ def test_every_exported_formula_is_a_member_of_the_tests() -> None:
     tested |= {type(rule.rule) for rule in [*members.ROOT_RULES, members.BLOCKS]}
     tested |= {type(mix.mixing) for mix in [*members.MIXINGS, members.VOTE]}
     tested |= {type(attack) for attack in members.ATTACKS}
+    tested |= {type(worker) for worker in members.WORKERS}
     assert formulas == tested
 
 

@@ -136,7 +136,7 @@ def test_an_update_that_cannot_have_momentum_is_refused_and_changes_nothing(
 
 
 def test_momentum_of_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="momentum needs 0 <= beta < 1, got beta=1"):
+    with pytest.raises(ValueError, match="Momentum needs 0 <= beta < 1, got beta=1"):
         Momentum(1.0)
 
 

@@ -18,6 +18,7 @@ from reference import Array, Result
 
 import byzantium as bz
 from byzantium import related
+from byzantium.learning import WorkerMethod
 
 N, F = 23, 2
 
@@ -248,3 +249,6 @@ ATTACKS: list[bz.Attack] = [
     bz.Tuned(bz.Dissensus()),
     bz.Tuned(bz.ALittleIsEnough(), both=False),
 ]
+
+# What workers may do instead of momentum.
+WORKERS: list[WorkerMethod] = [related.SAGA(), related.Marina(p=0.3)]

@@ -20,10 +20,11 @@ from byzantium.runs import plugins
 
 # The registries whose members are written with parentheses, and the arguments of functions in them
 # that the user does not write.
-CALLED = ("rule", "attack", "partition", "model", "loss", "clock", "topology")
-FILLED_IN = ("data", "outputs", "targets", "n")
-PARTS = {"attacks": "attack", "data": "data", "partitions": "partition", "models": "model"}
-PARTS |= {"losses": "loss", "clocks": "clock", "topologies": "topology", "metrics": "record"}
+CALLED = ("rule", "attack", "worker", "partition", "model", "loss", "clock", "topology")
+FILLED_IN = ("data", "outputs", "targets", "n", "beta", "heavy_ball")
+PARTS = {"attacks": "attack", "workers": "worker", "data": "data", "partitions": "partition"}
+PARTS |= {"models": "model", "losses": "loss", "clocks": "clock", "topologies": "topology"}
+PARTS |= {"metrics": "record"}
 LISTED = ["artifacts", "rules", *PARTS]
 
 

@@ -49,6 +49,7 @@ def complete(names: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
 COMPLETIONS = {
     "rule": complete(lambda: [f"{name}()" for name in members("rule", bz.Aggregator)]),
     "attack": complete(lambda: [f"{name}()" for name in members("attack")]),
+    "worker": complete(lambda: [f"{name}()" for name in members("worker")]),
     **{
         part: complete(functools.partial(members, part))
         for part in ("data", "partition", "model", "loss", "clock")

@@ -9,6 +9,8 @@ from .evaluation import spread as spread
 from .heterogeneity import measured_heterogeneity as measured_heterogeneity
 from .history import History as History
 from .loop import Loop as Loop
+from .method import Task as Task
+from .method import WorkerMethod as WorkerMethod
 from .metrics import Metric as Metric
 from .models import cnn as cnn
 from .models import convnet as convnet

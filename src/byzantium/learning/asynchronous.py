@@ -76,7 +76,7 @@ class AsynchronousSimulation(Simulation):
 
     def _round(self, t: int) -> dict[str, Any]:
         self._reshuffle(t)
-        self._last_batches = None
+        self._last_indices = None
         self._receive(t)
         workers = [worker for worker, count in enumerate(self.counts) if count]
         self.order = sorted(self.sizes, key=lambda b: (b in self.taken, b))

@@ -22,6 +22,7 @@ from byzantium.learning.gradients import set_parameters, vector_of
 from byzantium.learning.history import History
 from byzantium.learning.loop import Loop
 from byzantium.learning.losses import Loss
+from byzantium.learning.method import WorkerMethod
 from byzantium.learning.metrics import Metric
 from byzantium.learning.randomness import Randomness
 from byzantium.learning.server import MakeOptimizer
@@ -87,6 +88,7 @@ class DecentralizedSimulation(Loop):
         optimizer: MakeOptimizer | None = None,
         loss: Loss | None = None,
         randomness: Callable[[Settings], Randomness] = Randomness,
+        worker: WorkerMethod | None = None,
     ) -> None:
         """Prepare the first round."""
         checks.check_loop(settings, type(self).__name__, self.has)
@@ -95,7 +97,7 @@ class DecentralizedSimulation(Loop):
                 "a training without a server needs a graph, such as topology='ring', got None"
             )
         checks.check_rule(settings, rule, attack)
-        super().__init__(settings, data, model, attack, partition, loss, randomness)
+        super().__init__(settings, data, model, attack, partition, loss, randomness, worker)
         if self.attack.needs_model:
             raise ByzantiumError(
                 f"{self.attack!r} aims at steps of a server; without one, choose another aim"
@@ -124,7 +126,7 @@ class DecentralizedSimulation(Loop):
             for node, nodes in enumerate(self.neighborhoods)
             if node < self.honest or (self.attack.needs_own and fits(self.rule.stages, len(nodes)))
         ]
-        self._last_batches: tuple[Tensor, Tensor] | None = None
+        self._last_indices: Tensor | None = None
 
     @property
     def honest_models(self) -> Tensor:
@@ -205,11 +207,11 @@ class DecentralizedSimulation(Loop):
     def _models_of(self, workers: list[int]) -> Tensor:
         return self.models.detach()[workers]
 
-    def _next_batches(self, workers: list[int]) -> tuple[Tensor, Tensor]:
-        batches = super()._next_batches(workers)
+    def _next_indices(self, workers: list[int]) -> Tensor:
+        indices = super()._next_indices(workers)
         if not self._attacking(workers):
-            self._last_batches = batches  # for `_step_loss`
-        return batches
+            self._last_indices = indices  # for `_step_loss`
+        return indices
 
     def _gossip(self, before: Tensor, explain: bool) -> tuple[Tensor, list[Report]]:
         """The models after the exchange, and the reports of the honest nodes if they are wanted.
@@ -263,8 +265,8 @@ class DecentralizedSimulation(Loop):
 
     def _step_loss(self, result: Tensor) -> float:
         """The mean loss of a few honest workers on their batches, at a result of the rule."""
-        assert self._last_batches is not None
-        x, y = self._last_batches
+        assert self._last_indices is not None
+        x, y = self.data.train_x[self._last_indices], self.data.train_y[self._last_indices]
         chosen = torch.linspace(0, len(x) - 1, min(len(x), SAMPLED)).long()
         mean = vector_of(self.gradients.columns)
         set_parameters(self.gradients.columns, result.to(mean))

@@ -17,6 +17,7 @@ from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition
 from byzantium.learning.clocks import SYNCHRONOUS
 from byzantium.learning.losses import Loss
+from byzantium.learning.method import WorkerMethod
 from byzantium.learning.randomness import Randomness
 from byzantium.learning.server import MakeOptimizer
 from byzantium.learning.settings import Settings
@@ -36,6 +37,7 @@ def measured_heterogeneity(
     *,
     loss: Loss | None = None,
     randomness: Callable[[Settings], Randomness] = Randomness,
+    worker: WorkerMethod | None = None,
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> float:
     r"""The median :math:`B^2` of what workers send in the first rounds of an honest training.
@@ -51,7 +53,7 @@ def measured_heterogeneity(
     - `data`: what is learned.
     - `model`: what is trained; a copy is, so that the model stays as it is.
     - `partition`: how the samples are dealt to the workers; by default `iid`.
-    - `optimizer`, `loss`, `randomness`: as those of `Simulation`.
+    - `optimizer`, `loss`, `randomness`, `worker`: as those of `Simulation`.
     - `watch`: called with how many rounds are done, and how many there are in all.
 
     >>> from byzantium.data import by_label, iid, load
@@ -69,7 +71,7 @@ def measured_heterogeneity(
     """
     changes: dict[str, Any] = {"attackers": 0, "rounds": NEVER, "evaluate_every": NEVER}
     changes |= {"record": (), "clock": SYNCHRONOUS, "topology": None}
-    honest, others = replace(settings, **changes), (optimizer, loss, randomness)
+    honest, others = replace(settings, **changes), (optimizer, loss, randomness, worker)
     training = Simulation(honest, data, copy.deepcopy(model), Mean(), None, partition, *others)
     values, total = [], training.early_rounds
     for record in islice(training, total):

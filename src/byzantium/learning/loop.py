@@ -15,12 +15,14 @@ from torch import Tensor, nn
 
 from byzantium.attacks import Attack, NoAttack
 from byzantium.core.options import present_spellings
+from byzantium.data.batches import Batches
 from byzantium.data.dataset import Dataset
 from byzantium.data.partition import Partition, iid
 from byzantium.learning import checkpoint, evaluation, formulas, losses, metrics
 from byzantium.learning.gradients import one_thread, vector_of
 from byzantium.learning.history import History
 from byzantium.learning.losses import Loss
+from byzantium.learning.method import Task, WorkerMethod, check_settings
 from byzantium.learning.metrics import Metric
 from byzantium.learning.models import check_device, check_fit
 from byzantium.learning.randomness import Randomness
@@ -28,7 +30,10 @@ from byzantium.learning.root_data import without
 from byzantium.learning.settings import Settings
 from byzantium.learning.state import check, check_result, fingerprint
 from byzantium.learning.worker import Momentum, Workers
-from byzantium.rules.stage import Stage
+from byzantium.rules import Aggregator
+
+# What attackers send of their own gradients, unless the attack says otherwise.
+PLAIN = Momentum(beta=0.0)
 
 
 class Loop(ABC):
@@ -46,13 +51,15 @@ class Loop(ABC):
     - `loss`: a function of the outputs and the targets of a batch, instead of the loss that the
       settings name.
     - `randomness`: what makes the source of everything random of the settings.
+    - `worker`: what workers make of their gradients before they send; by default momentum, as the
+      settings say.
 
     `rule` is what the vectors of workers go through, and `optimizer` takes the steps. Row i of
     `sent` is what worker i sends: its momentum, or what attackers made of theirs. `root_samples`
     are the samples that the server holds and no worker has, with their targets.
     """
 
-    rule: Stage
+    rule: Aggregator
     optimizer: torch.optim.Optimizer
     #: What it has that not all have: simulated time (a "clock"), or "nodes" without a server.
     has: ClassVar[frozenset[str]] = frozenset()
@@ -66,6 +73,7 @@ class Loop(ABC):
         partition: Partition | None = None,
         loss: Loss | None = None,
         randomness: Callable[[Settings], Randomness] = Randomness,
+        worker: WorkerMethod | None = None,
     ) -> None:
         self.settings = settings
         check_device(settings.device)
@@ -84,12 +92,18 @@ class Loop(ABC):
         self.attack = copy.deepcopy(attack) if attack is not None else NoAttack()
         self.partition = partition if partition is not None else iid()
         self.momentum = Momentum(settings.momentum, settings.heavy_ball)
+        self.worker = copy.deepcopy(worker) if worker is not None else self.momentum
+        check_settings(self.worker, settings)
         self.workers = Workers(model, settings.n, self.loss)
         self.gradients, self.sent = self.workers.gradients, self.workers.sent
         self.history = History()
         self.batches = self.randomness.batches(data, self.partition)
         self.own_batches = self.randomness.own_batches(data)
         self.generators = self.randomness.generators
+        own = range(settings.attackers if self.attack.needs_own and self.attack.own_momentum else 0)
+        parts = dict(enumerate(self.batches.parts))
+        parts |= {self.honest + place: self.own_batches.parts[place] for place in own}
+        self.worker.prepare(self.workers, parts)
 
     @property
     def honest(self) -> int:
@@ -134,25 +148,38 @@ class Loop(ABC):
         """Update the rows of some workers, who are all honest or all attackers."""
         if not workers:
             return torch.zeros(0)
-        attacking = self._attacking(workers)
+        method, attacking = self.worker, self._attacking(workers)
+        if attacking and not self.attack.own_momentum:
+            method = PLAIN
         if self.settings.redundancy > 1 and not attacking:
-            first, group = self._groups(workers)
-            if len(first) < len(workers):  # who computes the same sends the same, to the bit
-                own = rows[first]
-                losses = self._compute(own, [workers[k] for k in first], t)
-                rows.copy_(own[group])
-                for worker in workers:
-                    self.workers.seen[worker] = True
-                return losses[group]
-        x, y = self._next_batches(workers)
-        return self.workers.compute(
-            rows,
+            first, group = self._groups(workers)  # who computes the same sends the same, to the bit
+            own = rows[first]
+            losses = method.compute(own, self._task([workers[k] for k in first], t))[group]
+            rows.copy_(own[group])
+        else:
+            losses = method.compute(rows, self._task(workers, t))
+        for worker in workers:
+            self.workers.seen[worker] = True
+        return losses
+
+    def _task(self, workers: list[int], t: int) -> Task:
+        """What these workers compute with in round t."""
+        indices = self._next_indices(workers)
+        source, places = self._source(workers)
+
+        def samples(wanted: Tensor) -> tuple[Tensor, Tensor]:
+            return self._samples(workers, wanted)
+
+        return Task(
+            self.workers,
             workers,
-            x,
-            y,
-            self.momentum if not attacking or self.attack.own_momentum else Momentum(beta=0.0),
-            rate=self.settings.local_rate,
-            seeds=self._seeds(workers, t),
+            *samples(indices),
+            indices,
+            [source.parts[place] for place in places],
+            samples,
+            self.settings,
+            self._seeds(workers, t),
+            self.randomness.common(t),
             models=self._models_of(workers),
         )
 
@@ -173,17 +200,28 @@ class Loop(ABC):
         """Whether these workers, who are all honest or all attackers, are attackers."""
         return workers[0] >= self.honest
 
-    def _next_batches(self, workers: list[int]) -> tuple[Tensor, Tensor]:
-        """The next batches of these workers and their labels, (k, steps, batch, ...)."""
-        attacking = self._attacking(workers)
-        source = self.own_batches if attacking else self.batches
-        places = [worker - self.honest for worker in workers] if attacking else workers
+    def _source(self, workers: list[int]) -> tuple[Batches, list[int]]:
+        """Where these workers draw their batches from, and their places there."""
+        if self._attacking(workers):
+            return self.own_batches, [worker - self.honest for worker in workers]
+        return self.batches, workers
+
+    def _next_indices(self, workers: list[int]) -> Tensor:
+        """The samples of the next batches of these workers, (k, steps, batch)."""
+        source, places = self._source(workers)
         steps = range(self.settings.local_steps)
-        indices = torch.stack([source.draw(places) for _ in steps], dim=1)
+        return torch.stack([source.draw(places) for _ in steps], dim=1)
+
+    def _samples(self, workers: list[int], indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples and their labels, (k, steps, batch, ...), as these workers see them."""
         x, y = self.data.train_x[indices], self.data.train_y[indices]
-        if attacking:
+        if self._attacking(workers):
             x, y = self.attack.inputs(x, y), self.attack.labels(y, self.data.classes)
         return x, y
+
+    def _next_batches(self, workers: list[int]) -> tuple[Tensor, Tensor]:
+        """The next batches of these workers and their labels, (k, steps, batch, ...)."""
+        return self._samples(workers, self._next_indices(workers))
 
     def _reshuffle(self, t: int) -> None:
         """Let all workers start a new pass over their data, if it is time for it."""
@@ -259,7 +297,7 @@ class Loop(ABC):
     @property
     def keeps_rows(self) -> bool:
         """Whether a round needs the rows of earlier ones; otherwise each is made anew."""
-        return bool(self.settings.momentum)
+        return self.worker.keeps_rows
 
     def result(self) -> dict[str, Any]:
         """The trained model and the history, which `load_result` reads."""
@@ -285,6 +323,7 @@ class Loop(ABC):
         return {
             **self.result(),
             "sent": self.sent if self.keeps_rows else None,
+            **({"worker": dict(self.worker.state)} if self.worker.state else {}),
             "seen": list(self.workers.seen),
             "attack": self.attack.state_dict(),
             "generators": {name: g.get_state() for name, g in self.generators.items()},
@@ -303,6 +342,8 @@ class Loop(ABC):
         self._load_state(state)
         if state["sent"] is not None:
             self.sent.copy_(state["sent"])
+        for name, tensor in self.worker.state.items():
+            tensor.copy_(state["worker"][name])
         self.workers.seen = list(state["seen"])
         self.attack.load_state_dict(state["attack"])
         for name, generator in self.generators.items():

@@ -16,7 +16,7 @@ from byzantium.learning.settings import Settings
 
 STREAMS = (
     *("partition", "batches", "own batches", "server", "attack", "participants", "dropout"),
-    *("root", "clock"),  # after the others, whose seeds stay as they were
+    *("root", "clock", "common"),  # after the others, whose seeds stay as they were
 )
 
 
@@ -93,3 +93,7 @@ class Randomness:
         """The seed of a worker's dropout in round t."""
         own = t * self.settings.n + worker % self.groups
         return self.seeds["dropout"] + (0 if self._shared else own)
+
+    def common(self, t: int) -> int:
+        """The seed of what all workers draw in common in round t."""
+        return self.seeds["common"] + t

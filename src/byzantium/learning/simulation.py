@@ -22,6 +22,7 @@ from byzantium.learning import checks, formulas, metrics, optimizers
 from byzantium.learning.history import History
 from byzantium.learning.loop import Loop
 from byzantium.learning.losses import Loss
+from byzantium.learning.method import Task, WorkerMethod
 from byzantium.learning.metrics import Metric
 from byzantium.learning.participants import Participants, first_samples
 from byzantium.learning.randomness import Randomness
@@ -61,6 +62,8 @@ class Simulation(Loop):
       settings name.
     - `randomness`: what makes the source of everything random of the settings; by default
       independent streams that follow from the seed.
+    - `worker`: what workers make of their gradients before they send, such as
+      `byzantium.related.SAGA()`; by default momentum, as the settings say.
 
     >>> from byzantium import Bucketing, GeometricMedian, Mimic
     >>> from byzantium.data import by_label, load
@@ -83,11 +86,13 @@ class Simulation(Loop):
         optimizer: MakeOptimizer | None = None,
         loss: Loss | None = None,
         randomness: Callable[[Settings], Randomness] = Randomness,
+        worker: WorkerMethod | None = None,
     ) -> None:
         """Prepare the first round."""
         checks.check_loop(settings, type(self).__name__, self.has)
         checks.check_rule(settings, rule, attack)
-        super().__init__(settings, data, model, attack, partition, loss, randomness)
+        super().__init__(settings, data, model, attack, partition, loss, randomness, worker)
+        self.worker.check_rule(rule)
         parameters = self.gradients.parameters.values()
         self.optimizer = (
             optimizers.SGD(parameters, lr=settings.learning_rate)
@@ -112,7 +117,9 @@ class Simulation(Loop):
                 estimate_error=metrics.need_root(settings.record),
             )
         self._root_doubted = False
-        self.last_aggregate: Tensor | None = None  # only for an attack that needs it
+        # What the last step was taken with, and where; only for attacks and methods that need it.
+        self.last_aggregate: Tensor | None = None
+        self.last_model: Tensor | None = None
         self.weights = None
         if settings.weights == "sizes":
             self.weights = site_sizes(self.batches.parts, settings.attackers)
@@ -130,7 +137,7 @@ class Simulation(Loop):
         h = self.participants.honest(sampled)
         rows = self.sent if len(sampled) == settings.n else self.sent[sampled]
 
-        self._last_batches: tuple[Tensor, Tensor] | None = None
+        self._last_indices: Tensor | None = None
         losses = self._compute(rows[:h], sampled[:h], t)
         theirs = losses[:0]
         if h < len(sampled):
@@ -200,8 +207,10 @@ class Simulation(Loop):
             if not any(row < h for row in error.reasons):
                 raise
             return self._diverged(record)
-        if self.attack.needs_last_aggregate:
+        if self._needs_last_aggregate:
             self.last_aggregate = aggregate.clone()  # an optimizer may change what it takes
+        if self.worker.needs_last_step:
+            self.last_model = self.server.model_vector()
         self.server.take(aggregate)
         if not aggregate.isfinite().all():
             return self._diverged(record)
@@ -218,11 +227,21 @@ class Simulation(Loop):
         rate, seed = self.settings.local_rate, self.randomness.root_dropout(t)
         return self.root.compute(self.momentum, rate=rate, seed=seed)
 
-    def _next_batches(self, workers: list[int]) -> tuple[Tensor, Tensor]:
-        batches = super()._next_batches(workers)
+    def _next_indices(self, workers: list[int]) -> Tensor:
+        indices = super()._next_indices(workers)
         if not self._attacking(workers):
-            self._last_batches = batches  # for `_step_loss`
-        return batches
+            self._last_indices = indices  # for `_step_loss`
+        return indices
+
+    def _task(self, workers: list[int], t: int) -> Task:
+        task = super()._task(workers, t)
+        if self.last_model is None:
+            return task
+        return task._replace(last_model=self.last_model, last_aggregate=self.last_aggregate)
+
+    @property
+    def _needs_last_aggregate(self) -> bool:
+        return self.attack.needs_last_aggregate or self.worker.needs_last_step
 
     def _aggregate(
         self,
@@ -266,9 +285,10 @@ class Simulation(Loop):
 
     def _step_loss(self, aggregate: Tensor) -> float:
         """The mean loss of a few honest workers on their batches, after a step of plain SGD."""
-        x, y = self._last_batches or first_samples(
-            self.data, self.batches.parts, self.settings.batch
-        )
+        if self._last_indices is None:
+            x, y = first_samples(self.data, self.batches.parts, self.settings.batch)
+        else:
+            x, y = self.data.train_x[self._last_indices], self.data.train_y[self._last_indices]
         spread = torch.linspace(0, len(x) - 1, min(len(x), SAMPLED)).long()  # over all workers
         x, y = x[spread], y[spread]
         with self.server.tried(aggregate), torch.no_grad():
@@ -304,15 +324,17 @@ class Simulation(Loop):
             **self.server.state_dict(),
             **({"heard": list(self.participants.heard)} if self.settings.cache else {}),
             **({} if self.root is None else {"root": self.root.state_dict()}),
-            **({"last aggregate": self.last_aggregate} if self.attack.needs_last_aggregate else {}),
+            **({"last aggregate": self.last_aggregate} if self._needs_last_aggregate else {}),
+            **({"last model": self.last_model} if self.worker.needs_last_step else {}),
         }
 
     def _state_forms(self, history: History) -> dict[str, Any]:
-        last = self.sent[0] if self.attack.needs_last_aggregate and history.rounds else None
+        last = self.sent[0] if history.rounds else None
         return {
             "heard": self.participants.heard if self.settings.cache else None,
             "root": None if self.root is None else self.root.state_dict(),
-            "last aggregate": last,
+            "last aggregate": last if self._needs_last_aggregate else None,
+            "last model": last if self.worker.needs_last_step else None,
         }
 
     def _try_state(self, state: dict[str, Any]) -> None:
@@ -324,5 +346,6 @@ class Simulation(Loop):
         self.participants.heard = list(state.get("heard") or self.participants.heard)
         if self.root is not None:
             self.root.load_state_dict(state["root"])
-        last = state.get("last aggregate")
+        last, model = state.get("last aggregate"), state.get("last model")
         self.last_aggregate = None if last is None else last.clone()
+        self.last_model = None if model is None else model.clone()

@@ -21,6 +21,7 @@ from byzantium.learning.checkpoint import CheckpointError, OtherSimulationError,
 from byzantium.learning.history import History
 from byzantium.learning.metrics import Metric
 from byzantium.learning.randomness import Randomness
+from byzantium.learning.worker import Momentum
 
 if TYPE_CHECKING:
     from byzantium.learning.loop import Loop
@@ -48,6 +49,8 @@ def fingerprint(training: Loop) -> str:
     first, later = list(values.items())[:last], list(values.items())[last:]
     if training.randomness.name != Randomness.name:
         later.append(("randomness", training.randomness.name))
+    if not isinstance(training.worker, Momentum):
+        later.append(("worker", repr(training.worker)))
     settings = ", ".join(f"{name}={value!r}" for name, value in first)
     data, optimizer = training.data, type(training.optimizer).__name__
     return (
@@ -64,6 +67,7 @@ def check(training: Loop, state: State) -> History:
     templates = {
         "seen": training.workers.seen,
         "sent": training.sent if training.keeps_rows else None,
+        "worker": training.worker.state or None,
         "generators": {name: g.get_state() for name, g in training.generators.items()},
         "batches": training.batches.state_dict(),
         "own batches": training.own_batches.state_dict(),

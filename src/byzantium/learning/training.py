@@ -21,6 +21,7 @@ from byzantium.learning.decentralized import DecentralizedSimulation
 from byzantium.learning.history import History
 from byzantium.learning.loop import Loop
 from byzantium.learning.losses import Loss
+from byzantium.learning.method import WorkerMethod
 from byzantium.learning.saving import checkpointed, finished, resume
 from byzantium.learning.server import MakeOptimizer
 from byzantium.learning.settings import Settings
@@ -52,6 +53,7 @@ def simulate(
     optimizer: MakeOptimizer | None = None,
     *,
     loss: Loss | None = None,
+    worker: WorkerMethod | None = None,
     folder: Path | None = None,
     seconds: float = 60,
     progress: bool | None = None,
@@ -73,6 +75,8 @@ def simulate(
       SGD with the learning rate of the settings.
     - `loss`: a function of the outputs and the targets of a batch, instead of the loss that the
       settings name.
+    - `worker`: what workers make of their gradients before they send, such as
+      `byzantium.related.SAGA()`; by default momentum, as the settings say.
     - `folder`: where to save it; None saves nothing. `model.pt` in it is the result: the model and
       the history.
     - `seconds`: the longest time between two savings; it also saves after evaluations.
@@ -88,7 +92,8 @@ def simulate(
     >>> history.status, history.accuracy > 50
     ('completed', True)
     """
-    training = loop_for(settings)(settings, data, model, rule, attack, partition, optimizer, loss)
+    parts = (settings, data, model, rule, attack, partition, optimizer, loss)
+    training = loop_for(settings)(*parts, worker=worker)
     shown = sys.stderr.isatty() if progress is None else progress
     if folder is None:
         _finish(training, iter(training), shown)

@@ -1,25 +1,29 @@
 """The workers of Algorithm 2: each computes a gradient, and sends its momentum.
 
 `Momentum` is one worker, in any federation. `Workers` are all workers of a simulation, at once.
+Workers of a simulation may also send something else: see `method.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from byzantium.core import ArgumentTypeError, Beta, ByzantiumError, type_name, validated
+from byzantium.core import ArgumentTypeError, Beta, ByzantiumError, type_name
 from byzantium.learning.gradients import WorkerGradients
 from byzantium.learning.losses import Loss, cross_entropy
+from byzantium.learning.method import Task, WorkerMethod
 
 Update = TypeVar("Update")
 
 
-class Momentum:
+@dataclass(frozen=True, repr=False)
+class Momentum(WorkerMethod):
     r"""The momentum of one worker, which it sends instead of its gradient.
 
     .. math:: m_t = \beta m_{t-1} + (1 - \beta) g_t, \qquad m_1 = g_1
@@ -37,10 +41,25 @@ class Momentum:
     (tensor([1., 2.]), tensor([2., 2.]))
     """
 
-    def __init__(self, beta: float, heavy_ball: bool = False) -> None:
-        self.beta: float = validated("momentum", "beta", beta, Beta)
-        self.heavy_ball: bool = validated("momentum", "heavy_ball", heavy_ball, bool)
-        self._m: dict[str, Tensor] | None = None
+    beta: Beta
+    heavy_ball: bool = False
+
+    @property
+    def keeps_rows(self) -> bool:
+        return bool(self.beta)
+
+    def compute(self, rows: Tensor, task: Task) -> Tensor:
+        """Bring the momenta of the workers of a simulation up to date; return the losses."""
+        return task.team.compute(
+            rows,
+            task.workers,
+            task.x,
+            task.y,
+            self,
+            rate=task.settings.local_rate,
+            seeds=task.seeds,
+            models=task.models,
+        )
 
     def factors(self, first: bool) -> tuple[float, float]:
         """The two factors (a, b) of the formula m = a m + b g, in the first round or a later one.
@@ -61,13 +80,14 @@ class Momentum:
         vectors = {name: entry for name, entry in entries.items() if entry.is_floating_point()}
         if not self.beta:
             return update
-        first = self._m is None
-        if self._m is None:
-            self._m = {name: torch.zeros_like(vector) for name, vector in vectors.items()}
-        _check_same(self._m, vectors)
+        momenta, first = self._m, self._m is None
+        if momenta is None:
+            momenta = {name: torch.zeros_like(vector) for name, vector in vectors.items()}
+        _check_same(momenta, vectors)
+        self._remember(momenta)
         keep, share = self.factors(first)
         with torch.no_grad():
-            for name, m in self._m.items():
+            for name, m in momenta.items():
                 vectors[name].copy_(m.mul_(keep).add_(vectors[name], alpha=share))
         return update
 
@@ -77,7 +97,14 @@ class Momentum:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave, and go on from there."""
-        self._m = None if state["m"] is None else _copied(state["m"])
+        self._remember(None if state["m"] is None else _copied(state["m"]))
+
+    @property
+    def _m(self) -> dict[str, Tensor] | None:
+        return self.__dict__.get("_momenta")
+
+    def _remember(self, momenta: dict[str, Tensor] | None) -> None:
+        object.__setattr__(self, "_momenta", momenta)
 
 
 def _entries(update: Any) -> Iterator[tuple[str, Any]]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
+from byzantium import learning, related
 from byzantium.core import ByzantiumError, Measure, Positive, Registry, notation
+from byzantium.core.registry import exported
 from byzantium.data import Dataset, datasets, load, long_tail, user_files
-from byzantium.learning import models, optimizers
+from byzantium.learning import WorkerMethod, models, optimizers
 from byzantium.learning.gradients import one_thread
 from byzantium.rules import Aggregator, Mixing, parse, parse_rule
 
@@ -77,6 +80,24 @@ def _adam(parameters: Any, rate: float, weight_decay: Measure = 0.0) -> torch.op
 
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"sgd": _sgd, "adam": _adam}
+
+
+@functools.cache
+def worker_methods() -> Registry[type[WorkerMethod]]:
+    """All worker methods that can be named: ours, and those of loaded plugins."""
+    classes = exported(learning, WorkerMethod) | exported(related, WorkerMethod)
+    concrete = {name: one for name, one in classes.items() if not inspect.isabstract(one)}
+    return Registry("worker method", concrete)
+
+
+def worker(text: str, momentum: float, heavy_ball: bool) -> WorkerMethod:
+    """The worker method that a text names; `Momentum()` has the momentum of the run."""
+    known = {"beta": momentum}
+    method = notation.read(notation.with_parentheses(text), worker_methods(), known)
+    assert isinstance(method, WorkerMethod)
+    if method == learning.Momentum(momentum):
+        return learning.Momentum(momentum, heavy_ball)
+    return method
 
 
 def spelled_data(text: str) -> str:

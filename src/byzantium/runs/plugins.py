@@ -34,7 +34,7 @@ from byzantium.core import (
     registered_as,
     type_name,
 )
-from byzantium.learning import metrics
+from byzantium.learning import WorkerMethod, metrics
 from byzantium.learning.clocks import Clock
 
 logger = logging.getLogger("byzantium")
@@ -67,6 +67,7 @@ def tables() -> dict[str, Registry[Any]]:
         "model": builders.MODELS,
         "data": datasets.DATA,
         "loss": losses.LOSSES,
+        "worker": builders.worker_methods(),
         "clock": clocks.members(),
         "record": metrics.TABLE,
     }
@@ -78,9 +79,9 @@ def tables() -> dict[str, Registry[Any]]:
 def load_plugin(path: str | os.PathLike[str]) -> Plugin:
     """Run a Python file, and make what it defines available by name.
 
-    These are its public classes that are rules, mixings or attacks; its functions that are
-    decorated with `partition`, `model`, `dataset` or `loss`; and its `Metric` objects. A file that
-    has changed can be loaded again, and replaces what it defined before.
+    These are its public classes that are rules, mixings, attacks or worker methods; its functions
+    that are decorated with `partition`, `model`, `dataset` or `loss`; and its `Metric` objects. A
+    file that has changed can be loaded again, and replaces what it defined before.
 
     - `path`: the file; its name ends in .py. Its code is run.
 
@@ -206,8 +207,8 @@ def _take(plugin: Plugin, module: ModuleType) -> Plugin:
     if not found:
         raise ByzantiumError(
             f"the plugin {plugin.name} defines nothing to add: no public class that is a rule, a "
-            "mixing or an attack, no function marked as a partition, a model, a data set or a "
-            "loss, and no Metric"
+            "mixing, an attack or a worker method, no function marked as a partition, a model, a "
+            "data set or a loss, and no Metric"
         )
     older = [
         one for one in _loaded.values() if (one.name, one.place) == (plugin.name, plugin.place)
@@ -235,9 +236,13 @@ def _members(plugin: Plugin, module: ModuleType) -> list[Member]:
         if inspect.isclass(value) and issubclass(value, Formula):
             if not inspect.isabstract(value):
                 check_dataclass(value)
-                pipeline = issubclass(value, (rules.Aggregator, rules.Mixing))
-                other = "clock" if issubclass(value, Clock) else "attack"
-                table = tables()["rule" if pipeline else other]
+                bases: dict[str, Any] = {
+                    "rule": (rules.Aggregator, rules.Mixing),
+                    "worker": WorkerMethod,
+                    "clock": Clock,
+                }
+                found_in = (part for part, base in bases.items() if issubclass(value, base))
+                table = tables()[next(found_in, "attack")]
         elif isinstance(value, metrics.Metric):
             table, name = tables()["record"], value.name
             _check_metric(plugin, value)

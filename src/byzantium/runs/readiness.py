@@ -10,6 +10,8 @@ from byzantium.runs.job import Job
 from byzantium.runs.run import Run
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from byzantium.data import Dataset
 
 #: Models with so many parameters or fewer are tried with real numbers before a run begins. To try
@@ -38,7 +40,10 @@ def check_ready(jobs: Iterable[Job]) -> None:
             run._prepare()
             same = alike.setdefault((run.data, run.long_tail), {})
             honest = run.n - run.attacker_count
+            by_size: tuple[Any, ...]
             by_size = () if run.weights == "equal" else (run.rule, run.f, run.participants)
+            momentum = run.worker == "Momentum()"
+            by_size += () if momentum else (run.worker, run.attack, run.dtype)
             same[run.model, run.partition, run.loss, run.device, honest, run.root, by_size] = run
     for (name, gamma), different in alike.items():
         data = builders.load_data(name, gamma)
@@ -69,6 +74,27 @@ def _check_parts(run: Run, data: Dataset) -> None:
     parts = partition.read(run.partition)(
         data.train_y, run.n - run.attacker_count, generator, users=data.train_user
     )
+    _check_memory(run, model, [len(part) for part in parts], len(data.train_y))
     if run.weights == "sizes":
         weights = sizes.site_sizes(parts, run.attacker_count)
         sizes.check_weights(run.aggregator(), weights, run.participants)
+
+
+def _check_memory(run: Run, model: nn.Module, sizes: list[int], samples: int) -> None:
+    """Raise an error where the memory does not hold what its worker method remembers.
+
+    - `sizes`: how many samples each honest worker has.
+    - `samples`: how many samples there are, from which attackers draw.
+    """
+    import torch
+
+    from byzantium import attacks
+    from byzantium.learning import method
+    from byzantium.runs import builders
+
+    attack = attacks.parse_attack(run.attack)
+    if attack.needs_own and attack.own_momentum:
+        sizes = sizes + [samples // len(sizes)] * run.attacker_count
+    worker = builders.worker(run.worker, run.momentum, run.heavy_ball)
+    d = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    method.check_size(worker, sizes, d, getattr(torch, run.dtype).itemsize)

@@ -45,12 +45,13 @@ LAST = 5
 #: The options that make no difference to a training on root data alone.
 OF_WORKERS = (
     *("rule", "n", "f", "attack", "attackers", "partition", "participants", "cache", "weights"),
-    *("batch", "reshuffle_every", "record", "plugin", "clock"),
+    *("worker", "batch", "reshuffle_every", "record", "plugin", "clock", "redundancy"),
 )
 #: What the option --plugin does.
 PLUGIN_HELP = (
-    "A Python file of your own: its code is run, and its rules, attacks, partitions, models, data "
-    "sets, losses and metrics can be named wherever ours can. May be given several times."
+    "A Python file of your own: its code is run, and its rules, attacks, worker methods, "
+    "partitions, models, data sets, losses and metrics can be named wherever ours can. May be "
+    "given several times."
 )
 
 
@@ -113,6 +114,12 @@ class Run(Job, TrainingOptions):
         "sgd",
         "The optimizer of the server: sgd, sgd(momentum=0.9), sgd(weight_decay=1e-4) or adam.",
     )
+    worker: str = option(
+        "Momentum()",
+        "What workers make of their gradients before they send: a method from `byzantium list "
+        "workers`; Momentum() has the momentum of the run, and others have none.",
+        later=True,
+    )
     plugin: tuple[str, ...] = option((), PLUGIN_HELP, later=True)
     randomness: Literal["fresh", "released"] = option(
         "fresh",
@@ -146,6 +153,7 @@ class Run(Job, TrainingOptions):
                     "a rule that is written without f takes that of the run"
                 )
         check_sizes(rule.stages, self.vectors)
+        self._check_worker(rule)
         normal = {
             "rule": repr(rule),
             "partition": repr(partition.read(self.partition)),
@@ -159,6 +167,26 @@ class Run(Job, TrainingOptions):
             released.check(self.seed, self.partition, self.redundancy)
         plugins.record_plugins(self, plugins.tables())
         object.__setattr__(self, "_data", user_files.path_of(self.data))
+
+    def _check_worker(self, rule: Aggregator | Mixing) -> None:
+        """Spell its worker method in one way; raise an error where it does not fit the rest."""
+        from byzantium.learning.method import check_settings
+        from byzantium.runs import builders
+
+        method = builders.worker(self.worker, self.momentum, self.heavy_ball)
+        named = "Momentum()"
+        if not isinstance(method, learning.Momentum):
+            named = repr(method)
+            for name, value in (("momentum", 0.0), ("heavy_ball", False)):
+                object.__setattr__(self, name, value)
+            if self.randomness == "released":
+                raise ByzantiumError(
+                    "a run with randomness='released' needs worker='Momentum()', got "
+                    f"worker={named!r}"
+                )
+        check_settings(method, self)
+        method.check_rule(rule)
+        object.__setattr__(self, "worker", named)
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any]) -> Self:
@@ -243,8 +271,14 @@ class Run(Job, TrainingOptions):
         """
         if not self.root or self.rule == "RootOnly()" or not self.aggregator().needs_root:
             return None
-        alone = {"rule": "RootOnly()", "attack": "NoAttack()", "attackers": None, "plugin": ()}
-        return self.varied(**alone, weights="equal", clock=SYNCHRONOUS)
+        alone: dict[str, Any] = {
+            "rule": "RootOnly()",
+            "attack": "NoAttack()",
+            "attackers": None,
+            "plugin": (),
+        }
+        alone |= {"weights": "equal", "worker": "Momentum()", "clock": SYNCHRONOUS, "redundancy": 1}
+        return self.varied(**alone)
 
     def same_root_training(self, other: Run) -> bool:
         """Whether this and another run train on the same root data alone, in the same way.
@@ -345,6 +379,7 @@ class Run(Job, TrainingOptions):
             "partition": partition.read(self.partition),
             "optimizer": lambda parameters: optimizer(parameters, self.learning_rate),
             "randomness": learning.Randomness if fresh else released.Released,
+            "worker": builders.worker(self.worker, self.momentum, self.heavy_ball),
         }
 
     def until(self, last: int | None) -> Self:
