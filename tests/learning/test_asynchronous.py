@@ -288,7 +288,7 @@ def test_a_fast_attacker_sends_the_mean_of_its_own_vectors(scenes: list[Round]) 
         (Synchronous(times="pareto"), lambda t: min(1.0, (1 / 3 / t) ** 1.5)),
         (Synchronous(), lambda t: float(t < 1)),
     ],
-    ids=repr,
+    ids=["exponential", "pareto 3", "pareto 1.5", "constant"],
 )
 def test_times_have_their_distribution(clock: Clock, beyond: Any) -> None:
     drawn = clock.draw(100_000, torch.Generator().manual_seed(1))

@@ -34,7 +34,7 @@ import byzantium as bz
 from byzantium.core.locks import BusyError, folder_lock
 from byzantium.learning import Loop, Settings, Simulation, checkpoint, mlp, saving, simulate
 from byzantium.learning.checkpoint import MAGIC, CheckpointError
-from byzantium.learning.training import new_loop
+from byzantium.learning.training import loop_for
 
 # -- files that hold no state --------------------------------------------------------------------
 
@@ -253,7 +253,7 @@ def test_every_attack_goes_on_from_its_checkpoint(tmp_path: Path, attack: bz.Att
         )
         rule = bz.Median() if participants else bz.TrimmedMean(f=2)
         check_resumed(
-            lambda settings=settings, rule=rule: new_loop(  # type: ignore[misc]
+            lambda settings=settings, rule=rule: loop_for(settings)(  # type: ignore[misc]
                 settings, DIGITS, model(), rule, attack
             ),
             tmp_path / str(participants),

@@ -28,7 +28,7 @@ from byzantium.learning import (
     topology,
 )
 from byzantium.learning.checkpoint import CheckpointError
-from byzantium.learning.training import new_loop
+from byzantium.learning.training import loop_for
 from byzantium.runs import Run
 
 RADIUS_0 = bz.ClippedGossip(f=1, radius=0)
@@ -43,7 +43,8 @@ def model() -> torch.nn.Module:
 def training(rule: Any, attack: bz.Attack | None = None, **options: Any) -> DecentralizedSimulation:
     settings = {"n": 9, "rounds": 3, "batch": 4, "topology": "torus", "dtype": "float64", **options}
     optimizer = settings.pop("optimizer", None)
-    loop = new_loop(Settings(**settings), DIGITS, model(), rule, attack, optimizer=optimizer)
+    parts = (Settings(**settings), DIGITS, model(), rule, attack)
+    loop = loop_for(parts[0])(*parts, optimizer=optimizer)
     assert isinstance(loop, DecentralizedSimulation)
     return loop
 
