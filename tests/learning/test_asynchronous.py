@@ -142,6 +142,7 @@ class Slow:
 
     def __init__(self, training: Simulation, paces: list[float], momentum: float) -> None:
         self.model, self.paces, self.beta = copy.deepcopy(training.model), paces, momentum
+        self.losses: dict[int, float] = {}
         self.batches: dict[int, list[Tensor]] = {worker: [] for worker in range(N)}
         draw = training.batches.draw
 
@@ -153,13 +154,14 @@ class Slow:
 
         training.batches.draw = noted  # type: ignore[method-assign]
 
-    def gradient(self, fetched: nn.Module, indices: Tensor) -> Tensor:
+    def gradient(self, fetched: nn.Module, worker: int, indices: Tensor) -> Tensor:
         outputs = fetched(DIGITS.train_x[indices])
         loss = functional.cross_entropy(outputs, DIGITS.train_y[indices])
+        self.losses[worker] = float(loss.detach())
         return torch.cat([g.flatten() for g in torch.autograd.grad(loss, [*fetched.parameters()])])
 
-    def steps(self, clock: Clock) -> Iterator[tuple[float, float, Tensor]]:
-        """The time, the mean staleness and the weights of the model after each step."""
+    def steps(self, clock: Clock) -> Iterator[tuple[float, float, float, Tensor]]:
+        """The time, the mean staleness, the loss, and the weights of the model after each step."""
         arrivals = sorted((k * p, w) for w, p in enumerate(self.paces) for k in range(1, 200))
         fetched = {worker: copy.deepcopy(self.model) for worker in range(N)}
         begun, sent = dict.fromkeys(range(N), 0), dict.fromkeys(range(N), 0)
@@ -169,7 +171,7 @@ class Slow:
         for time, worker in arrivals:
             row = torch.zeros(0)
             if worker < N - ATTACKERS:
-                g = self.gradient(fetched[worker], self.batches[worker][sent[worker]])
+                g = self.gradient(fetched[worker], worker, self.batches[worker][sent[worker]])
                 m = momenta.get(worker)
                 row = momenta[worker] = g if m is None else self.beta * m + (1 - self.beta) * g
                 sent[worker] += 1
@@ -194,7 +196,7 @@ class Slow:
                     if one < N - ATTACKERS:
                         ages.setdefault(one, []).append(age)
                 mean = sum(sum(a) / len(a) for a in ages.values()) / len(ages)
-                yield time, mean, moved
+                yield time, mean, sum(self.losses[one] for one in ages) / len(ages), moved
                 step, arrived = step + 1, []
             fetched[worker], begun[worker] = copy.deepcopy(self.model), step
 
@@ -211,12 +213,12 @@ def test_it_is_a_slow_loop_over_arrivals(clock: str, haste: int) -> None:
     after, expected = [], []
     for record in training:
         after.append(weights(training.model))
-        expected.append((record["time"], record["staleness"]))
+        expected.append((record["time"], record["staleness"], record["loss"]))
     stale = 0.0
-    for ours, theirs, (time, age, moved) in zip(
+    for ours, theirs, (time, age, loss, moved) in zip(
         after, expected, slow.steps(training.clock), strict=False
     ):
-        assert theirs == pytest.approx((time, age))
+        assert theirs == pytest.approx((time, age, loss), rel=1e-4)
         assert torch.allclose(ours, moved, atol=1e-5)
         stale = max(stale, age)
     assert len(after) == 12

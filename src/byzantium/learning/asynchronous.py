@@ -61,11 +61,11 @@ class AsynchronousSimulation(Simulation):
         self.paces = self._times(n) if clock.lasting else None
         self.time = 0.0
         # Of each worker: when its vector arrives, and its place among those that arrive then; at
-        # which step it fetched the model; the loss on its batch; the number by which it is dealt
-        # to a buffer.
+        # which step it fetched the model; the loss on its batch, and on that of what it sent last;
+        # the number by which it is dealt to a buffer.
         self.due, self.places = [0.0] * n, [0.0] * n
         self.begun = [0] * n
-        self.losses = self.sent.new_zeros(n)
+        self.losses, self.sent_losses = self.sent.new_zeros(n), self.sent.new_zeros(n)
         self.table = list(range(n))
         self.idle, self.fetched = set(range(n)), set[int]()
         self.queue: list[tuple[float, float, int]] = []
@@ -82,7 +82,7 @@ class AsynchronousSimulation(Simulation):
         self.order = sorted(self.sizes, key=lambda b: (b in self.taken, b))
         h = len(self.order) - len(self.taken)
         honest = sum(worker < self.honest for worker in workers)
-        losses = self.losses[workers]
+        losses = self.sent_losses[workers]
         record: dict[str, Any] = {"round": t + 1, "loss": float(losses[:honest].mean())}
         root = self._root_gradient(t)
         finite = root is None or root.vector.isfinite().all()
@@ -177,6 +177,7 @@ class AsynchronousSimulation(Simulation):
         if worker in self.fetched:
             self._compute_fetched(t)
         self.idle.add(worker)
+        self.sent_losses[worker] = self.losses[worker]
         self.counts[worker] += 1
         self.staleness[worker] += t - self.begun[worker]
         b, attacking = self._buffer(worker), worker >= self.honest
