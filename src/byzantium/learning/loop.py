@@ -31,6 +31,10 @@ from byzantium.learning.worker import Momentum, Workers
 from byzantium.rules.stage import Stage
 
 
+# The samples of so many workers are gathered at a time, at least one.
+SAMPLE_BYTES = 256 << 20
+
+
 class Loop(ABC):
     """A training in one process, round by round: iterate over it to train.
 
@@ -133,16 +137,29 @@ class Loop(ABC):
         if not workers:
             return torch.zeros(0)
         attacking = self._attacking(workers)
-        x, y = self._next_batches(workers)
-        return self.workers.compute(
-            rows,
-            workers,
-            x,
-            y,
-            self.momentum if not attacking or self.attack.own_momentum else Momentum(beta=0.0),
-            rate=self.settings.local_rate,
-            seeds=self._seeds(workers, t),
-        )
+        indices = self._next_indices(workers)
+        parts = []
+        for part in self._worker_blocks(indices):
+            x, y = self._samples(indices[part], attacking)
+            losses = self.workers.compute(
+                rows[part],
+                workers[part],
+                x,
+                y,
+                self.momentum if not attacking or self.attack.own_momentum else Momentum(beta=0.0),
+                rate=self.settings.local_rate,
+                seeds=self._seeds(workers[part], t),
+            )
+            parts.append(losses)
+        return torch.cat(parts)
+
+    def _worker_blocks(self, indices: Tensor) -> Iterator[slice]:
+        """Workers in blocks, such that their samples take little memory at a time."""
+        x = self.data.train_x
+        size = indices[0].numel() * x[0].numel() * x.itemsize
+        step = max(1, SAMPLE_BYTES // size)
+        for start in range(0, len(indices), step):
+            yield slice(start, start + step)
 
     def _attacking(self, workers: list[int]) -> bool:
         """Whether these workers, who are all honest or all attackers, are attackers."""
@@ -150,11 +167,18 @@ class Loop(ABC):
 
     def _next_batches(self, workers: list[int]) -> tuple[Tensor, Tensor]:
         """The next batches of these workers and their labels, (k, steps, batch, ...)."""
+        return self._samples(self._next_indices(workers), self._attacking(workers))
+
+    def _next_indices(self, workers: list[int]) -> Tensor:
+        """The indices of the samples in the next batches of these workers, (k, steps, batch)."""
         attacking = self._attacking(workers)
         source = self.own_batches if attacking else self.batches
         places = [worker - self.honest for worker in workers] if attacking else workers
         steps = range(self.settings.local_steps)
-        indices = torch.stack([source.draw(places) for _ in steps], dim=1)
+        return torch.stack([source.draw(places) for _ in steps], dim=1)
+
+    def _samples(self, indices: Tensor, attacking: bool) -> tuple[Tensor, Tensor]:
+        """Samples and their labels, as attackers see them if `attacking`."""
         x, y = self.data.train_x[indices], self.data.train_y[indices]
         if attacking:
             x, y = self.attack.inputs(x, y), self.attack.labels(y, self.data.classes)

@@ -129,7 +129,7 @@ class Simulation(Loop):
         h = self.participants.honest(sampled)
         rows = self.sent if len(sampled) == settings.n else self.sent[sampled]
 
-        self._last_batches: tuple[Tensor, Tensor] | None = None
+        self._last_indices: Tensor | None = None
         losses = self._compute(rows[:h], sampled[:h], t)
         theirs = losses[:0]
         if h < len(sampled):
@@ -198,11 +198,11 @@ class Simulation(Loop):
         rate, seed = self.settings.local_rate, self.randomness.root_dropout(t)
         return self.root.compute(self.momentum, rate=rate, seed=seed)
 
-    def _next_batches(self, workers: list[int]) -> tuple[Tensor, Tensor]:
-        batches = super()._next_batches(workers)
+    def _next_indices(self, workers: list[int]) -> Tensor:
+        indices = super()._next_indices(workers)
         if not self._attacking(workers):
-            self._last_batches = batches  # for `_step_loss`
-        return batches
+            self._last_indices = indices  # for `_step_loss`
+        return indices
 
     def _aggregate(
         self,
@@ -241,11 +241,11 @@ class Simulation(Loop):
 
     def _step_loss(self, aggregate: Tensor) -> float:
         """The mean loss of a few honest workers on their batches, after a step of plain SGD."""
-        x, y = self._last_batches or first_samples(
-            self.data, self.batches.parts, self.settings.batch
-        )
-        spread = torch.linspace(0, len(x) - 1, min(len(x), SAMPLED)).long()  # over all workers
-        x, y = x[spread], y[spread]
+        indices = self._last_indices
+        if indices is None:
+            indices = first_samples(self.batches.parts, self.settings.batch)
+        spread = torch.linspace(0, len(indices) - 1, min(len(indices), SAMPLED)).long()
+        x, y = self._samples(indices[spread], attacking=False)  # of some among all workers
         with self.server.tried(aggregate), torch.no_grad():
             return float(self.gradients.losses(x, y, [0] * len(x)).mean())
 
