@@ -13,7 +13,7 @@ from byzantium.learning import Settings, Simulation, loop, mlp
 DIGITS = load("digits")
 
 
-@pytest.mark.parametrize("attack", [bz.LabelFlip(), bz.Adaptive("loss", budget=8)], ids=repr)
+@pytest.mark.parametrize("attack", [bz.LabelFlip(), bz.Adaptive("loss", budget=10)], ids=repr)
 @pytest.mark.parametrize("steps", [1, 2])
 def test_blocks_of_workers_give_what_all_at_once_do(
     attack: bz.Attack, steps: int, monkeypatch: pytest.MonkeyPatch
