@@ -54,6 +54,14 @@ def told(call: Callable[[], object]) -> str:
 
 
 BUCKETED = members.EVERYTHING[: 2 * len(members.RULES)]
+# Rules within groups, whose members the first rank draws.
+BUCKETED += [
+    members.Rule(bz.Hierarchy(4, inner, deal) >> outer, None)  # type: ignore[arg-type]
+    for inner, deal, outer in (
+        (bz.Krum(f=1), "order", bz.Median()),
+        (bz.GeometricMedian(), "random", bz.GeometricMedian()),
+    )
+]
 
 
 def swept(rules: Sequence[members.Rule], rank: int, n: int) -> Seen:

@@ -40,7 +40,8 @@ class Batches:
 
     def _filling(self, order: Tensor) -> Tensor:
         """An order smaller than a batch, repeated until it fills one."""
-        return order.repeat(max(1, -(-self.size // len(order))))
+        times = -(-self.size // len(order))
+        return order.repeat(times) if times > 1 else order
 
     def reshuffle(self) -> None:
         """Let every worker begin again."""

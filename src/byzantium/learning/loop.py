@@ -35,6 +35,9 @@ from byzantium.rules import Aggregator
 # What attackers send of their own gradients, unless the attack says otherwise.
 PLAIN = Momentum(beta=0.0)
 
+# The samples of so many workers are gathered at a time, at least one.
+SAMPLE_BYTES = 256 << 20
+
 
 class Loop(ABC):
     """A training in one process, round by round: iterate over it to train.
@@ -154,21 +157,33 @@ class Loop(ABC):
         if self.settings.redundancy > 1 and not attacking:
             first, group = self._groups(workers)  # who computes the same sends the same, to the bit
             own = rows[first]
-            losses = method.compute(own, self._task([workers[k] for k in first], t))[group]
+            losses = self._computed(method, own, [workers[k] for k in first], t)[group]
             rows.copy_(own[group])
         else:
-            losses = method.compute(rows, self._task(workers, t))
+            losses = self._computed(method, rows, workers, t)
         for worker in workers:
             self.workers.seen[worker] = True
         return losses
 
-    def _task(self, workers: list[int], t: int) -> Task:
-        """What these workers compute with in round t."""
+    def _computed(self, method: WorkerMethod, rows: Tensor, workers: list[int], t: int) -> Tensor:
+        """Let a method compute what these workers send, block by block; return the losses."""
         indices = self._next_indices(workers)
+        losses = [
+            method.compute(rows[part], self._task(workers[part], indices[part], t))
+            for part in self._worker_blocks(indices)
+        ]
+        return torch.cat(losses)
+
+    def _task(self, workers: list[int], indices: Tensor, t: int) -> Task:
+        """What these workers compute with in round t.
+
+        - `indices`: the samples of their batches, (k, steps, batch).
+        """
         source, places = self._source(workers)
+        attacking = self._attacking(workers)
 
         def samples(wanted: Tensor) -> tuple[Tensor, Tensor]:
-            return self._samples(workers, wanted)
+            return self._samples(wanted, attacking)
 
         return Task(
             self.workers,
@@ -182,6 +197,14 @@ class Loop(ABC):
             self.randomness.common(t),
             models=self._models_of(workers),
         )
+
+    def _worker_blocks(self, indices: Tensor) -> Iterator[slice]:
+        """Workers in blocks, such that their samples take little memory at a time."""
+        x = self.data.train_x
+        size = indices[0].numel() * x[0].numel() * x.itemsize
+        step = max(1, SAMPLE_BYTES // size)
+        for start in range(0, len(indices), step):
+            yield slice(start, start + step)
 
     def _models_of(self, workers: list[int]) -> Tensor | None:
         """The models at which workers compute gradients, (k, d); None if all have the same."""
@@ -206,16 +229,20 @@ class Loop(ABC):
             return self.own_batches, [worker - self.honest for worker in workers]
         return self.batches, workers
 
+    def _next_batches(self, workers: list[int]) -> tuple[Tensor, Tensor]:
+        """The next batches of these workers and their labels, (k, steps, batch, ...)."""
+        return self._samples(self._next_indices(workers), self._attacking(workers))
+
     def _next_indices(self, workers: list[int]) -> Tensor:
         """The samples of the next batches of these workers, (k, steps, batch)."""
         source, places = self._source(workers)
         steps = range(self.settings.local_steps)
         return torch.stack([source.draw(places) for _ in steps], dim=1)
 
-    def _samples(self, workers: list[int], indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Samples and their labels, (k, steps, batch, ...), as these workers see them."""
+    def _samples(self, indices: Tensor, attacking: bool) -> tuple[Tensor, Tensor]:
+        """Samples and their labels, as attackers see them if `attacking`."""
         x, y = self.data.train_x[indices], self.data.train_y[indices]
-        if self._attacking(workers):
+        if attacking:
             x, y = self.attack.inputs(x, y), self.attack.labels(y, self.data.classes)
         return x, y
 

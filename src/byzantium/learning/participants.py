@@ -12,7 +12,6 @@ from byzantium.core import ByzantiumError
 from byzantium.rules.admission import check_sizes
 
 if TYPE_CHECKING:
-    from byzantium.data import Dataset
     from byzantium.learning.settings import Settings
     from byzantium.rules import Aggregator
 
@@ -83,13 +82,11 @@ class Participants:
         return True
 
 
-def first_samples(data: Dataset, parts: Sequence[Tensor], most: int) -> tuple[Tensor, Tensor]:
+def first_samples(parts: Sequence[Tensor], most: int) -> Tensor:
     """The first samples of all honest workers, for a round in which none of them takes part.
 
-    - `data`: the data set.
     - `parts`: the indices of each honest worker's samples.
     - `most`: how many samples of each worker to take, if all have as many.
     """
     size = min(most, *map(len, parts))
-    indices = torch.stack([part[:size] for part in parts])[:, None]
-    return data.train_x[indices], data.train_y[indices]
+    return torch.stack([part[:size] for part in parts])[:, None]

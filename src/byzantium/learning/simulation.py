@@ -233,8 +233,8 @@ class Simulation(Loop):
             self._last_indices = indices  # for `_step_loss`
         return indices
 
-    def _task(self, workers: list[int], t: int) -> Task:
-        task = super()._task(workers, t)
+    def _task(self, workers: list[int], indices: Tensor, t: int) -> Task:
+        task = super()._task(workers, indices, t)
         if self.last_model is None:
             return task
         return task._replace(last_model=self.last_model, last_aggregate=self.last_aggregate)
@@ -285,12 +285,11 @@ class Simulation(Loop):
 
     def _step_loss(self, aggregate: Tensor) -> float:
         """The mean loss of a few honest workers on their batches, after a step of plain SGD."""
-        if self._last_indices is None:
-            x, y = first_samples(self.data, self.batches.parts, self.settings.batch)
-        else:
-            x, y = self.data.train_x[self._last_indices], self.data.train_y[self._last_indices]
-        spread = torch.linspace(0, len(x) - 1, min(len(x), SAMPLED)).long()  # over all workers
-        x, y = x[spread], y[spread]
+        indices = self._last_indices
+        if indices is None:
+            indices = first_samples(self.batches.parts, self.settings.batch)
+        spread = torch.linspace(0, len(indices) - 1, min(len(indices), SAMPLED)).long()
+        x, y = self._samples(indices[spread], attacking=False)  # of some among all workers
         with self.server.tried(aggregate), torch.no_grad():
             return float(self.gradients.losses(x, y, [0] * len(x)).mean())
 
