@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import adapter_folders
 import inputs
 import pytest
 import torch
@@ -17,7 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import byzantium as bz
-from byzantium.engines import merge
+from byzantium.engines import merge, merge_adapters
 
 pytestmark = [pytest.mark.slow, needs_jail]
 
@@ -105,13 +106,17 @@ def test_a_cluster_merges_as_one_process_does_and_says_what_is_wrong(tmp_path: P
     bad = case(tmp_path / "case-bad", "Krum(f=1)")
     for path in bad[:2]:
         path.write_bytes(b"nothing")
+    adapters = case(tmp_path / "case-adapters", "Krum(f=2)")
+    for k, path in enumerate(adapters):
+        path.unlink()
+        adapter_folders.save(path, adapter_folders.state(k))
     case(tmp_path / "case-base", "Median()", "--base=base")
     save_file(
         state(torch.full((D,), torch.nan, dtype=torch.float64), 0), tmp_path / "case-base" / "base"
     )
 
     said = witness("undisturbed", tmp_path)["said"]
-    for name in ("weights", "middle", "own"):
+    for name in ("weights", "middle", "own", "adapters"):
         assert said[f"case-{name}"][0] == 0, said[f"case-{name}"][1]
     assert_as_here(bz.GeometricMedian(), weights, tmp_path / "case-weights")
     base = tmp_path / "case-middle" / "base"
@@ -119,6 +124,14 @@ def test_a_cluster_merges_as_one_process_does_and_says_what_is_wrong(tmp_path: P
         bz.Bucketing(s=2) >> bz.Median(), middle, tmp_path / "case-middle", seed=3, base=base
     )
     assert load_file(tmp_path / "case-own" / OUT)["b"].equal(load_file(own[0])["b"])
+    merge_adapters(bz.Krum(f=2), adapters, tmp_path / "case-adapters" / "here")
+    here, there = (
+        load_file(tmp_path / "case-adapters" / name / "adapter_model.safetensors")
+        for name in ("here", OUT)
+    )
+    for name in (f"{adapter_folders.BEFORE}{k}.lora_" for k in adapter_folders.SHAPES):
+        one, other = (x[f"{name}B.weight"] @ x[f"{name}A.weight"] for x in (here, there))
+        assert torch.allclose(one, other, rtol=1e-4, atol=1e-5)
     code, text = said["case-bad"]
     assert code == 2
     assert "client-0.safetensors, client-1.safetensors (is not safetensors" in text
