@@ -74,20 +74,20 @@ def assert_as_here(
 
 
 PLUGIN = """
+import os, sys
 import numpy as np
 import byzantium as bz
 
 class First(bz.Weighting):
     def weights(self, geometry):
         return np.eye(geometry.n)[0]
+
+class Deadly(bz.Mixing):
+    def matrix(self, geometry, generator):
+        if sys.argv[0].endswith("default_worker.py"):
+            os._exit(1)
+        return np.eye(geometry.n)
 """
-
-
-class First(bz.Weighting):
-    """The rule of the plugin."""
-
-    def weights(self, geometry: Any) -> Any:
-        return torch.eye(geometry.n)[0].numpy()
 
 
 def test_a_cluster_merges_as_one_process_does_and_says_what_is_wrong(tmp_path: Path) -> None:
@@ -101,7 +101,9 @@ def test_a_cluster_merges_as_one_process_does_and_says_what_is_wrong(tmp_path: P
     save_file(state(inputs.gaussian(1, D)[0], 0), tmp_path / "case-middle" / "base")
 
     own = case(tmp_path / "case-own", "First()", "--plugin=mine.py")
-    (tmp_path / "case-own" / "mine.py").write_text(PLUGIN)
+    case(tmp_path / "case-deadly", "Deadly() >> Mean()", "--plugin=mine.py")
+    for name in ("own", "deadly"):
+        (tmp_path / f"case-{name}" / "mine.py").write_text(PLUGIN)
 
     bad = case(tmp_path / "case-bad", "Krum(f=1)")
     for path in bad[:2]:
@@ -138,7 +140,10 @@ def test_a_cluster_merges_as_one_process_does_and_says_what_is_wrong(tmp_path: P
     code, text = said["case-base"]
     assert code == 2
     assert "the base holds numbers that are not finite, on the node 127.0.0.1" in text
-    for name in ("bad", "base"):
+    code, text = said["case-deadly"]
+    assert code == 2
+    assert "the processes of a task have died 4 times" in text
+    for name in ("bad", "base", "deadly"):
         assert list((tmp_path / f"case-{name}" / "out").iterdir()) == []
 
 
