@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import adapter_folders
 import inputs
 import pytest
 import torch
@@ -17,7 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import byzantium as bz
-from byzantium.engines import merge
+from byzantium.engines import merge, merge_adapters
 
 pytestmark = [pytest.mark.slow, needs_jail]
 
@@ -73,20 +74,20 @@ def assert_as_here(
 
 
 PLUGIN = """
+import os, sys
 import numpy as np
 import byzantium as bz
 
 class First(bz.Weighting):
     def weights(self, geometry):
         return np.eye(geometry.n)[0]
+
+class Deadly(bz.Mixing):
+    def matrix(self, geometry, generator):
+        if sys.argv[0].endswith("default_worker.py"):
+            os._exit(1)
+        return np.eye(geometry.n)
 """
-
-
-class First(bz.Weighting):
-    """The rule of the plugin."""
-
-    def weights(self, geometry: Any) -> Any:
-        return torch.eye(geometry.n)[0].numpy()
 
 
 def test_a_cluster_merges_as_one_process_does_and_says_what_is_wrong(tmp_path: Path) -> None:
@@ -100,18 +101,24 @@ def test_a_cluster_merges_as_one_process_does_and_says_what_is_wrong(tmp_path: P
     save_file(state(inputs.gaussian(1, D)[0], 0), tmp_path / "case-middle" / "base")
 
     own = case(tmp_path / "case-own", "First()", "--plugin=mine.py")
-    (tmp_path / "case-own" / "mine.py").write_text(PLUGIN)
+    case(tmp_path / "case-deadly", "Deadly() >> Mean()", "--plugin=mine.py")
+    for name in ("own", "deadly"):
+        (tmp_path / f"case-{name}" / "mine.py").write_text(PLUGIN)
 
     bad = case(tmp_path / "case-bad", "Krum(f=1)")
     for path in bad[:2]:
         path.write_bytes(b"nothing")
+    adapters = case(tmp_path / "case-adapters", "Krum(f=2)")
+    for k, path in enumerate(adapters):
+        path.unlink()
+        adapter_folders.save(path, adapter_folders.state(k))
     case(tmp_path / "case-base", "Median()", "--base=base")
     save_file(
         state(torch.full((D,), torch.nan, dtype=torch.float64), 0), tmp_path / "case-base" / "base"
     )
 
     said = witness("undisturbed", tmp_path)["said"]
-    for name in ("weights", "middle", "own"):
+    for name in ("weights", "middle", "own", "adapters"):
         assert said[f"case-{name}"][0] == 0, said[f"case-{name}"][1]
     assert_as_here(bz.GeometricMedian(), weights, tmp_path / "case-weights")
     base = tmp_path / "case-middle" / "base"
@@ -119,13 +126,24 @@ def test_a_cluster_merges_as_one_process_does_and_says_what_is_wrong(tmp_path: P
         bz.Bucketing(s=2) >> bz.Median(), middle, tmp_path / "case-middle", seed=3, base=base
     )
     assert load_file(tmp_path / "case-own" / OUT)["b"].equal(load_file(own[0])["b"])
+    merge_adapters(bz.Krum(f=2), adapters, tmp_path / "case-adapters" / "here")
+    here, there = (
+        load_file(tmp_path / "case-adapters" / name / "adapter_model.safetensors")
+        for name in ("here", OUT)
+    )
+    for name in (f"{adapter_folders.BEFORE}{k}.lora_" for k in adapter_folders.SHAPES):
+        one, other = (x[f"{name}B.weight"] @ x[f"{name}A.weight"] for x in (here, there))
+        assert torch.allclose(one, other, rtol=1e-4, atol=1e-5)
     code, text = said["case-bad"]
     assert code == 2
     assert "client-0.safetensors, client-1.safetensors (is not safetensors" in text
     code, text = said["case-base"]
     assert code == 2
     assert "the base holds numbers that are not finite, on the node 127.0.0.1" in text
-    for name in ("bad", "base"):
+    code, text = said["case-deadly"]
+    assert code == 2
+    assert "the processes of a task have died 4 times" in text
+    for name in ("bad", "base", "deadly"):
         assert list((tmp_path / f"case-{name}" / "out").iterdir()) == []
 
 

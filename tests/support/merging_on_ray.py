@@ -19,8 +19,8 @@ PART = 1000
 COMMAND = f"""
 import sys
 from byzantium.cli import main
-from byzantium.engines.cluster import merging
-merging.COLUMNS = {PART}
+from byzantium.engines.cluster import adapters, merging
+adapters.NUMBERS, merging.COLUMNS = 1, {PART}
 main()
 """
 # A mixing that changes nothing. On the nodes it is called by those tasks that write the output, and

@@ -191,3 +191,11 @@ def test_a_cluster_leaves_the_state_of_a_rule_alone(tmp_path: Path) -> None:
     rule = bz.CenteredClipping(radius=1.0)
     merge(rule, paths, tmp_path / "merged", engine=Serial())
     assert rule.center is None
+
+
+@pytest.mark.parametrize("rule", ["Krum(f=1)", "Median()"])
+def test_files_without_numbers(rule: str, tmp_path: Path) -> None:
+    paths = saved([{"w": torch.zeros(0, 3), "steps": torch.tensor(k)} for k in range(5)], tmp_path)
+    here, there = assert_as_here(lambda: bz.parse_rule(rule), paths)
+    assert there["w"].shape == (0, 3)
+    assert there["steps"] == here["steps"] == 2

@@ -73,7 +73,7 @@ class ClusterMerging(Merging):
 
     def __init__(self, source: Files, tasks: Tasks) -> None:
         super().__init__(source)
-        self.tasks, starts = tasks, range(0, source.d, COLUMNS)
+        self.tasks, starts = tasks, range(0, max(source.d, 1), COLUMNS)
         self.parts = [slice(start, min(start + COLUMNS, source.d)) for start in starts]
         self.shared = tasks.share(_without_watch(source))
 
