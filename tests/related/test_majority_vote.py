@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-import members
 import numpy as np
 import pytest
+import reference_related
 import torch
 from torch import Tensor, nn
 
@@ -89,7 +89,7 @@ def test_votes_are_those_of_the_definition(r: int) -> None:
     generator = torch.Generator().manual_seed(r)
     for _ in range(30):
         X = torch.randint(2, (12, 2), generator=generator).double()
-        expected = members.reference_related.majority_vote(X.numpy(), r)
+        expected = reference_related.majority_vote(X.numpy(), r)
         np.testing.assert_array_equal(related.MajorityVote(r=r)(X).numpy(), expected)
 
 

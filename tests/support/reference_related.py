@@ -97,7 +97,7 @@ def largest_cluster(X: Array, similarity: float = 0.0, brute: bool = False) -> R
             margin = min(margin, abs(across - similarity), apart)
         if across > similarity or len(one) == len(other):
             break
-        group = sorted(max(one, other, key=len))
+        group = sorted(one if len(one) > len(other) else other)
     return average([X[i] for i in group]), margin
 
 

@@ -57,6 +57,8 @@ class Scene:
       with an aggregate; None if it is not known.
     - `last_aggregate`: (d,), the result of the server's rule in the round before; None in the first
       round, or if it is not known, see `Attack.needs_last_aggregate`.
+    - `root_loss`: a function that returns the loss of the server's root data after a step, which is
+      a vector that is subtracted from the model; for rules that try steps.
     - `weights`: how much each of the h + q workers counts, the attackers last: the numbers that the
       operator vouches for; None if all count the same.
     - `node`: the node to which they send; None with a server. Without one, `rule` is what the node
@@ -80,6 +82,7 @@ class Scene:
     last_aggregate: Tensor | None = None
     weights: Sequence[float] | None = None
     node: Node | None = None
+    root_loss: Callable[[Tensor], float] | None = None
 
     @cached_property
     def moments(self) -> tuple[Tensor, Tensor]:
@@ -175,6 +178,7 @@ class Attack(Formula, Stateful, ABC):
         last_aggregate: Tensor | None = None,
         weights: Sequence[float] | None = None,
         node: Node | None = None,
+        root_loss: Callable[[Tensor], float] | None = None,
     ) -> Tensor:
         """What the q attackers send, (q, d).
 
@@ -182,8 +186,8 @@ class Attack(Formula, Stateful, ABC):
         - `own`: (q, d), what the attackers would send if they were honest; some attacks use it.
         - `q`: how many attackers there are; by default the number of rows of `own`.
         - `generator`: the attackers' randomness; None means the operating system's entropy.
-        - `rule`, `epoch`, `root`, `model`, `step_loss`, `last_aggregate`: what else they know, for
-          attacks that use it; see `Scene`.
+        - `rule`, `epoch`, `root`, `model`, `step_loss`, `last_aggregate`, `root_loss`: what else
+          they know, for attacks that use it; see `Scene`.
         - `weights`: how much each of the h + q workers counts, the attackers last, if the operator
           vouches for weights.
         """
@@ -203,8 +207,9 @@ class Attack(Formula, Stateful, ABC):
                 )
             q = len(own)
         generator = generator or torch.Generator().manual_seed(secrets.randbits(63))
-        known = rule, epoch, generator, root, model, step_loss, last_aggregate, weights, node
-        rows = self.vectors(Scene(honest.detach(), own, q, *known))
+        known = (rule, epoch, generator, root, model, step_loss, last_aggregate, weights)
+        scene = Scene(honest.detach(), own, q, *known, node, root_loss)
+        rows = self.vectors(scene)
         d = honest.shape[1]
         if not isinstance(rows, Tensor) or rows.shape not in ((d,), (1, d), (q, d)):
             raise ByzantiumError(

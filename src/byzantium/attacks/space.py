@@ -49,8 +49,9 @@ class Space:
         state = scene.rule.state_dict()
         one = scene.honest.shape[1:]
         self.state = {name: value for name, value in state.items() if value.shape == one}
-        # A rule whose state is more than single vectors is tried on the vectors themselves.
-        whole = len(self.state) < len(state)
+        # A rule that tries steps, or whose state is more than single vectors, is tried on the
+        # vectors themselves.
+        whole = len(self.state) < len(state) or scene.rule.stages[-1].root_form == "loss"
         extras = [scene.deviation, *self.state.values()]
         self.places: dict[str, int] = {}
         for name in ("root", "model"):
@@ -108,7 +109,8 @@ class Space:
     def _result(self, coefficients: Array, generator: torch.Generator) -> Tensor:
         if self._rows is not None:
             return self._rows.result(coefficients, generator)
-        root, weights = self.point("root"), self.scene.weights
+        root = self.rule.trusted(self.point("root"), self.scene.root_loss)
+        weights = self.scene.weights
         result: Tensor = self.rule.preview(self.rows, generator, root=root, weights=weights)
         return result
 
@@ -140,7 +142,8 @@ class Space:
         scene, generator = self.scene, torch.Generator().manual_seed(self.seed)
         assert scene.rule is not None
         self.all_rows[self.h :] = self.full(coefficients)
-        result: Tensor = scene.rule.preview(self.all_rows, generator, root=scene.root)
+        root = scene.rule.trusted(scene.root, scene.root_loss)
+        result: Tensor = scene.rule.preview(self.all_rows, generator, root=root)
         return result
 
     @cached_property

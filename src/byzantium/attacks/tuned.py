@@ -106,7 +106,8 @@ class Tuned(Attack):
             vectors[h:] = attack_vectors(strength)
             rule, generator = scene.rule, torch.Generator().manual_seed(seed)
             assert rule is not None
-            result = rule.preview(vectors, generator, root=scene.root, weights=scene.weights)
+            root = rule.trusted(scene.root, scene.root_loss)
+            result = rule.preview(vectors, generator, root=root, weights=scene.weights)
             if self.aim == "loss":
                 assert scene.step_loss is not None
                 return scene.step_loss(result)

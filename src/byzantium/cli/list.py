@@ -44,8 +44,9 @@ def list_(what: str | None) -> None:
     tables = {
         "artifacts": {"artifacts": [(name, MAKERS[name]().title) for name in MAKERS]},
         "rules": {
-            "rules": _rows("rule", members("rule", bz.Aggregator)),
-            mixings: _rows("rule", members("rule", bz.Mixing)),
+            "rules": _rows("rule", _named(bz.Aggregator)),
+            mixings: _rows("rule", _named(bz.Mixing)),
+            "systems of related work, to compare with": _rows("rule", _named(bz.Stage, True)),
         },
         **{title: {title: _rows(part)} for title, part in PARTS.items()},
     }
@@ -56,6 +57,13 @@ def list_(what: str | None) -> None:
                 for row in rows:
                     table.add_row(*row)
                 out.print(table)
+
+
+def _named(base: type, related: bool = False) -> list[str]:
+    """The rules or mixings that derive from a base: those of related work, or the others."""
+    table = plugins.tables()["rule"]
+    here = bz.related.__name__
+    return [n for n in members("rule", base) if table[n].__module__.startswith(here) == related]
 
 
 def _rows(part: str, names: list[str] | None = None) -> list[tuple[str, str]]:

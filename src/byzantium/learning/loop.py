@@ -246,10 +246,6 @@ class Loop(ABC):
             x, y = self.attack.inputs(x, y), self.attack.labels(y, self.data.classes)
         return x, y
 
-    def _next_batches(self, workers: list[int]) -> tuple[Tensor, Tensor]:
-        """The next batches of these workers and their labels, (k, steps, batch, ...)."""
-        return self._samples(workers, self._next_indices(workers))
-
     def _reshuffle(self, t: int) -> None:
         """Let all workers start a new pass over their data, if it is time for it."""
         if self.settings.reshuffle_every and t and t % self.settings.reshuffle_every == 0:

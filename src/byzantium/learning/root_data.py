@@ -157,6 +157,13 @@ class Root:
         differences = rows.double() - rows.double().mean(dim=0)
         return RootGradient(vector, math.sqrt(float(differences.square().sum()) / (k * (k - 1))))
 
+    def loss(self, seed: int) -> float:
+        """The loss of the root data at the current model.
+
+        - `seed`: the seed of dropout.
+        """
+        return float(self.server.gradients.losses(self.x, self.y, [seed])[0])
+
     def state_dict(self) -> dict[str, Any]:
         """The momentum of the root gradient and of the groups, for `load_state_dict`."""
         every = {"server": self.server, **({"groups": self.groups} if self.groups else {})}

@@ -93,9 +93,12 @@ class Server:
         return vector_of(self.columns)
 
     @contextlib.contextmanager
-    def tried(self, aggregate: Tensor) -> Iterator[None]:
-        """A step of plain SGD with an aggregate, which is undone when the context ends."""
-        rate = self.optimizer.param_groups[0]["lr"]
+    def tried(self, aggregate: Tensor, rate: float | None = None) -> Iterator[None]:
+        """A step of plain SGD with an aggregate, which is undone when the context ends.
+
+        - `rate`: its learning rate; by default that of the optimizer.
+        """
+        rate = self.optimizer.param_groups[0]["lr"] if rate is None else rate
         before = {tensor: tensor.detach().clone() for tensor in self.columns}
         with torch.no_grad():
             for tensor, columns in self.columns.items():

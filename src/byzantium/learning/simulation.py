@@ -183,6 +183,7 @@ class Simulation(Loop):
         - `sending`: the rows that the attack replaces.
         - `losses`: the losses of these workers, as far as they were computed.
         """
+        t = record["round"] - 1
         try:
             if sending:
                 vectors = self.attack(  # which may try the rule on what honest workers send
@@ -197,6 +198,7 @@ class Simulation(Loop):
                     step_loss=self._step_loss,
                     last_aggregate=self.last_aggregate,
                     weights=self._weights_of(workers),
+                    root_loss=lambda step: self._root_loss(step, t),
                 )
                 for k in sending:
                     rows[k] = vectors[k - h]
@@ -255,13 +257,14 @@ class Simulation(Loop):
         """The aggregate of the rows; the metrics of the round are added to the record."""
         generator, t = self.generators["server"], record["round"] - 1
         measured = self.round_metrics(t, t < self.early_rounds)
-        vector, weights = None if root is None else root.vector, self._weights_of(workers)
+        gradient, weights = None if root is None else root.vector, self._weights_of(workers)
+        trusted = self.rule.trusted(gradient, lambda step: self._root_loss(step, t))
         if any(metric.needs not in ("", "clock") for metric in measured):
-            report = self.rule.explain(sent, generator, root=vector, weights=weights)
+            report = self.rule.explain(sent, generator, root=trusted, weights=weights)
             aggregate: Tensor = report.aggregate
         else:
             report = None
-            aggregate = self.rule(sent, generator, root=vector, weights=weights)
+            aggregate = self.rule(sent, generator, root=trusted, weights=weights)
         scene = formulas.Round(
             self.settings.n,
             workers,
@@ -282,6 +285,12 @@ class Simulation(Loop):
     def _buffered(self, workers: list[int]) -> formulas.Buffered | None:
         """What metrics see of the buffers in which the vectors of these workers are."""
         return None
+
+    def _root_loss(self, step: Tensor, t: int) -> float:
+        """The loss of the root data after a step in round t: a vector that the model loses."""
+        assert self.root is not None
+        with self.server.tried(step, rate=1.0):
+            return self.root.loss(self.randomness.root_dropout(t))
 
     def _step_loss(self, aggregate: Tensor) -> float:
         """The mean loss of a few honest workers on their batches, after a step of plain SGD."""

@@ -213,7 +213,8 @@ def try_rule_and_attack(training: Simulation, state: State) -> None:
     with checkpoint_errors("rule"):
         rule = copy.deepcopy(training.rule)
         rule.load_state_dict(state["rule"])
-        copy.deepcopy(rule)(rows, torch.Generator(), root=root)
+        trusted = rule.trusted(root, lambda step: 0.0)
+        copy.deepcopy(rule)(rows, torch.Generator(), root=trusted)
     with checkpoint_errors("attack"):
         attack = copy.deepcopy(training.attack)
         attack.load_state_dict(state["attack"])
@@ -228,6 +229,7 @@ def try_rule_and_attack(training: Simulation, state: State) -> None:
                 root=root,
                 model=rows[0],
                 step_loss=lambda aggregate: 0.0,
+                root_loss=lambda step: 0.0,
                 last_aggregate=state.get("last aggregate"),
             )
 

@@ -3,6 +3,7 @@ from .histories import ByzantineSGD as ByzantineSGD
 from .histories import Safeguard as Safeguard
 from .subsets import DivideAndConquer as DivideAndConquer
 from .subsets import LargestCluster as LargestCluster
+from .trials import Zeno as Zeno
 from .variance import SAGA as SAGA
 from .variance import Marina as Marina
 from .votes import MajorityVote as MajorityVote

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from byzantium.core import ByzantiumError, TooManyRejected
+from byzantium.core import ByzantiumError, TooManyRejected, type_name
 from byzantium.rules.report import rejections
 from byzantium.rules.shares import check_held, check_takes_weights
 from byzantium.rules.stage import (
@@ -79,7 +79,14 @@ def admit(
     if center is not None:
         source.check_center(pipeline, center)
         anchors["center"] = source.team.local_part(center)
-    if any(stage.needs_root for stage in expanded):
+    if any(stage.needs_root and stage.root_form == "loss" for stage in expanded):
+        if not callable(root):
+            raise ByzantiumError(
+                f"{pipeline} needs the loss of root data, root=...: a function that takes a step, "
+                f"which is subtracted from the model, and returns a number; got {type_name(root)}"
+            )
+        source.root_loss = root
+    elif any(stage.needs_root for stage in expanded):
         if root is None:
             raise ByzantiumError(
                 f"{pipeline} needs the root gradient, root=...: the gradient of data that the "

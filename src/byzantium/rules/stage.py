@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +71,9 @@ class Stage(Formula):
     takes_weights: ClassVar[bool] = False
     #: Whether it remembers what each worker sent: vector i is that of the same worker in each call.
     remembers_workers: ClassVar[bool] = False
+    #: In which form it uses root data, if it does: the gradient on them, or a function of a step
+    #: to their loss after it.
+    root_form: ClassVar[Literal["gradient", "loss"]] = "gradient"
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -98,8 +101,15 @@ class Stage(Formula):
 
     @property
     def needs_root(self) -> bool:
-        """Whether this stage uses the root gradient, `rule(updates, root=...)`."""
+        """Whether this stage uses root data, `rule(updates, root=...)`."""
         return False
+
+    def trusted(self, gradient: Any, loss: Callable[[Any], float] | None) -> Any:
+        """What a rule is called with as `root`: the root gradient or, by `root_form`, the loss.
+
+        - `loss`: the loss of root data after a step, a vector that is subtracted from the model.
+        """
+        return loss if self.stages[-1].root_form == "loss" else gradient
 
     @property
     def measures(self) -> bool:

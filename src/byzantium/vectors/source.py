@@ -67,6 +67,7 @@ class Source(ABC):
     - `team`: the machines that hold the vectors together; by default this one alone.
     - `has_coordinates`: whether columns are coordinates of the vectors, which rules by coordinate
       need; otherwise only distances between rows mean anything.
+    - `root_loss`: the loss of root data after a step, if the call has it for a rule that tries.
 
     A source may know inner products without its columns; then it also defines `inner_products` and
     `combined`.
@@ -86,6 +87,7 @@ class Source(ABC):
     names: Sequence[object] | None = None
     team: Team = ALONE
     has_coordinates: bool = True
+    root_loss: Callable[[Tensor], float] | None = None
 
     @property
     def readable(self) -> Rows:

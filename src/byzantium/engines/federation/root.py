@@ -40,6 +40,14 @@ class Root:
         - `rule`: the rule.
         - `used`: whether a root that the rule does not use is an error, too.
         """
+        last = rule.stages[-1]
+        if last.root_form == "loss":
+            raise ByzantiumError(f"{rule!r} tries steps of gradients, but clients send models")
+        if last.remembers_workers:
+            raise ByzantiumError(
+                f"{rule!r} remembers what each worker sent and needs all of them in each round; "
+                "the nodes of a federation come and go"
+            )
         if rule.needs_root and self.function is None:
             raise ByzantiumError(
                 f"{rule!r} needs root=, a function from the global model to the model after "
