@@ -169,7 +169,8 @@ class Loop(ABC):
             indices,
             [source.parts[place] for place in places],
             samples,
-            self.settings,
+            self.settings.local_rate,
+            self.settings.learning_rate,
             self._seeds(workers, t),
             self.randomness.common(t),
         )

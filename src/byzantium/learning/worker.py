@@ -50,15 +50,8 @@ class Momentum(WorkerMethod):
 
     def compute(self, rows: Tensor, task: Task) -> Tensor:
         """Bring the momenta of the workers of a simulation up to date; return the losses."""
-        return task.team.compute(
-            rows,
-            task.workers,
-            task.x,
-            task.y,
-            self,
-            rate=task.settings.local_rate,
-            seeds=task.seeds,
-        )
+        team, batches = task.team, (task.x, task.y)
+        return team.compute(rows, task.workers, *batches, self, rate=task.rate, seeds=task.seeds)
 
     def factors(self, first: bool) -> tuple[float, float]:
         """The two factors (a, b) of the formula m = a m + b g, in the first round or a later one.
