@@ -9,6 +9,7 @@ import torch
 import byzantium as bz
 from byzantium import guarantees, related
 from byzantium.rules import notation
+from byzantium.runs import builders
 from byzantium.testing import check_rule
 
 EVERY = [*members.RELATED, members.BLOCKS]
@@ -29,7 +30,8 @@ def test_nothing_is_promised(member: members.Rule) -> None:
 
 @pytest.mark.parametrize("name", [name for name in related.__all__ if name[0].isupper()])
 def test_the_notation_knows_the_name(name: str) -> None:
-    assert notation.members()[name] is getattr(related, name)
+    known = notation.members() | builders.worker_methods()
+    assert known[name] is getattr(related, name)
 
 
 @pytest.mark.parametrize("member", EVERY, ids=members.name)

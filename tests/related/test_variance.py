@@ -168,10 +168,8 @@ def test_saga_is_unbiased_and_its_table_follows() -> None:
     def task(batch: Sequence[int]) -> Task:
         indices = torch.tensor(batch)[None, None]
         seen = (DATA.train_x[indices], DATA.train_y[indices])
-        return Task(
-            workers, [0], *seen, indices, [part], lambda i: (DATA.train_x[i], DATA.train_y[i]),
-            SETTINGS, seeds=[0], seed=0,
-        )  # fmt: skip
+        data = (lambda i: (DATA.train_x[i], DATA.train_y[i]), 1.0, 1.0)
+        return Task(workers, [0], *seen, indices, [part], *data, seeds=[0], seed=0)
 
     first = torch.zeros(1, d, dtype=torch.float64)
     method.compute(first, task([4, 9]))  # the table is filled at the first model
@@ -220,17 +218,6 @@ def test_marina_with_full_gradients_alone_is_full_gradient_descent_to_the_bit(
     assert torch.equal(marina.server.model_vector(), plain.server.model_vector())
 
 
-def test_the_variance_of_what_saga_and_marina_send_vanishes_at_the_optimum() -> None:
-    """Workers with the same data then send the same, which those with momentum never do."""
-    spreads = {}
-    for worker in (None, SAGA(), Marina(p=0.2)):
-        run = converging(worker, shared(), None, bz.Mean())
-        list(run)
-        spreads[worker] = spread(run.sent)
-    assert spreads[None] > 1e-4
-    assert max(spreads[SAGA()], spreads[Marina(p=0.2)]) < 1e-20
-
-
 # -- linear convergence -------------------------------------------------------------------------
 
 DECAY = 0.1
@@ -238,8 +225,8 @@ DECAY = 0.1
 
 @bz.partition
 def shared(samples: np.ndarray, workers: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Every worker holds all samples."""
-    return [samples] * workers
+    """All workers hold the same samples."""
+    return [samples[:12]] * workers
 
 
 def objective(weight: Tensor, parts: Sequence[Tensor]) -> Tensor:
@@ -272,8 +259,8 @@ def converging(
         SETTINGS,
         n=4 if attack is None else 5,
         attackers=0 if attack is None else 1,
-        rounds=400,
-        evaluate_every=400,
+        rounds=220,
+        evaluate_every=220,
         batch=4,
         momentum=0.9 if worker is None else 0.0,
     )
@@ -304,11 +291,18 @@ def gap(run: Simulation) -> float:
 def test_they_converge_linearly_where_momentum_stays_in_a_neighborhood(
     partition: Partition, attack: bz.Attack | None, rule: bz.Aggregator
 ) -> None:
-    """Without attackers on any data; with attackers where all workers have the same data."""
-    case = (partition, attack, rule)
-    for worker in (SAGA(), Marina(p=0.2)):
-        assert abs(gap(converging(worker, *case))) < 1e-12
-    assert gap(converging(None, *case)) > 1e-5
+    """Without attackers on any data; with attackers where all workers have the same data.
+
+    There, what honest workers send differs in the end only if it is momentum.
+    """
+    runs = [converging(worker, partition, attack, rule) for worker in (SAGA(), Marina(p=0.2), None)]
+    gaps = [gap(run) for run in runs]
+    assert max(map(abs, gaps[:2])) < 1e-12
+    assert gaps[2] > 1e-5
+    if attack is not None:
+        spreads = [spread(run.sent[: run.honest]) for run in runs]
+        assert max(spreads[:2]) < 1e-12
+        assert spreads[2] > 1e-6
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from reference import Array, Result
 
 import byzantium as bz
 from byzantium import related
-from byzantium.learning import WorkerMethod
+from byzantium.learning import Momentum, WorkerMethod
 
 N, F = 23, 2
 
@@ -100,6 +100,12 @@ RELATED = [
         related.SignVote(size=0.5),
         lambda X: reference_related.sign_vote(X, 0.5),
         laws("translation", "rotation", "scale", "unanimity"),
+    ),
+    Rule(
+        related.SignSum(penalty=0.5),
+        lambda X: reference_related.sign_sum(X, 0.5),
+        laws("translation", "rotation", "scale", "unanimity"),
+        robust=False,
     ),
     Rule(related.Safeguard(short=2, long=6), reference.mean, robust=False),
     Rule(
@@ -250,5 +256,10 @@ ATTACKS: list[bz.Attack] = [
     bz.Tuned(bz.ALittleIsEnough(), both=False),
 ]
 
-# What workers may do instead of momentum.
-WORKERS: list[WorkerMethod] = [related.SAGA(), related.Marina(p=0.3)]
+# What workers make of their gradients.
+WORKERS: list[WorkerMethod] = [
+    Momentum(beta=0.9),
+    related.SAGA(),
+    related.Marina(p=0.3),
+    related.RSA(penalty=0.125),
+]

@@ -42,6 +42,12 @@ def sign_vote(X: Array, size: float = 1.0) -> Result:
     return size * np.sign(np.array(out, dtype=float)), math.inf
 
 
+def sign_sum(X: Array, penalty: float) -> Result:
+    """Penalty * (number of positive entries - number of negative ones), column by column."""
+    out = [(column > 0).sum() - (column < 0).sum() for column in X.T]
+    return penalty * np.array(out, dtype=float), math.inf
+
+
 def cosine(x: Array, y: Array) -> float:
     """<x, y> / (||x|| ||y||), 0 where one of them is zero."""
     lengths = norm(x) * norm(y)

@@ -15,7 +15,7 @@ from byzantium.learning.clocks import SYNCHRONOUS
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from byzantium.learning.settings import Settings, TrainingOptions
+    from byzantium.learning.settings import TrainingOptions
     from byzantium.learning.worker import Workers
     from byzantium.rules import Aggregator, Mixing
 
@@ -31,7 +31,7 @@ class Task(NamedTuple):
     - `parts`: all samples of each of the k workers, as indices.
     - `samples`: a function of indices, (k', steps, batch), that gives the samples and their targets
       as these workers see them; attackers may see others.
-    - `settings`: those of the training.
+    - `rate`, `learning_rate`: the learning rates of local steps and of the server.
     - `seeds`: the seeds of the k workers' dropout.
     - `seed`: a seed that all workers share in a round.
     - `last_model`, `last_aggregate`: (d,), the parameters before the last step of the server, and
@@ -48,7 +48,8 @@ class Task(NamedTuple):
     indices: Tensor
     parts: Sequence[Tensor]
     samples: Callable[[Tensor], tuple[Tensor, Tensor]]
-    settings: Settings
+    rate: float
+    learning_rate: float
     seeds: Sequence[int]
     seed: int
     last_model: Tensor | None = None

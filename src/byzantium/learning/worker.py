@@ -56,7 +56,7 @@ class Momentum(WorkerMethod):
             task.x,
             task.y,
             self,
-            rate=task.settings.local_rate,
+            rate=task.rate,
             seeds=task.seeds,
             models=task.models,
         )
