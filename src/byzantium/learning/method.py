@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from byzantium.learning.settings import TrainingOptions
     from byzantium.learning.worker import Workers
-    from byzantium.rules import Aggregator, Mixing
+    from byzantium.rules import Aggregator
 
 
 class Task(NamedTuple):
@@ -101,7 +101,7 @@ class WorkerMethod(Formula, ABC):
         state: dict[str, Tensor] = self.__dict__.get("_state", {})
         return state
 
-    def check_rule(self, rule: Aggregator | Mixing) -> None:
+    def check_rule(self, rule: Aggregator) -> None:
         """Override it to raise an error where the server's rule is not one for this method."""
 
     def size(self, samples: Sequence[int], d: int) -> int:

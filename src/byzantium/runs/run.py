@@ -153,7 +153,7 @@ class Run(Job, TrainingOptions):
                     "a rule that is written without f takes that of the run"
                 )
         check_sizes(rule.stages, self.vectors)
-        self._check_worker(rule)
+        self._check_worker()
         normal = {
             "rule": repr(rule),
             "partition": repr(partition.read(self.partition)),
@@ -168,7 +168,7 @@ class Run(Job, TrainingOptions):
         plugins.record_plugins(self, plugins.tables())
         object.__setattr__(self, "_data", user_files.path_of(self.data))
 
-    def _check_worker(self, rule: Aggregator | Mixing) -> None:
+    def _check_worker(self) -> None:
         """Spell its worker method in one way; raise an error where it does not fit the rest."""
         from byzantium.learning.method import check_settings
         from byzantium.runs import builders
@@ -185,7 +185,8 @@ class Run(Job, TrainingOptions):
                     f"worker={named!r}"
                 )
         check_settings(method, self)
-        method.check_rule(rule)
+        if self.topology is None:  # otherwise there is no server, and workers have momentum
+            method.check_rule(self.aggregator())
         object.__setattr__(self, "worker", named)
 
     @classmethod
