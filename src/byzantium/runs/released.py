@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -21,10 +21,15 @@ from byzantium.data import Batches, Dataset, GivenBatches, Partition
 from byzantium.learning import Randomness, Settings, models
 from byzantium.rules import Permutations
 
+if TYPE_CHECKING:
+    from byzantium.runs.run import Run
+
 # They evaluated in batches of so many, and dropped the last one where it was incomplete.
 EVALUATED = 128
 # How they divided the samples among honest workers.
 PARTITIONS = ("iid()", "by_label()")
+# What they all had, of options that change who draws random numbers and when.
+NEEDED = {"redundancy": 1, "topology": None, "clock": "Synchronous()", "worker": "Momentum()"}
 # NumPy's older generators take seeds below this.
 LARGEST_SEED = 2**32
 
@@ -162,13 +167,15 @@ def _order(seed: int, count: int) -> Tensor:
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 
 
-def check(seed: int, partition: str, redundancy: int = 1) -> None:
-    """Raise an error unless there are released random numbers for such a run."""
-    if redundancy > 1:
-        raise ByzantiumError(
-            "a run with randomness='released' has the batches of single workers, got "
-            f"redundancy={redundancy}"
-        )
+def check(run: Run) -> None:
+    """Raise an error unless there are released random numbers for a run."""
+    for name, value in NEEDED.items():
+        if getattr(run, name) != value:
+            raise ByzantiumError(
+                f"a run with randomness='released' needs {name}={value!r}, got "
+                f"{name}={getattr(run, name)!r}"
+            )
+    partition, seed = run.partition, run.seed
     if partition not in PARTITIONS:
         raise ByzantiumError(
             f"a run with randomness='released' needs {' or '.join(map(repr, PARTITIONS))} for "

@@ -164,7 +164,7 @@ class Run(Job, TrainingOptions):
         for name, text in normal.items():
             object.__setattr__(self, name, text)
         if self.randomness == "released":
-            released.check(self.seed, self.partition, self.redundancy)
+            released.check(self)
         plugins.record_plugins(self, plugins.tables())
         object.__setattr__(self, "_data", user_files.path_of(self.data))
 
@@ -179,11 +179,6 @@ class Run(Job, TrainingOptions):
             named = repr(method)
             for name, value in (("momentum", 0.0), ("heavy_ball", False)):
                 object.__setattr__(self, name, value)
-            if self.randomness == "released":
-                raise ByzantiumError(
-                    "a run with randomness='released' needs worker='Momentum()', got "
-                    f"worker={named!r}"
-                )
         check_settings(method, self)
         if self.topology is None:  # otherwise there is no server, and workers have momentum
             method.check_rule(self.aggregator())
