@@ -35,22 +35,29 @@ WRONG: dict[Any, list[Any]] = {
     tuple[str, ...]: ["weights", 3, None, [3], [None], ["x"], [["weights"]]],
     tuple[int, ...]: ["12", 3, None, (0,), (True,), (1.5,), ("1",), (None,), (HUGE,)],
     bz.Attack: [None, 3, True, "InnerProduct()", bz.InnerProduct, bz.NoAttack(), bz.Mean()],
+    bz.Aggregator: [None, 3, True, "Mean()", bz.Mean, bz.NoAttack(), bz.Bucketing(s=2)],
 }
 INFINITE = {
     "CenteredClipping.radius",
     "Clipping.radius",
     "ClippedGossip.radius",
+    "ByzantineSGD.t_a",
+    "ByzantineSGD.t_b",
 }  # it clips nothing
 
 
 def wrong(kind: Any, name: str) -> Iterator[Any]:
-    optional = types.NoneType in typing.get_args(kind)
+    options = typing.get_args(kind)
+    optional = types.NoneType in options
+    several = any(typing.get_origin(option) is tuple for option in options)  # one, or a list
     if typing.get_origin(kind) in (typing.Union, types.UnionType):  # a number, or else a word
-        kind = typing.get_args(kind)[0]
+        kind = options[0]
     for value in WRONG[Literal if typing.get_origin(kind) is Literal else kind]:
         if optional and value is None:
             continue
         if name in INFINITE and value is math.inf:
+            continue
+        if several and type(value) is list:
             continue
         yield value
 
