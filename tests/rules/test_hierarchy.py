@@ -16,6 +16,7 @@ import torch
 from reference import Array
 
 import byzantium as bz
+from byzantium import related
 from byzantium.rules.admission import check_sizes
 from byzantium.vectors import LowRank
 from byzantium.vectors.geometry import Geometry
@@ -111,7 +112,8 @@ def test_low_rank_updates_are_grouped_as_their_products_are() -> None:
     [
         (lambda: bz.Hierarchy(3, bz.Median()), "A rule by coordinate can be the outer one"),
         (lambda: bz.Hierarchy(3, bz.Bulyan(f=1)), "does not give a weight to each vector"),
-        (lambda: bz.Hierarchy(3, bz.CenteredClipping(1)), "holds a center from call to call"),
+        (lambda: bz.Hierarchy(3, bz.CenteredClipping(1)), "keeps a state from call to call"),
+        (lambda: bz.Hierarchy(3, related.Safeguard(2, 6)), "keeps a state from call to call"),
         (lambda: bz.Hierarchy(3, bz.RootMatching(f=1)), "can be the outer rule: Hierarchy"),
         (lambda: bz.Hierarchy(3, bz.Bucketing(2)), "Hierarchy needs an Aggregator for inner"),
         (lambda: bz.Hierarchy((), bz.Mean()), "at least one group"),
