@@ -18,6 +18,7 @@ from reference import Array
 import byzantium as bz
 from byzantium import related
 from byzantium.rules.admission import check_sizes
+from byzantium.runs import Run
 from byzantium.vectors import LowRank
 from byzantium.vectors.geometry import Geometry
 from byzantium.vectors.points import SourcePoints
@@ -46,7 +47,11 @@ SIZES = (5, 6, 5, 7)
 N = sum(SIZES)
 
 
-@pytest.mark.parametrize(("inner", "slow"), INNER, ids=lambda one: repr(one)[:40] if isinstance(one, bz.Aggregator) else "")
+@pytest.mark.parametrize(
+    ("inner", "slow"),
+    INNER,
+    ids=lambda one: repr(one)[:40] if isinstance(one, bz.Aggregator) else "",
+)
 @pytest.mark.parametrize("outer", [bz.GeometricMedian(), bz.Median()], ids=repr)
 def test_it_is_the_outer_rule_of_the_results_of_the_inner_one(
     inner: bz.Aggregator, slow: Callable[[Array], Array], outer: bz.Aggregator
@@ -140,6 +145,15 @@ def test_weights_are_refused_and_so_are_vectors_without_weight() -> None:
     with pytest.raises(bz.ByzantiumError, match="takes no weights"):
         rule(X, weights=[1] * 8 + [0])
     assert torch.equal(rule(X, weights=[2] * 9), rule(X))
+
+
+def test_in_a_run_the_f_of_the_outer_rule_counts_groups() -> None:
+    groups = "Hierarchy(groups=5, inner=GeometricMedian())"
+    run = Run(n=25, f=5, rule=f"{groups} >> TrimmedMean(f=1)")
+    assert run.gap() == ""
+    assert "TrimmedMean(f=1) is built for 1" in run.varied(f=6).gap()
+    with pytest.raises(bz.ByzantiumError, match=r"f=1\) says f=1 and the run says f=5"):
+        Run(n=25, f=5, rule=f"NearestNeighborMixing(f=1) >> {groups} >> Median()")
 
 
 # -- rejected vectors ------------------------------------------------------------------------------

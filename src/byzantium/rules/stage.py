@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -206,6 +207,18 @@ class Stage(Formula):
 def pipeline_repr(stages: Sequence[Stage]) -> str:
     """The notation of several stages, joined by `>>`."""
     return " >> ".join(map(repr, stages))
+
+
+def stages_of_workers(stages: Sequence[Stage]) -> list[Stage]:
+    """The stages whose f counts the vectors that go into a pipeline.
+
+    Behind groups that have rules of their own, f counts groups.
+
+    >>> from byzantium import Hierarchy, Mean, TrimmedMean
+    >>> stages_of_workers((Hierarchy(5, Mean()) >> TrimmedMean(f=1)).stages)
+    []
+    """
+    return list(itertools.takewhile(lambda stage: not stage.separate, stages))
 
 
 def most_bad(stages: Sequence[Stage]) -> int | None:

@@ -157,6 +157,23 @@ def test_an_f_or_a_rule_that_cannot_be_is_refused(f: Any, rule: Any, sentence: s
         one_round(RobustStrategy(rule, f=f), nodes(7), federation.plain())
 
 
+def test_behind_groups_f_counts_groups(caplog: pytest.LogCaptureFixture) -> None:
+    """Four of 15 nodes may be bad, so that two of five groups may be."""
+    rule = "Hierarchy(groups=5, inner=GeometricMedian(), deal='random') >> TrimmedMean(f=2)"
+    strategy = RobustStrategy(rule, f=4)
+    after, metrics = one_round(strategy, nodes(11, *[bad("far away")] * 4), federation.plain())
+    assert after is not None
+    assert metrics is not None
+    assert repr(strategy.rule) == rule
+    assert "no guarantee" not in caplog.text
+    with pytest.raises(ValueError, match="f=1 and RobustStrategy says f=4"):
+        one_round(
+            RobustStrategy(f"Bucketing(s='auto', f=1) >> {rule}", f=4),
+            nodes(15),
+            federation.plain(),
+        )
+
+
 def test_f_is_mandatory() -> None:
     with pytest.raises(TypeError, match="f"):
         RobustStrategy("Median()")  # type: ignore[call-arg]
