@@ -45,7 +45,11 @@ SIZES = (5, 6, 5, 7)
 N = sum(SIZES)
 
 
-@pytest.mark.parametrize(("inner", "slow"), INNER, ids=lambda one: repr(one)[:40] if isinstance(one, bz.Aggregator) else "")
+@pytest.mark.parametrize(
+    ("inner", "slow"),
+    INNER,
+    ids=lambda one: repr(one)[:40] if isinstance(one, bz.Aggregator) else "",
+)
 @pytest.mark.parametrize("outer", [bz.GeometricMedian(), bz.Median()], ids=repr)
 def test_it_is_the_outer_rule_of_the_results_of_the_inner_one(
     inner: bz.Aggregator, slow: Callable[[Array], Array], outer: bz.Aggregator
