@@ -102,10 +102,10 @@ def test_gradients_are_those_at_each_nodes_own_model() -> None:
     next(rounds)
     models = loop.models.detach().clone()
     batches = []
-    draw = loop._next_batches
-    loop._next_batches = lambda workers: batches.append(draw(workers)) or batches[-1]  # type: ignore[method-assign,func-returns-value]
+    draw = loop._next_indices
+    loop._next_indices = lambda workers: batches.append(draw(workers)) or batches[-1]  # type: ignore[method-assign,func-returns-value]
     next(rounds)
-    x, y = batches[0]
+    x, y = loop.data.train_x[batches[0]], loop.data.train_y[batches[0]]
     net = model().double()
     for node in range(9):
         torch.nn.utils.vector_to_parameters(models[node], net.parameters())
@@ -370,10 +370,10 @@ def test_local_steps_and_models_of_any_kind_work_at_nodes() -> None:
 @pytest.mark.parametrize(
     ("make", "error"),
     [
-        (lambda: Settings(n=9, topology="ring", participants=3), "participants is for trainings"),
-        (lambda: Settings(n=9, topology="ring", cache=True), "cache is for trainings with a serv"),
-        (lambda: Settings(n=9, topology="ring", root=5), "root is for trainings with a server"),
-        (lambda: Settings(n=9, topology="ring", weights="sizes"), "weights is for trainings"),
+        (lambda: Settings(n=9, topology="ring", participants=3), "needs participants=None, got"),
+        (lambda: Settings(n=9, topology="ring", cache=True), "needs cache=False, got cache=True"),
+        (lambda: Settings(n=9, topology="ring", root=5), "needs root=0, got root=5"),
+        (lambda: Settings(n=9, topology="ring", weights="sizes"), "needs weights='equal', got"),
         (lambda: Settings(n=9, topology="circle"), "a topology is one of complete, ring"),
         (lambda: Settings(n=7, topology="torus"), "a torus needs n = rows x columns"),
         (
@@ -389,7 +389,7 @@ def test_local_steps_and_models_of_any_kind_work_at_nodes() -> None:
         ),
         (
             lambda: Simulation(Settings(n=9, topology="ring"), DIGITS, model(), bz.Mean()),
-            "a Simulation has a server, got topology='ring'",
+            "a Simulation takes no topology, got topology='ring'",
         ),
         (
             lambda: Simulation(Settings(n=9), DIGITS, model(), bz.Mean(), bz.Dissensus()),
