@@ -56,7 +56,7 @@ def test_it_is_the_outer_rule_of_the_results_of_the_inner_one(
     inner: bz.Aggregator, slow: Callable[[Array], Array], outer: bz.Aggregator
 ) -> None:
     X = inputs.heterogeneous(N, 9)
-    X[[2, 8]] *= 1e6
+    X[2] *= 1e6
     results = torch.from_numpy(reference.hierarchy(X.numpy(), SIZES, slow))
     report = (bz.Hierarchy(SIZES, inner) >> outer).explain(X)
     assert torch.allclose(bz.Hierarchy(SIZES, inner)(X), results, rtol=1e-7, atol=1e-7)
