@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from byzantium.papers import recorded_ranking
