@@ -41,11 +41,16 @@ INNER: list[tuple[bz.Aggregator, Callable[[Array], Array]]] = [
         lambda X: reference.mean(reference.adaptive_clipping(X, 1))[0],
     ),
 ]
+NO_RULE: Any = bz.Bucketing(2)
 SIZES = (5, 6, 5, 7)
 N = sum(SIZES)
 
 
-@pytest.mark.parametrize(("inner", "slow"), INNER, ids=lambda one: repr(one)[:40] if isinstance(one, bz.Aggregator) else "")
+@pytest.mark.parametrize(
+    ("inner", "slow"),
+    INNER,
+    ids=lambda one: repr(one)[:40] if isinstance(one, bz.Aggregator) else "",
+)
 @pytest.mark.parametrize("outer", [bz.GeometricMedian(), bz.Median()], ids=repr)
 def test_it_is_the_outer_rule_of_the_results_of_the_inner_one(
     inner: bz.Aggregator, slow: Callable[[Array], Array], outer: bz.Aggregator
@@ -113,7 +118,7 @@ def test_low_rank_updates_are_grouped_as_their_products_are() -> None:
         (lambda: bz.Hierarchy(3, bz.Bulyan(f=1)), "does not give a weight to each vector"),
         (lambda: bz.Hierarchy(3, bz.CenteredClipping(1)), "holds a center from call to call"),
         (lambda: bz.Hierarchy(3, bz.RootMatching(f=1)), "can be the outer rule: Hierarchy"),
-        (lambda: bz.Hierarchy(3, bz.Bucketing(2)), "Hierarchy needs an Aggregator for inner"),
+        (lambda: bz.Hierarchy(3, NO_RULE), "Hierarchy needs an Aggregator for inner"),
         (lambda: bz.Hierarchy((), bz.Mean()), "at least one group"),
         (lambda: bz.Hierarchy((3, 0), bz.Mean()), "needs groups >= 1, got groups=0"),
         (lambda: bz.Hierarchy(30, bz.Mean())(torch.ones(9, 2)), "at least groups = 30 vectors"),
