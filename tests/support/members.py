@@ -205,6 +205,13 @@ ROOT_RULES = [
     RootRule(bz.RootOnly(), lambda X, root: root),
 ]
 
+# Its root data are a function, the loss after a step: it is in tests/related.
+TRIALS = Rule(
+    related.Zeno(f=F),
+    lambda X: (reference_related.zeno(X, lambda step: float(step @ step), F), math.inf),
+    laws("translation"),
+)
+
 # Its number of vectors must be a multiple of r, and N is a prime number: it is in tests/related.
 VOTE = Mix(related.MajorityVote(r=3), lambda X, _: reference_related.majority_vote(X, 3))
 

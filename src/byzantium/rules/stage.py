@@ -105,6 +105,11 @@ class Stage(Formula):
         """Whether this stage uses root data, `rule(updates, root=...)`."""
         return False
 
+    @property
+    def redundancy(self) -> int:
+        """How many workers must compute the same in a training, for votes among them; mostly 1."""
+        return 1
+
     def trusted(self, gradient: Any, loss: Callable[[Any], float] | None) -> Any:
         """What a rule is called with as `root`: the root gradient or, by `root_form`, the loss.
 
