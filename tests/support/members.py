@@ -228,6 +228,13 @@ PIPELINES = [
 PIPELINES += [pipeline(mix, RULES[0]) for mix in GOSSIP]
 PIPELINES += [pipeline(GROUPS, Rule(bz.GeometricMedian(), reference.geometric_median))]
 EVERYTHING = RULES + PIPELINES
+# Those for a federation, whose nodes come and go and send models: rules that remember workers are
+# refused, and SignSum, the server's part of RSA, makes no model of models.
+FEDERATED = [
+    member
+    for member in EVERYTHING
+    if not (member.rule.stages[-1].remembers_workers or isinstance(member.rule, related.SignSum))
+]
 
 
 def name(member: object) -> str:
