@@ -192,7 +192,7 @@ def test_workers_of_a_group_send_the_same_and_groups_do_not() -> None:
             {"n": 24, "participants": 12},
             "redundancy=3 needs participants=None, got participants=12",
         ),
-        ({"n": 24, "weights": "sizes"}, "redundancy=3 needs weights='equal', got weights='sizes'"),
+        ({"n": 24, "weights": "sizes"}, "redundancy=3 needs weights=.equal., got"),
     ],
     ids=str,
 )
