@@ -188,8 +188,11 @@ def test_workers_of_a_group_send_the_same_and_groups_do_not() -> None:
     ("options", "message"),
     [
         ({"n": 25}, "multiple of redundancy, .* got n=25, redundancy=3"),
-        ({"n": 24, "participants": 12}, "needs all workers in each round"),
-        ({"n": 24, "weights": "sizes"}, "deals data to groups"),
+        (
+            {"n": 24, "participants": 12},
+            "redundancy=3 needs participants=None, got participants=12",
+        ),
+        ({"n": 24, "weights": "sizes"}, "redundancy=3 needs weights=.equal., got"),
     ],
     ids=str,
 )
