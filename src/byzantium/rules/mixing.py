@@ -144,15 +144,10 @@ class Bucketing(Mixing):
         if self.s == "auto" and self.f is None:
             raise ByzantiumError(f"{self!r} needs f, the number of vectors that may be Byzantine")
 
-    def resolved(self, n: int, following: Sequence[Stage]) -> Stage:
-        return self._resolved(n, following)
-
     def resolved_for(self, weights: Weights, following: Sequence[Stage]) -> Stage:
-        return self._resolved(len(weights.shares), following, weights)
+        return self.resolved(len(weights.shares), following, weights)
 
-    def _resolved(
-        self, n: int, following: Sequence[Stage], weights: Weights | None = None
-    ) -> Stage:
+    def resolved(self, n: int, following: Sequence[Stage], weights: Weights | None = None) -> Stage:
         if self.s != "auto":
             return self
         if not following or isinstance(following[-1], Mixing):
@@ -270,10 +265,7 @@ class NearestNeighborMixing(Mixing):
 
     f: Count
     takes_weights: ClassVar[bool] = True
-
-    @property
-    def measures(self) -> bool:
-        return True
+    measures = True
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         if geometry.vouched is not None:
@@ -306,10 +298,7 @@ class AdaptiveClipping(Mixing):
     """
 
     f: Count
-
-    @property
-    def needs_origin(self) -> bool:
-        return True
+    needs_origin = True
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         n = geometry.n
@@ -338,10 +327,7 @@ class RankClipping(Mixing):
     """
 
     f: Count
-
-    @property
-    def needs_origin(self) -> bool:
-        return True
+    needs_origin = True
 
     def min_vectors(self) -> tuple[int, str]:
         return (2 * self.f + 1, "2f + 1") if self.f else (2, "2")
@@ -367,10 +353,7 @@ class Clipping(Mixing):
     """
 
     radius: Annotated[float, Gt(0), OrInfinity]
-
-    @property
-    def needs_origin(self) -> bool:
-        return True
+    needs_origin = True
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         return _clipping(geometry, self.radius)
@@ -399,10 +382,7 @@ class KrumSelection(Mixing):
 
     f: Count
     keeps_workers: ClassVar[bool] = False
-
-    @property
-    def measures(self) -> bool:
-        return True
+    measures = True
 
     def rows(self, n: int) -> int:
         return n - 2 * self.f
