@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium._kernels import compiler as machine
+from byzantium._kernels import conjugate_gradients
 from byzantium._kernels import networks as network
 from byzantium._kernels import newton as newtons
 from byzantium._kernels import order_statistics as sorting
 from byzantium._kernels import sums as kernels
 from byzantium._kernels import torch_passes as plain
 from byzantium._kernels import weighted_statistics as weighted
-from byzantium._kernels.backend import Minimum
+from byzantium._kernels.conjugate_gradients import Minimum
 from byzantium._kernels.ir import DOUBLE, FLOAT
 from byzantium._kernels.schedule import MOST, Integers, Pieces, piece_arguments, scratch_memory
 from byzantium._kernels.torch_passes import Rows
@@ -305,9 +306,11 @@ def _add_shares(
         shares += weighted.supplied(block[:, :last], bounds[:, :last], weights, kept, nearest)
 
 
-def newton(gram: Array, counts: Array, near: float) -> Minimum:
-    """The point at which `newton.newton` ends."""
+def newton(gram: Array, counts: Array, near: float) -> Minimum | None:
+    """The point at which `newton.newton` ends, or that of many rows."""
     n = len(counts)
+    if n >= conjugate_gradients.MANY:
+        return conjugate_gradients.newton(gram[:n, :n], counts, near)
     size, scratch = newtons.size_of(n), scratch_memory(newtons.scratch_size(n))
     stride, between = (step // gram.itemsize for step in gram.strides)
     if between != 1:
