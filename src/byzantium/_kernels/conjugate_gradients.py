@@ -108,9 +108,8 @@ class Descent:
         distances = np.sqrt(squares.clip(min=0))
         e = np.maximum(self.near, distances)
         self.corners = int((e < CORNER * (self.sizes + abs(w) @ self.sizes)).sum())
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            self.pull = counts / e
-            self.curving = np.where(distances > self.near, self.pull / e**2, 0.0)
+        self.pull = counts / e
+        self.curving = np.where(distances > self.near, self.pull / e**2, 0.0)
         self.total = float(self.pull.sum())
         if not math.isfinite(self.total):
             return math.inf
@@ -155,17 +154,21 @@ class Descent:
         H / S = I - M for a positive semidefinite M, no eigenvalue of which exceeds the root of the
         sum of all their squares. That sum is the sum of k_i k_j K_ij^2 / S^2.
         """
-        squares = 0.0
+        squares, roots = 0.0, np.sqrt(self.curving)
         for rows in self._chunks():
             row = self.gram[rows] - self.gram[self.base] - self.gram[rows, self.base, None]
             row += self.squares[self.base] + self.square - self.products
             row -= self.products[rows, None]
-            squares += float(self.curving[rows] @ (row**2 @ self.curving))
+            row *= roots[rows, None] * roots
+            squares += float(np.vdot(row, row))
         return 1 - math.sqrt(squares) / self.total
 
 
+@np.errstate(all="ignore")
 def newton(gram: Array, counts: Array, near: float) -> Minimum | None:
-    """The point at which the gradient is smallest, mostly as small as rounding allows; or None.
+    """The point at which the gradient is smallest, mostly as small as rounding allows.
+
+    None where there is no such point. Not all numbers need be finite.
 
     - `gram`, `counts`, `near`: see `Descent`.
     """
