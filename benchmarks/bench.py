@@ -177,7 +177,7 @@ def main() -> None:
     if load > BUSY:
         status.print(f"The machine is busy (load {load:.1f}): the figures will be rough.")
     byzfl = None
-    if not arguments.skip_byzfl and "rules" in arguments.sections:
+    if not arguments.skip_byzfl and {"rules", "trainings"} & set(arguments.sections):
         try:
             byzfl = byzfl_bridge.load(Path(".bench/byzfl"))
         except byzfl_bridge.ByzflMissingError as missing:

@@ -12,6 +12,8 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+import byzfl_bridge
+import flower_training
 import straightforward as plain
 import straightforward_training
 import torch
@@ -19,11 +21,10 @@ import training
 from model import Figure, Result, Section
 from sections import Run
 from timing import Contestant, interleave
-from torch import nn
 
 import byzantium as bz
-from byzantium.data import Dataset, load
-from byzantium.learning import cnn, mlp
+from byzantium.data import load
+from byzantium.learning import mlp
 from byzantium.runs import Run as Job
 
 STARTS, BLOCKS, ROUNDS = 7, 9, 90
@@ -186,17 +187,14 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 
 def trainings(run: Run) -> Section:
-    """A round of the same job by us, and by a straightforward loop."""
-    jobs: dict[str, tuple[Callable[[], nn.Module], Dataset]] = {
-        "digits, MLP": (partial(mlp, (1, 8, 8)), load("digits")),
-        "28 x 28, CNN": (cnn, training.images()),
-    }
+    """A round of the same job by us, a straightforward loop, byzfl's classes, and Flower."""
     results = []
-    for name, (make, data) in jobs.items():
+    for name, job in training.JOBS.items():
         run.step(f"a whole round, {name}")
-        ours = iter(training.rounds(make(), data, bz.TrimmedMean(f=training.Q), training.MIMIC))
+        data, rule = job.data(), bz.TrimmedMean(f=training.Q)
+        ours = iter(training.rounds(job.ours(), data, rule, training.MIMIC))
         theirs = straightforward_training.Training(
-            make().to(memory_format=torch.contiguous_format),  # type: ignore[call-overload]
+            job.model(),
             data.train_x,
             data.train_y,
             partial(plain.trimmed_mean, f=training.Q),
@@ -209,9 +207,24 @@ def trainings(run: Run) -> Section:
             "ours": partial(next, ours),
             "straightforward": theirs,
         }
+        if run.byzfl is not None:
+            calls["byzfl"] = byzfl_bridge.Training(
+                job.model,
+                data.train_x,
+                data.train_y,
+                n=training.N,
+                q=training.Q,
+                batch=training.BATCH,
+            )
         seconds = training.alternate(calls, 3 * run.long_repeats)
-        figure = Figure("straightforward / ours", seconds["straightforward"] / seconds["ours"])
-        results.append(Result(f"{name}, TrimmedMean(f=5)", seconds, [figure]))
+        run.step(f"rounds of Flower, {name}")
+        try:
+            seconds["Flower"] = flower_training.seconds_of_round(name)
+        except flower_training.FlowerError as error:
+            run.say(str(error))
+        rivals = [rival for rival in seconds if rival != "ours"]
+        figures = [Figure(f"{rival} / ours", seconds[rival] / seconds["ours"]) for rival in rivals]
+        results.append(Result(f"{name}, TrimmedMean(f=5)", seconds, figures))
     title = f"A round of the same training, {training.N} workers, {training.Q} of them Mimic"
     return Section("trainings", title, results)
 
