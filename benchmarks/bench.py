@@ -118,7 +118,7 @@ def plan(arguments: argparse.Namespace) -> dict[str, tuple[Measure, int]]:
         "recording": (whole.recording, whole.BLOCKS),
         "plain": (whole.without_llvmlite, len(whole.WITHOUT_LLVMLITE)),
         "clients": (whole.clients, 1 + len(whole.MANY)),
-        "trainings": (whole.trainings, 2),
+        "trainings": (whole.trainings, 2 * len(training.JOBS)),
         "growth": (growth.growth, growth.STEPS),
         "training": (training.training, training.STEPS),
         "distributed": (distributed.all_reduce, distributed.STEPS),

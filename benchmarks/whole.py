@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import subprocess
 import sys
 import tempfile
@@ -40,7 +41,10 @@ WITHOUT_LLVMLITE: dict[str, tuple[Callable[[], bz.Aggregator], Callable[[Any], A
     "Median()": (bz.Median, plain.median),
     "TrimmedMean(f=5)": (lambda: bz.TrimmedMean(f=5), partial(plain.trimmed_mean, f=5)),
     "MeaMed(f=5)": (lambda: bz.MeaMed(f=5), partial(plain.meamed, f=5)),
+    "Krum(f=5)": (lambda: bz.Krum(f=5), partial(plain.krum, f=5)),
+    "GeometricMedian()": (bz.GeometricMedian, plain.geometric_median),
 }
+GOALS_WITHOUT_LLVMLITE = ("Median()", "TrimmedMean(f=5)")
 
 
 def in_process(*arguments: str) -> list[dict[str, Any]]:
@@ -56,6 +60,8 @@ def in_process(*arguments: str) -> list[dict[str, Any]]:
 def start(run: Run) -> Section:
     """A run of one round, and what it cannot do without: importing torch."""
     byzantium = [sys.executable, "-c", "from byzantium.cli import main; main()"]
+    # An installed command is compiled to bytecode, as this one is in the first start.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     times: dict[str, list[float]] = {"import torch": [], "ours": []}
     for _ in range(STARTS):
         run.step("start")
@@ -65,7 +71,7 @@ def start(run: Run) -> Section:
                 ("ours", [*byzantium, "run", "--rounds", "1", "--out", folder]),
             ):
                 before = perf_counter()
-                subprocess.run(command, check=True, capture_output=True)
+                subprocess.run(command, check=True, capture_output=True, env=environment)
                 times[name].append(perf_counter() - before)
     seconds = {name: min(values) for name, values in times.items()}
     figure = Figure("ours / import torch", seconds["ours"] / seconds["import torch"], goal="start")
@@ -108,13 +114,20 @@ def a_recorded_round(job: Job) -> float:
 
 
 def without_llvmlite(run: Run) -> Section:
-    results = []
+    """Rules in plain torch, over straightforward torch and over the same rules with llvmlite."""
+    x, results = run.normal(run.n), []
     for line in in_process("plain", str(run.n), str(run.d), str(run.long_repeats)):
-        run.step(f"without llvmlite, {line['name']}")
-        seconds, goal = line["seconds"], None if "MeaMed" in line["name"] else "without llvmlite"
-        value = seconds["ours"] / seconds["straightforward"]
-        figure = Figure("ours / straightforward", value, goal=goal)
-        results.append(Result(line["name"], seconds, [figure]))
+        name = line["name"]
+        run.step(f"without llvmlite, {name}")
+        contestants = {"with llvmlite": Contestant(WITHOUT_LLVMLITE[name][0](), lambda: x)}
+        seconds = line["seconds"] | interleave(contestants, run.repeats, lambda: None)[0]
+        goal = "without llvmlite" if name in GOALS_WITHOUT_LLVMLITE else None
+        over = {other: seconds["without"] / seconds[other] for other in seconds}
+        figures = [
+            Figure("without / straightforward", over["straightforward"], goal=goal),
+            Figure("without / with", over["with llvmlite"]),
+        ]
+        results.append(Result(name, seconds, figures))
     return Section("plain", f"Plain torch, without llvmlite, {run.n} x {run.d}", results)
 
 
@@ -122,7 +135,7 @@ def measure_without_llvmlite(n: int, d: int, repeats: int) -> Iterator[dict[str,
     x = torch.randn(n, d, generator=torch.Generator().manual_seed(0))
     for name, (ours, theirs) in WITHOUT_LLVMLITE.items():
         group = {
-            "ours": Contestant(ours(), lambda: x),
+            "without": Contestant(ours(), lambda: x),
             "straightforward": Contestant(theirs, lambda: list(x)),
         }
         yield {"name": name, "seconds": interleave(group, repeats, lambda: None)[0]}
