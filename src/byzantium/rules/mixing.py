@@ -17,7 +17,7 @@ from byzantium.core import ByzantiumError, Count, OrInfinity, Positive
 from byzantium.rules.admission import check_sizes
 from byzantium.rules.pipeline import Aggregator, Mixing
 from byzantium.rules.stage import Stage
-from byzantium.vectors.distances import EQUAL, Array
+from byzantium.vectors.distances import EQUAL, Array, chunks
 from byzantium.vectors.geometry import Geometry
 from byzantium.vectors.weights import Weights, smallest_masses
 
@@ -92,6 +92,21 @@ def _averages(indices: NDArray[np.int64], sizes: NDArray[np.int64], n: int) -> A
     m = len(sizes)
     places = np.arange(m).repeat(sizes) * n + indices
     return np.bincount(places, minlength=m * n).reshape(m, n) / sizes[:, None]
+
+
+def _nearest(geometry: Geometry, near: int) -> NDArray[np.bool_]:
+    """(n, n): for each row, which are the first `near` rows of `_by_distance`."""
+    n = geometry.n
+    nearest = np.empty((n, n), dtype=bool)
+    for rows in chunks(n):
+        distances = geometry.squared_distances_of(rows)
+        own = np.arange(len(distances))
+        distances[own, rows.start + own] = -1
+        last = np.partition(distances, near - 1, axis=1)[:, near - 1, None]
+        nearer, equal = distances < last, distances == last
+        missing = near - nearer.sum(axis=1, keepdims=True)
+        nearest[rows] = nearer | equal & (equal.cumsum(axis=1) <= missing)
+    return nearest
 
 
 def _by_distance(geometry: Geometry) -> NDArray[np.int64]:
@@ -274,8 +289,8 @@ class NearestNeighborMixing(Mixing):
             near_share = 1 - geometry.bad_share(self.f)
             masses = smallest_masses(distances, geometry.shares, near_share)
             return masses / masses.sum(axis=1, keepdims=True)
-        n, near = geometry.n, geometry.n - self.f
-        return _averages(_by_distance(geometry)[:, :near].ravel(), np.full(n, near), n)
+        near = geometry.n - self.f
+        return _nearest(geometry, near) / near
 
 
 @dataclass(frozen=True, repr=False)
