@@ -227,9 +227,9 @@ def test_robust_gossip_bounds_what_plain_gossip_lets_attackers_do() -> None:
 
 # Those that aim at the steps of a server are refused; those that search take long.
 NODE_ATTACKS = [
-    pytest.param(attack, marks=[pytest.mark.slow] * ("Tuned" in repr(attack)))
+    pytest.param(attack, marks=[pytest.mark.slow] * ("Tuned" in repr(attack) or "Adaptive" in repr(attack)))
     for attack in members.ATTACKS
-    if not attack.needs_model
+    if not attack.needs_server
 ]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from byzantium.attacks.attack import Aim, Attack, Scene, check_aim, harm
+from byzantium.attacks.attack import AIMS_AT_STEPS, Aim, Attack, Scene, check_aim, harm
 from byzantium.core import ByzantiumError
 
 # Ten strengths to try, of either sign; then up to six more around the best.
@@ -63,6 +63,10 @@ class Tuned(Attack):
     @property
     def needs_model(self) -> bool:  # type: ignore[override]
         return self.attack.needs_model or self.aim == "collapse"
+
+    @property
+    def needs_server(self) -> bool:  # type: ignore[override]
+        return self.attack.needs_server or self.aim in AIMS_AT_STEPS
 
     @property
     def needs_last_aggregate(self) -> bool:  # type: ignore[override]

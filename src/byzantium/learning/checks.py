@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from typing import TYPE_CHECKING
 
-from byzantium.core import ByzantiumError
+from byzantium.core import ByzantiumError, one_line
 from byzantium.learning import metrics
 from byzantium.learning.clocks import SYNCHRONOUS, parse_clock
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from byzantium.attacks import Attack
     from byzantium.learning.settings import TrainingOptions
     from byzantium.rules import Aggregator, Mixing
+
+logger = logging.getLogger("byzantium")
 
 #: Options that others must not go with: where one is set, these have their defaults.
 EXCLUDED: dict[str, tuple[str, ...]] = {
@@ -80,6 +84,8 @@ def check_rule(options: TrainingOptions, rule: Aggregator | Mixing, attack: Atta
             f"{attack!r} sends to nodes of a graph: name one, such as topology='ring' "
             "(--topology ring), got a training with a server"
         )
+    if options.topology is not None:
+        _check_nodes(options, rule, attack)
     if rule.stages[-1].remembers_workers:
         for name in ("participants", "clock", "topology"):
             if _is_set(options, name):
@@ -87,6 +93,71 @@ def check_rule(options: TrainingOptions, rule: Aggregator | Mixing, attack: Atta
                     f"{rule!r} remembers what each worker sent and needs all of them in each "
                     f"round, got {name}={getattr(options, name)!r}"
                 )
+
+
+def _check_nodes(
+    options: TrainingOptions, rule: Aggregator | Mixing, attack: Attack | None
+) -> None:
+    """The same for a training without a server."""
+    from byzantium.learning import topology
+    from byzantium.rules import Mixing
+    from byzantium.rules.admission import check_sizes
+
+    if attack is not None and attack.needs_server:
+        raise ByzantiumError(
+            f"{attack!r} aims at the steps of a server; nodes send models: aim at the 'distance' "
+            "or the 'loss', as Adaptive('distance') does"
+        )
+    for k, stage in enumerate(rule.stages):
+        own = isinstance(rule, Mixing) or any(after.uses_graph for after in rule.stages[k:])
+        if isinstance(stage, Mixing) and own and not stage.keeps_workers:
+            raise ByzantiumError(
+                f"after {stage!r} no vector is that of one node, and {rule!r} must give a node its "
+                "own: let a rule follow, such as Median()"
+            )
+    graph = topology.read(str(options.topology), options.n)
+    for node, degree in enumerate(graph.degrees.tolist()[: options.n - options.attacker_count]):
+        try:
+            check_sizes(rule.stages, degree + 1)
+        except ByzantiumError as error:
+            raise ByzantiumError(
+                f"{error}: node {node} of {one_line(str(options.topology), 60)} has {degree} "
+                f"neighbor{'s' * (degree != 1)} and itself"
+            ) from None
+
+
+def announce_doubts(options: TrainingOptions, rule: Aggregator | Mixing) -> None:
+    """Warn, once in a process, of what may keep the honest nodes of a graph from agreeing.
+
+    - `rule`: what each node does.
+    """
+    for doubt in doubts(options, rule):
+        _warn_once(f"on {one_line(str(options.topology), 60)}: {doubt}")
+
+
+@functools.cache
+def _warn_once(sentence: str) -> None:
+    """Log a warning that was not logged before."""
+    logger.warning("%s", sentence)
+
+
+def doubts(options: TrainingOptions, rule: Aggregator | Mixing) -> list[str]:
+    """What may keep the honest nodes of a graph from agreeing, in sentences."""
+    from byzantium.learning import topology
+
+    graph = topology.read(str(options.topology), options.n)
+    honest = options.n - options.attacker_count
+    found = []
+    if graph.subgraph(range(honest)).components > 1:
+        found.append("the attackers separate honest nodes, who cannot agree")
+    most = max(sum(other >= honest for other in graph.neighbors(i)) for i in range(honest))
+    f = min((stage.bad for stage in rule.stages if stage.bad is not None), default=0)
+    if most > f:
+        found.append(
+            f"an honest node has {most} attacker{'s' * (most > 1)} among its neighbors, more than "
+            f"f = {f}"
+        )
+    return found
 
 
 def check_loop(options: TrainingOptions, name: str, has: Collection[str]) -> None:
