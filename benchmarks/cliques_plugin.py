@@ -19,9 +19,7 @@ def halves(labels, workers, rng):  # type: ignore[no-untyped-def]
     middle = (labels.max() + 1) / 2
     sides = [rng.permutation(np.flatnonzero(side)) for side in (labels < middle, labels >= middle)]
     counts = -(-workers // 2), workers // 2
-    return [
-        part for k, side in zip(counts, sides, strict=True) for part in np.array_split(side, k)
-    ]
+    return [part for k, side in zip(counts, sides, strict=True) for part in np.array_split(side, k)]
 
 
 def accuracy_of_mean(training: Loop, models: Tensor) -> float:

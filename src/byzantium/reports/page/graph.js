@@ -45,7 +45,7 @@ function edge([i, j], kept, own, known) {
   const [[x1, y1], [x2, y2]] = [own.places[i], own.places[j]].map((at) => at.map((x) => 100 * x));
   const share = kept === null ? "not recorded" : `${(100 * kept).toFixed(0)} % kept`;
   return shape("line", { x1, y1, x2, y2, style: ink(known ? kept : 1, widthIn(own)), class: "edge" },
-    shape("title", {}, `${i} – ${j}: ${share}`));
+    shape("title", {}, `${i} to ${j}: ${share}`));
 }
 
 /** An honest node is a disc, an attacker a diamond. */
