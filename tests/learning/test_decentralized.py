@@ -7,7 +7,6 @@ import math
 import re
 import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +19,7 @@ import pytest
 import reference
 import torch
 from checkpoints import DIGITS, same
+from programs import program
 
 import byzantium as bz
 from byzantium.core import ByzantiumError
@@ -498,7 +498,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_numbers(tmp_path: Path) -> Non
     run = Run(rule="ClippedGossip()", attack="Dissensus()", **options)
     words = shlex.split(command(run))[1:]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    start = [sys.executable, "-m", "byzantium", *words, "--out"]
+    start = [*program(*words), "--out"]
     subprocess.run([*start, str(whole)], check=True, capture_output=True)
     metrics = Store(parts).folder(run) / "metrics.jsonl"
     killed = subprocess.Popen([*start, str(parts)], stdout=subprocess.DEVNULL)
