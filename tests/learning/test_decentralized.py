@@ -494,7 +494,7 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_numbers(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
-    options = {**SHORT, "topology": "torus", "rounds": 400, "momentum": 0.9, "evaluate_every": 5}
+    options = {**SHORT, "topology": "torus", "rounds": 150, "momentum": 0.9, "evaluate_every": 5}
     run = Run(rule="ClippedGossip()", attack="Dissensus()", **options)
     words = shlex.split(command(run))[1:]
     whole, parts = tmp_path / "whole", tmp_path / "parts"

@@ -32,6 +32,12 @@ class Node:
     - `weights`: how much its neighbors count in plain gossip, those who attack last.
     - `models`: (m, d), what all m honest nodes of the graph send.
     - `fiedler_vector`: (m,), that of the graph of the honest nodes, `Topology.fiedler_vector`.
+
+    >>> from byzantium import SpectralHeterogeneity
+    >>> models = torch.tensor([[1.0], [3.0], [5.0]])  # of nodes in a line
+    >>> middle = Node(1, [0.3, 0.3, 0.3], models, [0.7, 0.0, -0.7])
+    >>> SpectralHeterogeneity()(models[[1, 0, 2]], q=1, node=middle)  # it is on neither side
+    tensor([[3.]])
     """
 
     index: int

@@ -126,6 +126,23 @@ def _check_nodes(
             ) from None
 
 
+def graph_in_words(options: TrainingOptions) -> str:
+    """How well the graph of a training is connected, and that of its honest nodes; "" without one.
+
+    The latter is described only if others attack.
+    """
+    from byzantium.learning import topology
+
+    if options.topology is None:
+        return ""
+    graph = topology.read(options.topology, options.n)
+    words = f"graph: {graph.describe()}"
+    if options.attacker_count:
+        honest = graph.subgraph(range(options.n - options.attacker_count))
+        words += f"; its honest nodes: {honest.describe()}"
+    return words
+
+
 def announce_doubts(options: TrainingOptions, rule: Aggregator | Mixing) -> None:
     """Warn, once in a process, of what may keep the honest nodes of a graph from agreeing.
 

@@ -175,16 +175,6 @@ class Topology:
             f"{self.spectral_gap:.3g}"
         )
 
-    def described(self, honest: int) -> list[str]:
-        """It and the graph of its honest nodes in words; the latter only if others attack.
-
-        - `honest`: how many nodes are honest, the first ones.
-        """
-        if honest == self.n:
-            return [f"graph: {self.describe()}"]
-        own = self.subgraph(range(honest))
-        return [f"graph: {self.describe()};", f"its honest nodes: {own.describe()}"]
-
 
 def _edge(pair: Sequence[int], n: int) -> Edge:
     try:

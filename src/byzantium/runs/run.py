@@ -330,12 +330,7 @@ class Run(Job, TrainingOptions):
 
     def graph(self) -> str:
         """Its graph in words, and that of its honest nodes; "" with a server."""
-        from byzantium.learning import topology
-
-        if self.topology is None:
-            return ""
-        honest = self.n - self.attacker_count
-        return " ".join(topology.read(self.topology, self.n).described(honest))
+        return checks.graph_in_words(self)
 
     def dataset(self) -> Dataset:
         """Its data set; the last two that runs of this process used stay in memory."""
