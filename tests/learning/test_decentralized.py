@@ -475,6 +475,11 @@ def test_a_run_names_its_graph_and_keeps_the_identity_of_others(tmp_path: Path) 
     assert Run.from_record({"topology": from_file.topology, "rule": ring.rule, **SHORT})
     with pytest.raises(ByzantiumError, match=r"its topology, .* is a path instead of its edges"):
         Run.from_record({"topology": str(edges), "rule": ring.rule, **SHORT})
+    missing = {"plugin": ["mine.py sha256:" + 64 * "0"], "rule": "Mine()", **SHORT}
+    assert Run.from_record({"topology": "complete()", **missing}).topology == "complete"
+    for graph in ("circle", "edges('0-1')"):  # checked, although the plugin is not loaded
+        with pytest.raises(ByzantiumError):
+            Run.from_record({"topology": graph, **missing})
 
 
 def test_a_run_that_is_stopped_goes_on_to_the_same_numbers(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ FAMILIES = [
     topology.dumbbell(9, bridges=2),
     topology.erdos_renyi(10, 0.4),
     topology.random_regular(10, 4),
+    topology.random_regular(11, 8),
 ]
 
 
@@ -124,6 +125,13 @@ def test_random_graphs_follow_from_their_seed() -> None:
         assert family(1) == family(1) != family(2)
     shares = [len(topology.erdos_renyi(30, 0.3, seed).edges) / 435 for seed in range(20)]
     assert np.mean(shares) == pytest.approx(0.3, abs=0.02)  # 8,700 pairs: 4 standard errors
+
+
+@pytest.mark.parametrize(("n", "degree"), [(25, 22), (8, 7), (9, 4), (50, 3), (2, 1)])
+def test_random_regular_graphs_are_regular(n: int, degree: int) -> None:
+    graph = topology.random_regular(n, degree, seed=2)
+    assert set(graph.degrees.tolist()) == {degree}
+    assert graph.components == 1
 
 
 def test_subgraph_has_the_edges_among_its_nodes() -> None:

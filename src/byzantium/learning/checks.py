@@ -37,7 +37,10 @@ DEFAULTS = {
 
 
 def check_workers(options: TrainingOptions) -> None:
-    """Raise an error unless there are honest workers, enough participants and such a device."""
+    """Raise an error unless there are honest workers, enough participants and such a device.
+
+    Of a graph, whether there is such a one; its name is then spelled in the usual way.
+    """
     n, attackers, participants = options.n, options.attacker_count, options.participants
     if attackers >= n:
         raise ByzantiumError(
@@ -46,6 +49,11 @@ def check_workers(options: TrainingOptions) -> None:
     if participants is not None and participants > n:
         raise ByzantiumError(f"a simulation needs participants <= n, got {participants} of {n}")
     _check_device(options.device)
+    if options.topology is not None:
+        from byzantium.learning import topology  # imports NumPy
+
+        _spell(options, "topology", topology.spelled(options.topology))
+        topology.read(str(options.topology), n)
 
 
 def check_options(options: TrainingOptions) -> None:
@@ -62,11 +70,6 @@ def check_options(options: TrainingOptions) -> None:
         clock.check_size(n, options.attacker_count)
     _spell(options, "clock", repr(clock))
     _spell(options, "loss", spelled_loss(options.loss))
-    if options.topology is not None:
-        from byzantium.learning import topology  # imports NumPy
-
-        _spell(options, "topology", topology.spelled(options.topology))
-        topology.read(str(options.topology), n)
     _check_excluded(options)
     _check_record(options.record, options.root)
 

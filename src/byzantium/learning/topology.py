@@ -290,8 +290,11 @@ def random_regular(n: int, degree: Positive, seed: Seed = 0) -> Topology:
             f"got {degree=}"
         )
     rng = np.random.default_rng(seed)
+    few = min(degree, n - 1 - degree)  # a dense graph has all edges but those of a sparse one
     for _ in range(DRAWS):
-        graph = _paired(n, degree, rng)
+        graph = _paired(n, few, rng)
+        if graph is not None and few < degree:
+            graph = Topology(n, np.argwhere(np.triu(~graph.adjacency, 1)).tolist())
         if graph is not None and graph.components == 1:
             return graph
     raise ByzantiumError(f"none of {DRAWS} random graphs of {n} nodes with {degree=} is connected")
