@@ -87,6 +87,13 @@ def check_rule(options: TrainingOptions, rule: Aggregator | Mixing, attack: Atta
             f"{attack!r} sends to nodes of a graph: name one, such as topology='ring' "
             "(--topology ring), got a training with a server"
         )
+    for stage in rule.stages:
+        if options.redundancy % stage.redundancy:
+            raise ByzantiumError(
+                f"{stage!r} needs workers that compute the same: redundancy={stage.redundancy} "
+                f"(--redundancy {stage.redundancy}) lets groups of so many do so, got redundancy="
+                f"{options.redundancy}"
+            )
     if options.topology is not None:
         _check_nodes(options, rule, attack)
     if rule.stages[-1].remembers_workers:

@@ -40,6 +40,20 @@ def tolerates(stages: Sequence[Stage], n: int, f: int, vouched: Weights | None =
     return f <= (f if rule.bad is None else rule.bad) and (not f or held < rule.delta_max * whole)
 
 
+def tolerated(rule: Aggregator, n: int) -> int:
+    """How many bad ones of n vectors a rule or pipeline tolerates; it must be defined for n.
+
+    >>> from byzantium import GeometricMedian, Krum, Mean
+    >>> [tolerated(rule, 10) for rule in (Mean(), Krum(f=2), GeometricMedian())]
+    [0, 2, 4]
+    """
+    stages = check_sizes(rule.stages, n)
+    bounds = [stage.bad for stage in stages if stage.bad is not None]
+    most = min([n // 2, *bounds])
+    # The more vectors are bad, the less a rule tolerates them: from the first f that fails all do.
+    return bisect(range(most + 1), False, key=lambda f: not tolerates(stages, n, f)) - 1
+
+
 class Permutations(torch.Generator):
     """A generator with permutations of its own, which random mixings use.
 

@@ -39,7 +39,8 @@ from byzantium.vectors.distances import (
     rounding,
     squared_distances,
 )
-from byzantium.vectors.points import GroupPoints, MixedPoints, Points, SourcePoints
+from byzantium.vectors.mixed_points import GroupPoints, MixedPoints
+from byzantium.vectors.points import Points, SourcePoints
 from byzantium.vectors.scale import MOST, SMALL
 from byzantium.vectors.weights import Weights
 
@@ -191,7 +192,11 @@ class Geometry:
 
     def _measured(self) -> Array:
         if not self.steps:
-            return self.basis.gram
+            basis, gram = self.basis, self.basis.gram
+            if not isinstance(basis, GroupPoints) or basis.clear:
+                return gram
+            # The rows of groups differ by less than is measured: the basis has another unit.
+            self.basis, self.steps = basis.basis, (basis.step,)
         # Rows that are mixed in the same way must be equal to the bit, and the matrix symmetric to
         # the bit, so that equal distances are equal.
         factor, which = distinct(self.factor)
@@ -331,7 +336,7 @@ class Geometry:
     def computed(self) -> Geometry:
         """The same points after one mixing, computed from the basis and measured themselves."""
         (step,) = self.steps
-        points = GroupPoints(self.basis, step, 0)
+        points = GroupPoints(self.basis, step)
         return Geometry(points, (), self._mixing, self.notes, self.vouched)
 
     def rebased(self) -> Geometry:
