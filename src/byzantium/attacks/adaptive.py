@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byzantium.attacks.attack import Aim, Attack, Scene, check_aim, harm
+from byzantium.attacks.attack import AIMS_AT_STEPS, Aim, Attack, Scene, check_aim, harm
 from byzantium.attacks.space import Array, Space
 from byzantium.core import ByzantiumError, Positive
 
@@ -86,6 +86,10 @@ class Adaptive(Attack):
     aim: Aim = "alignment"
     budget: Positive = 80
     needs_model: ClassVar[bool] = True
+
+    @property
+    def needs_server(self) -> bool:  # type: ignore[override]
+        return self.aim in AIMS_AT_STEPS
 
     def check_parameters(self) -> None:
         if self.budget < 10:

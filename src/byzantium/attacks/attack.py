@@ -17,6 +17,8 @@ from byzantium.vectors.points import moments
 
 #: The aims of attacks that search.
 Aim = Literal["alignment", "distance", "loss", "collapse"]
+#: Those among them that look at the direction of a server's step.
+AIMS_AT_STEPS = ("alignment", "collapse")
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ class Attack(Formula, Stateful, ABC):
     - `needs_model`: whether it must know the parameters of the model.
     - `needs_last_aggregate`: whether it uses the server's aggregate of the round before.
     - `needs_node`: whether it sends to nodes of a graph, and means nothing with a server.
+    - `needs_server`: whether it aims at steps of a server, and means nothing without one.
     - `has_trigger`: whether inputs can have a trigger, see `triggered`; then "success_rate" is
       measured at evaluations.
     - `strength`: the name of the field that says how hard it pushes, for `Tuned`; None without one.
@@ -137,6 +140,7 @@ class Attack(Formula, Stateful, ABC):
     needs_model: ClassVar[bool] = False
     needs_last_aggregate: ClassVar[bool] = False
     needs_node: ClassVar[bool] = False
+    needs_server: ClassVar[bool] = False
     has_trigger: ClassVar[bool] = False
     strength: ClassVar[str | None] = None
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from byzantium.attacks.attack import Aim, Attack, Scene, check_aim, harm
+from byzantium.attacks.attack import AIMS_AT_STEPS, Aim, Attack, Scene, check_aim, harm
 from byzantium.core import ByzantiumError
 
 # Ten strengths to try, of either sign; then up to six more around the best.
@@ -18,7 +18,7 @@ GRID = tuple(2.0**k for k in range(-4, 6))
 # What it needs because the attack does.
 NEEDS = (
     *("needs_own", "needs_root", "needs_model", "needs_last_aggregate", "needs_node"),
-    "has_trigger",
+    *("needs_server", "has_trigger"),
 )
 
 
@@ -58,6 +58,7 @@ class Tuned(Attack):
             )
         needs = {name: getattr(self.attack, name) for name in NEEDS}
         needs["needs_model"] |= self.aim == "collapse"
+        needs["needs_server"] |= self.aim in AIMS_AT_STEPS
         vars(self).update(needs)
 
     def inputs(self, x: Tensor, y: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ from byzantium.cli.options import members, plugin_option
 from byzantium.cli.terminal import out
 from byzantium.core import Registry
 from byzantium.core.texts import first_sentence
-from byzantium.learning import Metric
 from byzantium.papers import MAKERS
 from byzantium.runs import plugins
 

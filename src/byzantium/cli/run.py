@@ -73,4 +73,6 @@ def run(
 
         text = root_alone(alone, store.results([alone]))
         out.print(f"root alone: {text}", soft_wrap=True, highlight=False)
+    if graph := job.graph():
+        out.print(graph, soft_wrap=True, highlight=False)
     out.print(f"in {result.pack or result.folder}", soft_wrap=True, highlight=False)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from byzantium.core import ByzantiumError
+from byzantium.core import ByzantiumError, one_line
 from byzantium.learning import metrics
 from byzantium.learning.clocks import SYNCHRONOUS, parse_clock
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from byzantium.learning.settings import TrainingOptions
     from byzantium.rules import Aggregator, Mixing
 
+logger = logging.getLogger("byzantium")
+
 #: Options that others must not go with: where one is set, these have their defaults.
 EXCLUDED: dict[str, tuple[str, ...]] = {
     "clock": ("participants", "cache", "weights", "redundancy"),
@@ -25,7 +29,10 @@ EXCLUDED: dict[str, tuple[str, ...]] = {
 
 
 def check_workers(options: TrainingOptions) -> None:
-    """Raise an error unless there are honest workers, enough participants and such a device."""
+    """Raise an error unless there are honest workers, enough participants and such a device.
+
+    Of a graph, whether there is such a one; its name is then spelled in the usual way.
+    """
     n, attackers, participants = options.n, options.attacker_count, options.participants
     if attackers >= n:
         raise ByzantiumError(
@@ -34,12 +41,15 @@ def check_workers(options: TrainingOptions) -> None:
     if participants is not None and participants > n:
         raise ByzantiumError(f"a simulation needs participants <= n, got {participants} of {n}")
     _check_device(options.device)
+    if options.topology is not None:
+        from byzantium.learning import topology  # imports NumPy
+
+        _spell(options, "topology", topology.spelled(options.topology))
+        topology.read(str(options.topology), n)
 
 
 def check_options(options: TrainingOptions) -> None:
     """Spell options in the usual way; raises an error unless they go together."""
-    from byzantium.learning import losses  # imports torch
-
     check_workers(options)
     n = options.n
     if n % options.redundancy:
@@ -50,18 +60,24 @@ def check_options(options: TrainingOptions) -> None:
     clock = parse_clock(options.clock)
     if repr(clock) != SYNCHRONOUS:
         clock.check_size(n, options.attacker_count)
-    object.__setattr__(options, "clock", repr(clock))
-    try:
-        object.__setattr__(options, "loss", losses.spelled(options.loss)[0])
-    except ByzantiumError as error:
-        raise ByzantiumError(f"a simulation needs a loss: {error}") from error
-    if options.topology is not None:
-        from byzantium.learning import topology  # imports NumPy
-
-        object.__setattr__(options, "topology", topology.spelled(options.topology))
-        topology.read(str(options.topology), n)
+    _spell(options, "clock", repr(clock))
+    _spell(options, "loss", spelled_loss(options.loss))
     _check_excluded(options)
     _check_record(options)
+
+
+def spelled_loss(loss: str) -> str:
+    """The usual spelling of a loss; raises an error where there is none of this name."""
+    from byzantium.learning import losses  # imports torch
+
+    try:
+        return losses.spelled(loss)[0]
+    except ByzantiumError as error:
+        raise ByzantiumError(f"a simulation needs a loss: {error}") from error
+
+
+def _spell(options: TrainingOptions, name: str, text: str) -> None:
+    object.__setattr__(options, name, text)
 
 
 def check_rule(options: TrainingOptions, rule: Aggregator | Mixing, attack: Attack | None) -> None:
@@ -84,6 +100,8 @@ def check_rule(options: TrainingOptions, rule: Aggregator | Mixing, attack: Atta
                 f"(--redundancy {stage.redundancy}) lets groups of so many do so, got redundancy="
                 f"{options.redundancy}"
             )
+    if options.topology is not None:
+        _check_nodes(options, rule, attack)
     if rule.stages[-1].remembers_workers:
         for name in ("participants", "clock", "topology"):
             if _is_set(options, name):
@@ -91,6 +109,88 @@ def check_rule(options: TrainingOptions, rule: Aggregator | Mixing, attack: Atta
                     f"{rule!r} remembers what each worker sent and needs all of them in each "
                     f"round, got {name}={getattr(options, name)!r}"
                 )
+
+
+def _check_nodes(
+    options: TrainingOptions, rule: Aggregator | Mixing, attack: Attack | None
+) -> None:
+    """The same for a training without a server."""
+    from byzantium.learning import topology
+    from byzantium.rules import Mixing
+    from byzantium.rules.admission import check_sizes
+
+    if attack is not None and attack.needs_server:
+        raise ByzantiumError(
+            f"{attack!r} aims at the steps of a server; nodes send models: aim at the 'distance' "
+            "or the 'loss', as Adaptive('distance') does"
+        )
+    for k, stage in enumerate(rule.stages):
+        own = isinstance(rule, Mixing) or any(after.uses_graph for after in rule.stages[k:])
+        if isinstance(stage, Mixing) and own and not stage.keeps_workers:
+            raise ByzantiumError(
+                f"after {stage!r} no vector is that of one node, and {rule!r} must give a node its "
+                "own: let a rule follow, such as Median()"
+            )
+    graph = topology.read(str(options.topology), options.n)
+    for node, degree in enumerate(graph.degrees.tolist()[: options.n - options.attacker_count]):
+        try:
+            check_sizes(rule.stages, degree + 1)
+        except ByzantiumError as error:
+            raise ByzantiumError(
+                f"{error}: node {node} of {one_line(str(options.topology), 60)} has {degree} "
+                f"neighbor{'s' * (degree != 1)} and itself"
+            ) from None
+
+
+def graph_in_words(options: TrainingOptions) -> str:
+    """How well the graph of a training is connected, and that of its honest nodes; "" without one.
+
+    The latter is described only if others attack.
+    """
+    from byzantium.learning import topology
+
+    if options.topology is None:
+        return ""
+    graph = topology.read(options.topology, options.n)
+    words = f"graph: {graph.describe()}"
+    if options.attacker_count:
+        honest = graph.subgraph(range(options.n - options.attacker_count))
+        words += f"; its honest nodes: {honest.describe()}"
+    return words
+
+
+def announce_doubts(options: TrainingOptions, rule: Aggregator | Mixing) -> None:
+    """Warn, once in a process, of what may keep the honest nodes of a graph from agreeing.
+
+    - `rule`: what each node does.
+    """
+    for doubt in doubts(options, rule):
+        _warn_once(f"on {one_line(str(options.topology), 60)}: {doubt}")
+
+
+@functools.cache
+def _warn_once(sentence: str) -> None:
+    """Log a warning that was not logged before."""
+    logger.warning("%s", sentence)
+
+
+def doubts(options: TrainingOptions, rule: Aggregator | Mixing) -> list[str]:
+    """What may keep the honest nodes of a graph from agreeing, in sentences."""
+    from byzantium.learning import topology
+
+    graph = topology.read(str(options.topology), options.n)
+    honest = options.n - options.attacker_count
+    found = []
+    if graph.subgraph(range(honest)).components > 1:
+        found.append("the attackers separate honest nodes, who cannot agree")
+    most = max(sum(other >= honest for other in graph.neighbors(i)) for i in range(honest))
+    f = min((stage.bad for stage in rule.stages if stage.bad is not None), default=0)
+    if most > f:
+        found.append(
+            f"an honest node has {most} attacker{'s' * (most > 1)} among its neighbors, more than "
+            f"f = {f}"
+        )
+    return found
 
 
 def check_loop(options: TrainingOptions, name: str, has: Collection[str]) -> None:

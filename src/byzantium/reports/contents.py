@@ -12,7 +12,7 @@ from typing import Any
 from byzantium import __version__, rules
 from byzantium.core.texts import first_sentence
 from byzantium.learning import metrics
-from byzantium.reports import measurements, palette, text_tables
+from byzantium.reports import graphs, measurements, palette, text_tables
 from byzantium.reports.headline import headline
 from byzantium.reports.palette import line_of, looks
 from byzantium.reports.promises import changed, command, promises
@@ -155,6 +155,7 @@ def _zooms(results: Sequence[Result], places: dict[tuple[Any, ...], int]) -> dic
 
 def _run(result: Result, setting: int, others: Sequence[Result]) -> dict[str, Any]:
     job, facets, weights = result.job, result.job.facets(), _weights(result.metrics)
+    graph = graphs.picture(result)
     entries: dict[str, Any] = {
         **facets,
         "n": facets["n"] or (len(weights["rows"][0]) if weights else 0),
@@ -172,7 +173,8 @@ def _run(result: Result, setting: int, others: Sequence[Result]) -> dict[str, An
             if name == "round" or any(name in line for line in result.metrics)
         },
         "weights": weights,
-        "trust": _trust(result),
+        "graph": graph,
+        "trust": _trust(result, graph["plain"] if graph else None),
         "promises": promises(job, result.metrics, others) if isinstance(job, Run) else {},
     }
     return {name: _short(value) for name, value in entries.items()}
@@ -191,22 +193,27 @@ def _quantities(results: Iterable[Result]) -> dict[str, dict[str, str]]:
     return known | others
 
 
-def _trust(result: Result) -> dict[str, Any] | None:
-    """The mean weight of each worker, in equal shares, and its spread; the unheard workers."""
+def _trust(result: Result, plain: Sequence[float] | None) -> dict[str, Any] | None:
+    """The mean weight of each worker, in equal shares, and its spread; the unheard workers.
+
+    - `plain`: on a graph, the weight of each node in plain gossip, which is then an equal share.
+    """
     blocks = measurements.weight_blocks(result)
     if not blocks:
         return None
     trust = Trust()
     for rounds, weights in blocks:
-        trust.update(dict(enumerate(weights)), rounds=rounds)
-    standings = [trust.workers[worker] for worker in sorted(trust.workers)]
-    attackers, means = result.job.facets()["q"], measurements.mean_weights(result)
+        vouched = dict(enumerate(plain)) if plain else None
+        trust.update(dict(enumerate(weights)), rounds=rounds, vouched=vouched)
+    means, attackers = measurements.mean_weights(result), result.job.facets()["q"]
+    standings = [trust.workers.get(worker) for worker in range(len(means))]
     return {
-        "weight": [standing.weight for standing in standings],
-        "spread": [standing.spread for standing in standings],
+        "weight": [standing.weight if standing else 0.0 for standing in standings],
+        "spread": [standing.spread if standing else 0.0 for standing in standings],
         "enough": len(blocks) >= FEWEST_ROUNDS,
         "unheard": sorted(trust.unheard()),
         "share": measurements.share(means, attackers) if attackers else None,
+        "even": measurements.share(plain or [1 / len(means)] * len(means), attackers),
     }
 
 

@@ -19,7 +19,18 @@ from byzantium.runs import Result
 from byzantium.tables import ResultTable
 
 # The files of the page's script, in the order in which they are joined.
-SCRIPTS = ("base", "tables", "artifacts", "curves", "weights", "viewer", "runs", "live", "page")
+SCRIPTS = (
+    "base",
+    "tables",
+    "artifacts",
+    "curves",
+    "weights",
+    "graph",
+    "viewer",
+    "runs",
+    "live",
+    "page",
+)
 TITLE = "Byzantine-robust learning"
 
 

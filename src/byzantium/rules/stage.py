@@ -74,6 +74,8 @@ class Stage(Formula):
     takes_weights: ClassVar[bool] = False
     #: Whether it remembers what each worker sent: vector i is that of the same worker in each call.
     remembers_workers: ClassVar[bool] = False
+    #: Whether neighbors in a graph count by the weights of their edges, see `on_graph`.
+    uses_graph: ClassVar[bool] = False
     #: In which form it uses root data, if it does: the gradient on them, or a function of a step
     #: to their loss after it.
     root_form: ClassVar[Literal["gradient", "loss"]] = "gradient"
