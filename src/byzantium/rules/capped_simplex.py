@@ -28,6 +28,7 @@ Mask = NDArray[np.bool_]
 
 # How far, relative to |Q| w, conditions that should hold with equality may be off by rounding.
 TOLERANCE = 1e-11
+EPSILON = np.finfo(np.float64).eps
 # So many guesses the primal-dual method gets: it needs fewer than ten, or does not end.
 MOST_EXCHANGES = 30
 # So many steps an entry the primal method gets; one or two are enough.
@@ -57,11 +58,13 @@ class CappedSimplex:
     def __init__(self, form: Array, caps: Array) -> None:
         self.caps, self.n = caps, len(form)
         # No smaller than the rounding of Q: where that has made it singular, it is not any more.
-        self.form = form + np.diag(self.n * np.finfo(np.float64).eps * form.diagonal())
-        form = self.form
+        self.form = form = form.copy()
+        form.flat[:: self.n + 1] += self.n * EPSILON * form.diagonal()
+        self.sizes = abs(form)
         # Entries in units of 1 / sqrt(Q_ii): rows of any size cost no digits.
         self.scale = 1 / np.sqrt(form.diagonal())
-        self.scaled = form * self.scale[:, None] * self.scale
+        self.scaled = form * self.scale[:, None]
+        self.scaled *= self.scale
 
     def minimize(self) -> Array:
         """The minimizer, (n,)."""
@@ -93,8 +96,10 @@ class CappedSimplex:
             slopes = self.form @ weights
             largest, smallest = slopes[capped].max(initial=0), slopes[~capped].min(initial=np.inf)
             return weights, float((largest + smallest) / 2)
-        scale, form = self.scale[free], self.scaled[np.ix_(free, free)]
-        sides = np.stack([scale, scale * (self.form[free] @ weights)], axis=1)
+        scale, form = self.scale[free], self.scaled.compress(free, 0).compress(free, 1)
+        sides = np.empty((len(scale), 2))
+        sides[:, 0] = scale
+        sides[:, 1] = scale * (self.form[free] @ weights)
         ones, shift = (np.linalg.solve(form, sides) * scale[:, None]).T
         level = float((1 - weights.sum() + shift.sum()) / ones.sum())
         weights[free] = level * ones - shift
@@ -105,7 +110,7 @@ class CappedSimplex:
         slopes = self.form @ weights
         wrong = np.where(guess.capped, slopes - level, level - slopes)
         wrong[guess.free] = 0
-        noise = TOLERANCE * (abs(self.form) @ abs(weights) + abs(level))
+        noise = TOLERANCE * (self.sizes @ abs(weights) + abs(level))
         return np.where(wrong > noise, wrong * self.scale, 0)
 
     def _rounded(self, weights: Array, guess: Guess) -> Array:

@@ -99,9 +99,9 @@ class RootMatching(RootRule):
     def weights(self, geometry: Geometry) -> Array:
         n, vouched = geometry.n, geometry.vouched
         about_root = geometry.gram_about(geometry.root)
-        norms = geometry.gram_about(geometry.origin).diagonal()
-        root_square = float(norms[geometry.root])
-        s_square = self._scale(norms[:n], root_square, vouched)
+        squared_norms = geometry.squares_about(geometry.origin)
+        root_square = float(squared_norms[geometry.root])
+        s_square = self._scale(squared_norms[:n], root_square, vouched)
         weights = self._matched(about_root[:n, :n], s_square, root_square, vouched)
         f = self.f
         while self.guard and weights @ about_root[:n, :n] @ weights > root_square and f < n - 1:
@@ -159,9 +159,10 @@ class RootMatching(RootRule):
         if not usual > 0:  # n - f vectors and the root gradient are zero
             zeros = np.where(squares > 0, 0, shares)
             return zeros / zeros.sum()
-        near = np.flatnonzero(squares <= FAR**2 * usual)
+        near = squares <= FAR**2 * usual
         ridge = max(self.ridge * s_square, SMALLEST_RIDGE * usual)
-        form = products[np.ix_(near, near)] + np.diag(ridge * spread[near])
+        form = products.compress(near, 0).compress(near, 1)
+        form.flat[:: len(form) + 1] += ridge * spread[near]
         weights = np.zeros(n)
         weights[near] = CappedSimplex(form, caps[near]).minimize()
         return weights

@@ -345,20 +345,25 @@ class SpectralFilter(Weighting):
         gram = geometry.gram[:n, :n]
         c = np.ones(n)
         best, smallest = c / n, math.inf
-        while c.sum() > n - 2 * self.f:
-            w = c / c.sum()
+        while (total := c.sum()) > n - 2 * self.f:
+            w = c / total
             # K_ij = <x_i - mu, x_j - mu>. With A the rows sqrt(w_i) (x_i - mu), the covariance is
             # A^T A, and its top eigenvector comes from that of A A^T.
             products = gram @ w
-            centered = gram - products[:, None] - products + w @ products
+            centered = gram - products[:, None]
+            centered -= products
+            centered += w @ products
             roots = np.sqrt(w)
-            values, vectors = np.linalg.eigh(roots[:, None] * centered * roots)
+            covariance = roots[:, None] * centered
+            covariance *= roots
+            values, vectors = np.linalg.eigh(covariance)
             if values[-1] < smallest:
                 best, smallest = w, float(values[-1])
             projections = abs(centered @ (roots * vectors[:, -1])) * (c > 0)
-            if not projections.max() > 0:
+            largest = projections.max()
+            if not largest > 0:
                 break
-            shares = projections / projections.max()
+            shares = projections / largest
             # Equal vectors lose all weight together, however their products are rounded.
             c = np.where(shares < 1 - EQUAL, c * (1 - shares**2), 0)
         return np.append(best, np.zeros(geometry.anchors))
