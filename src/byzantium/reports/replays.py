@@ -36,10 +36,7 @@ as dropout is usually defined. {count} cells of the main figure were run with bo
 
 
 def opening(tables: Sequence[ResultTable]) -> Iterator[str]:
-    """How many released runs were repeated, how far they are equal, and why they are not further.
-
-    - `tables`: all artifacts; those in their released version count.
-    """
+    """How many released runs were repeated, how far they are equal, and why not further."""
     found = [r for c in tables if c.artifact.version.released for r in replays(c)]
     if not found:
         return
