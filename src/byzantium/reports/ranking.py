@@ -24,6 +24,11 @@ SPLITS = {
     "dirichlet-0.1": "Dirichlet(0.1)",
     "dirichlet-1": "Dirichlet(1)",
     "iid": "iid data",
+    # What the level "full" adds.
+    "mnist": "MNIST sorted by label, with a convolutional network",
+    "fifty": "50 workers, data sorted by label",
+    "sampled": "25 of 50 workers in each round, data sorted by label",
+    "local-steps": "five local steps, data sorted by label",
 }
 # Marks a pipeline of the user.
 OWN = "*"

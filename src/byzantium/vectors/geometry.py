@@ -150,10 +150,18 @@ class Geometry:
         With q the point, <p_i - q, p_j - q> = G_ij - G_iq - G_jq + G_qq.
         """
         gram = self.gram
-        products = gram - gram[:, [index]] - gram[index] + gram[index, index]
-        distances = squared_distances(gram)[index]
-        np.fill_diagonal(products, distances)
+        products = gram - gram[:, [index]]
+        products -= gram[index]
+        products += gram[index, index]
+        np.fill_diagonal(products, self.squares_about(index))
         return products
+
+    def squares_about(self, index: int) -> Array:
+        """(points,): the diagonal of `gram_about`, the squared distances from one of the points."""
+        squares = self.gram.diagonal()
+        distances = (squares + squares[index] - 2 * self.gram[index]).clip(min=0)
+        distances[index] = 0
+        return distances
 
     @property
     def centre(self) -> int:  # former name
