@@ -42,10 +42,12 @@ def opening(tables: Sequence[ResultTable]) -> Iterator[str]:
     - `tables`: all artifacts; those in their released version count, with the paper's settings.
     """
     repeated = (c for c in tables if c.artifact.version.released and c.comparable)
-    found = [replay for table in repeated for replay in replays(table)]
-    if not found:
+    listed = [replay for table in repeated for replay in replays(table)]
+    if not listed:
         return
-    cells = {id(replay.cell) for replay in found}
+    cells = {id(replay.cell) for replay in listed}
+    # Two artifacts may have the same run.
+    found = list({replay.result.folder: replay for replay in listed}.values())
     logged = [_first_losses(replay) for replay in found if replay.loss_differences]
     final = [bool(replay.agrees) for replay in found if replay.agrees is not None]
     ends = f"The final accuracies of {sum(final)} of these {len(final)} agree." if final else ""
@@ -99,10 +101,22 @@ def _exceptions(found: Sequence[Replay]) -> Iterator[str]:
             what.append(f"it ends at {ours:.2f}, published {theirs:.2f}")
         if what:
             name = replay.cell.cell.name
-            cause = CAUSES.get((name, replay.seed), "not known")
+            cause = CAUSES.get((name, replay.seed)) or f"not shown{_growth(replay)}"
             lines.append(f"- {name}, seed {replay.seed}: {'; '.join(what)}. Cause: {cause}.\n")
     if lines:
         yield folded(f"The exceptions ({len(lines)})", "".join(lines))
+
+
+def _growth(replay: Replay) -> str:
+    """How far the losses move apart, as a part of a sentence; empty if none were logged."""
+    gaps = replay.loss_differences
+    if not gaps:
+        return ""
+    first, most = min(gaps), max(gaps, key=gaps.__getitem__)
+    return (
+        f"; the relative difference of the losses grows from {gaps[first]:.0e} in round {first} "
+        f"to {gaps[most]:.0e} in round {most}"
+    )
 
 
 def text_table(table: ResultTable) -> TextTable:
