@@ -102,20 +102,13 @@ def benchmark_(
 
 def _print(ranking: Ranking) -> None:
     """Print a table for each way to divide the data."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from byzantium.reports.markdown import TONES
+    from byzantium.reports.markdown import drawn
     from byzantium.reports.ranking import splits_of, table
     from byzantium.reports.text_tables import BOLD
 
     for split in splits_of(ranking):
         shown = table(ranking, split)
         if shown.rows:
-            title = f"{split}: test accuracy (%) under the worst of the suite"
-            drawn = Table(title=title, caption=BOLD)
-            for k, name in enumerate(shown.head):
-                drawn.add_column(name, justify="right" if k else "left")
-            for row in shown.rows:
-                drawn.add_row(*(Text(entry.text, TONES[entry.tone]) for entry in row))
-            out.print(drawn)
+            out.print(
+                drawn(shown, f"{split}: test accuracy (%) under the worst of the suite", BOLD)
+            )

@@ -1,7 +1,6 @@
 """Artifacts in a version: with other seeds or settings, or the random numbers of released runs.
 
-S. P. Karimireddy, L. He, M. Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via
-Bucketing, ICLR 2022. The released random numbers are in `runs/released.py`.
+The latter are in `runs/released.py`.
 """
 
 from __future__ import annotations
@@ -18,14 +17,10 @@ RELEASED = ("table1", "table2", "table3", "table4", "figure-main")
 # Whom the attackers copied, by seed, from the logs. The direction that decided it was drawn on a
 # GPU; from other directions the choice is nearly a lottery.
 COPIED = {"by_label()": (14, 17, 1), "iid()": (2, 4, 12)}
-FOUND = "Mimic(warmup=1)"
 
 
 def in_version(artifact: Artifact, version: Version | None = None) -> Artifact:
-    """An artifact in a version; by default the paper's, with all its seeds.
-
-    - `artifact`: the artifact, with one job for each cell.
-    - `version`: the version.
+    """An artifact, which has one job for each cell, in a version; by default the paper's.
 
     >>> from byzantium.papers import MAKERS
     >>> len(in_version(MAKERS["table2"](), Version(seeds=2)).jobs)
@@ -36,9 +31,9 @@ def in_version(artifact: Artifact, version: Version | None = None) -> Artifact:
         raise ByzantiumError(
             f"no runs of {artifact.name} can be repeated; those of {', '.join(RELEASED)} can"
         )
-    if not artifact.trains:
+    if not artifact.models:
         version = Version(seeds=version.seeds, only=version.only)
-    if version.model is not None and artifact.varies_the_model:
+    if version.model is not None and len(artifact.models) > 1:
         raise ByzantiumError(
             f"{artifact.name} compares sizes of the paper's model; another model has no place in it"
         )
@@ -89,6 +84,6 @@ def released(run: Run) -> Run:
     if run.seed >= seeds:
         raise ByzantiumError(f"a released run needs seed < {seeds}, got seed={run.seed}")
     attack = run.attack
-    if attack == FOUND:
+    if attack == "Mimic(warmup=1)":
         attack = f"Mimic(target={COPIED[run.partition][run.seed]})"
     return run.varied(randomness="released", dropout="shared", record=("losses",), attack=attack)

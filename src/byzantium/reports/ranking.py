@@ -71,9 +71,6 @@ def splits_of(ranking: Ranking) -> list[str]:
     return [*(name for name in SPLITS if name in there), *(s for s in there if s not in SPLITS)]
 
 
-# -- Markdown -----------------------------------------------------------------------------------
-
-
 def write_page(path: Path, ranking: Ranking) -> list[Path]:
     """Write the ranking as a page of Markdown, with two figures beside it.
 
@@ -177,9 +174,6 @@ def _sentence(ranking: Ranking, row: Row, split: str) -> str:
     held = [SPLITS.get(s, s) for s, w in scores.items() if w and w.mean >= BROKEN]
     others = f", and on {' and '.join(held)} with {counts[-1]}" if held else ""
     return f"`{rule_text(row)}` {text} (worst attack with {counts[-1]}: {worst.attack}){others}."
-
-
-# -- figures ------------------------------------------------------------------------------------
 
 
 def _heat_map(ranking: Ranking) -> Figure:

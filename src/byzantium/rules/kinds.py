@@ -39,10 +39,7 @@ class Weighting(BaseRule):
     """
 
     weights_known = "always"
-
-    @property
-    def measures(self) -> bool:
-        return True
+    measures = True
 
     @abstractmethod
     def weights(self, geometry: Geometry) -> Array:

@@ -33,18 +33,8 @@ class RootRule(Weighting):
     delta_max: ClassVar[float] = 1
     #: What is proved of it, whatever the Byzantine vectors are, in words; "" if nothing is.
     promise: ClassVar[str] = ""
-
-    @property
-    def max_share(self) -> float:
-        return self.delta_max
-
-    @property
-    def needs_root(self) -> bool:
-        return True
-
-    @property
-    def needs_origin(self) -> bool:
-        return True
+    max_share = delta_max
+    needs_root = needs_origin = True
 
 
 @dataclass(frozen=True, repr=False)
@@ -216,10 +206,7 @@ class RootOnly(RootRule):
     """
 
     promise: ClassVar[str] = "the root gradient itself, whatever workers send"
-
-    @property
-    def needs_origin(self) -> bool:
-        return False
+    needs_origin = False
 
     def weights(self, geometry: Geometry) -> Array:
         return geometry.at(geometry.root)

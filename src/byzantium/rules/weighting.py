@@ -32,10 +32,7 @@ class Mean(Weighting):
 
     delta_max: ClassVar[float] = 0
     takes_weights: ClassVar[bool] = True
-
-    @property
-    def measures(self) -> bool:
-        return False
+    measures = False
 
     def weights(self, geometry: Geometry) -> Array:
         return geometry.shares
