@@ -132,9 +132,9 @@ def terminal(table: ResultTable) -> rich.table.Table:
         title += f"\n{table.artifact.fixed}"
     if released:
         caption = " ".join(replays.LEGEND.split())
-    elif table.is_published and not table.comparable:
+    if table.is_published and not table.comparable:
         caption += " No verdicts: the accuracies of a cheaper version are not comparable."
-    elif table.is_published:
+    elif table.is_published and not released:
         caption += f" A cell agrees if it is {CRITERION}."
     return drawn(shown, title, caption)
 
