@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 import click
 from rich.table import Table
@@ -71,7 +72,7 @@ def _rows(part: str, names: list[str] | None = None) -> list[tuple[str, str]]:
     rows = []
     for name in names or table:
         aliases = [alias for alias, full in table.aliases.items() if full == name]
-        member = table[name]
+        member: Any = table[name]
         text = member.title if part == "record" else first_sentence(member)
         if part == "record" and member.record not in (None, name):
             text += f" (--record {member.record})"
