@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 
@@ -93,10 +94,11 @@ def test_plain_gossip_contracts_as_fast_as_the_spectral_gap_says() -> None:
 
 
 def test_random_graphs_follow_from_their_seed() -> None:
-    for family in (
+    families: list[Callable[[int], Topology]] = [
         lambda seed: topology.erdos_renyi(12, 0.4, seed),
         lambda seed: topology.random_regular(12, 3, seed),
-    ):
+    ]
+    for family in families:
         assert family(1) == family(1) != family(2)
     shares = [len(topology.erdos_renyi(30, 0.3, seed).edges) / 435 for seed in range(20)]
     assert np.mean(shares) == pytest.approx(0.3, abs=0.02)  # 8,700 pairs: 4 standard errors

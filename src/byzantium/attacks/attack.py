@@ -30,6 +30,14 @@ class Node:
     - `weights`: how much its neighbors count in plain gossip, those who attack last.
     - `models`: (m, d), what all m honest nodes of the graph send.
     - `fiedler_vector`: (m,), that of the graph of the honest nodes, `Topology.fiedler_vector`.
+
+    One of two honest nodes, with an attacker as its only other neighbor:
+
+    >>> from byzantium import Dissensus
+    >>> models = torch.tensor([[0.0], [3.0]])
+    >>> node = Node(0, weights=[0.25, 0.25], models=models, fiedler_vector=[-0.7, 0.7])
+    >>> Dissensus(epsilon=1.0)(models, q=1, node=node)  # away from the neighbor
+    tensor([[-3.]])
     """
 
     index: int

@@ -73,7 +73,8 @@ def certify(
     their share, and rho^2 the mean squared distance between two honest ones. The squared error of
     the result, to the mean of the honest vectors, is written as c delta rho^2. A search tries
     inputs to make c large, so the true worst case is at least what it found. The input is in the
-    folder of the search as `input.npy`; its first f rows are the Byzantine ones.
+    folder of the search as `input.npy`; its first f rows are the Byzantine ones,
+    unless the table names others, as for groups.
 
     \b
     byzantium certify "Krum()" "NearestNeighborMixing() >> TrimmedMean()" --f 5 --jobs 2

@@ -13,8 +13,9 @@ import byzantium as bz
 from byzantium.cli.main import main
 from byzantium.cli.options import members, plugin_option
 from byzantium.cli.terminal import out
+from byzantium.core import Registry
 from byzantium.core.texts import first_sentence
-from byzantium.learning.topology import TOPOLOGIES
+from byzantium.learning import Metric
 from byzantium.papers import MAKERS
 from byzantium.runs import plugins
 
@@ -68,7 +69,12 @@ def _named(base: type, related: bool = False) -> list[str]:
 
 def _rows(part: str, names: list[str] | None = None) -> list[tuple[str, str]]:
     """The members of a registry: name, parameters and aliases; a description and the plugin."""
-    table = TOPOLOGIES if part == "topology" else plugins.tables()[part]
+    if part == "topology":
+        from byzantium.learning.topology import TOPOLOGIES  # help does without numpy
+
+        table: Registry[Any] = TOPOLOGIES
+    else:
+        table = plugins.tables()[part]
     rows = []
     for name in names or table:
         aliases = [alias for alias, full in table.aliases.items() if full == name]

@@ -218,7 +218,7 @@ class _Search:
         kappas = final.kappas_by_draw(worst.rows)
         kappa, error = float(kappas.mean()), float(kappas.std()) / math.sqrt(len(kappas))
         rows, how = self.trial.arranged(worst.rows), worst.how
-        places = np.flatnonzero(self.trial.arranged(np.arange(self.trial.n)) < self.trial.f)
+        places = np.flatnonzero(self.trial.arranged(np.arange(float(self.trial.n))) < self.trial.f)
         if places[-1] >= self.trial.f:
             how += f"; bad are rows {', '.join(map(str, places.tolist()))}"
         return Finding(self.c(kappa), self.c(error), rows, how, self.trial.tried)

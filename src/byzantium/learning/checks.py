@@ -77,6 +77,13 @@ def check_rule(options: TrainingOptions, rule: Aggregator | Mixing, attack: Atta
             f"{attack!r} sends to nodes of a graph: name one, such as topology='ring' "
             "(--topology ring), got a training with a server"
         )
+    for stage in rule.stages:
+        if options.redundancy % stage.redundancy:
+            raise ByzantiumError(
+                f"{stage!r} needs workers that compute the same: redundancy={stage.redundancy} "
+                f"(--redundancy {stage.redundancy}) lets groups of so many do so, got redundancy="
+                f"{options.redundancy}"
+            )
     if rule.stages[-1].remembers_workers:
         for name in ("participants", "clock", "topology"):
             if _is_set(options, name):

@@ -313,8 +313,8 @@ class DecentralizedSimulation(Loop):
         if self._uses_weights:
             plain = self.topology.weights[: self.honest]
         else:  # all neighbors count alike, and so does the node itself
-            plain = self.topology.adjacency[: self.honest] * 1.0
-            plain /= 1 + plain.sum(axis=1, keepdims=True)
+            adjacent = self.topology.adjacency[: self.honest]
+            plain = adjacent / (1.0 + adjacent.sum(axis=1, keepdims=True))
         mixing = self._mixing(reports)
         taken = np.divide(mixing, plain, out=np.zeros_like(mixing), where=plain > 0).clip(0, 1)
         return [

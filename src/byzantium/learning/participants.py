@@ -9,6 +9,7 @@ import torch
 
 from byzantium.core import ByzantiumError
 from byzantium.rules.admission import check_sizes
+from byzantium.rules.stage import stages_of_workers
 
 if TYPE_CHECKING:
     from byzantium.learning.settings import Settings
@@ -70,7 +71,8 @@ class Participants:
         workers = self.all_heard()
         if not self.settings.cache or len(workers) == self.settings.n:
             return True
-        bounds = [stage.bad for stage in rule.stages if stage.bad is not None]
+        stages = stages_of_workers(rule.stages)
+        bounds = [stage.bad for stage in stages if stage.bad is not None]
         f = max(bounds, default=self.settings.attackers)
         if len(workers) < (f + 1 if rule.needs_root else 2 * f + 1) or not self.honest(workers):
             return False

@@ -180,4 +180,4 @@ class Settings(TrainingOptions):
         checks.check_options(self)
         # With root data, the rule decides how many may attack; without a server, each node's.
         if not self.root and self.topology is None:
-            guarantees.announce(None, self.vectors, self.attackers)
+            guarantees.announce(None, self.vectors, min(self.attackers, self.vectors))

@@ -119,7 +119,7 @@ class Simulation(Loop):
             self.weights = site_sizes(self.batches.parts, settings.attackers)
             check_weights(rule, self.weights, settings.participants)
         n = settings.vectors if self.weights is None else settings.n
-        announce(rule, n, settings.attackers or None, weights=self.weights)
+        announce(rule, n, min(settings.attackers, n) or None, weights=self.weights)
         self.participants = Participants(settings, self.generators["participants"])
 
     # -- training --------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ class Topology:
     @property
     def laplacian(self) -> Array:
         """(n, n): degrees on the diagonal, -1 where two nodes share an edge."""
-        laplacian: Array = np.diag(self.degrees) - self.adjacency.astype(np.float64)
+        laplacian: Array = np.diag(self.degrees.astype(np.float64)) - self.adjacency
         return laplacian
 
     # -- how well connected it is ----------------------------------------------------------------

@@ -49,7 +49,9 @@ def _by_round(table: ResultTable, cell: MeasuredCell) -> list[Curve]:
 
 def _recorded(result: Result, y: str, x: str = "round") -> Curve:
     """Without a clock, a round takes the time 1."""
-    return _drawn({line.get(x, line["round"]): line[y] for line in result.metrics if y in line})
+    return _drawn(
+        {line[x if x in line else "round"]: line[y] for line in result.metrics if y in line}
+    )
 
 
 def _at_same_times(seeds: Sequence[Curve]) -> list[Curve]:

@@ -24,7 +24,7 @@ MOST_STEPS = 200
 PATIENCE = 2
 # The gradient at which a row counts as the minimizer: far below any useful accuracy.
 FLAT = 1e-9
-# The determinant of the Hessian above which a sum counts as curved; for points on a line it is 0.
+# The curvature above which a sum counts as curved; for points on a line it is 0.
 CURVED = 1e-3
 # Smaller distances, relative to the typical one, are replaced by this, so that none is zero.
 NEAR = 1e-10
@@ -106,7 +106,7 @@ class SumOfDistances:
         minimum = cpu_backend().newton(self.geometry.gram, self.counts, self.smoothing)
         if minimum is None:
             return None
-        flat, curved = minimum.slope < FLAT**2, minimum.determinant > CURVED
+        flat, curved = minimum.slope < FLAT**2, minimum.curvature > CURVED
         if not (flat and curved and minimum.corners == 0):
             return None
         if not np.isfinite(minimum.weights).all():  # a step so long that no row pulls any more

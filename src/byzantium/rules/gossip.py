@@ -21,7 +21,8 @@ from byzantium.rules.kinds import Weighting
 from byzantium.rules.pipeline import Aggregator, Mixing
 from byzantium.vectors.distances import Array
 from byzantium.vectors.geometry import Geometry
-from byzantium.vectors.points import MixedPoints, SourcePoints
+from byzantium.vectors.mixed_points import MixedPoints
+from byzantium.vectors.points import SourcePoints
 
 # A share of a weight that differs from none or from all of it by less is rounding.
 ROUNDING = 1e-9

@@ -17,7 +17,7 @@ from byzantium.core import ByzantiumError, Count, OrInfinity, Positive
 from byzantium.rules.admission import check_sizes
 from byzantium.rules.pipeline import Aggregator, Mixing
 from byzantium.rules.stage import Stage
-from byzantium.vectors.distances import EQUAL, Array
+from byzantium.vectors.distances import EQUAL, Array, chunks
 from byzantium.vectors.geometry import Geometry
 from byzantium.vectors.weights import Weights, smallest_masses
 
@@ -38,6 +38,20 @@ def tolerates(stages: Sequence[Stage], n: int, f: int, vouched: Weights | None =
     assert isinstance(rule, Aggregator)
     held, whole = (f, n) if vouched is None else (vouched.of_largest(f), 1)
     return f <= (f if rule.bad is None else rule.bad) and (not f or held < rule.delta_max * whole)
+
+
+def tolerated(rule: Aggregator, n: int) -> int:
+    """How many bad ones of n vectors a rule or pipeline tolerates; it must be defined for n.
+
+    >>> from byzantium import GeometricMedian, Krum, Mean
+    >>> [tolerated(rule, 10) for rule in (Mean(), Krum(f=2), GeometricMedian())]
+    [0, 2, 4]
+    """
+    stages = check_sizes(rule.stages, n)
+    bounds = [stage.bad for stage in stages if stage.bad is not None]
+    most = min([n // 2, *bounds])
+    # The more vectors are bad, the less a rule tolerates them: from the first f that fails all do.
+    return bisect(range(most + 1), False, key=lambda f: not tolerates(stages, n, f)) - 1
 
 
 class Permutations(torch.Generator):
@@ -78,6 +92,21 @@ def _averages(indices: NDArray[np.int64], sizes: NDArray[np.int64], n: int) -> A
     m = len(sizes)
     places = np.arange(m).repeat(sizes) * n + indices
     return np.bincount(places, minlength=m * n).reshape(m, n) / sizes[:, None]
+
+
+def _nearest(geometry: Geometry, near: int) -> NDArray[np.bool_]:
+    """(n, n): for each row, which are the first `near` rows of `_by_distance`."""
+    n = geometry.n
+    nearest = np.empty((n, n), dtype=bool)
+    for rows in chunks(n):
+        distances = geometry.squared_distances_of(rows)
+        own = np.arange(len(distances))
+        distances[own, rows.start + own] = -1
+        last = np.partition(distances, near - 1, axis=1)[:, near - 1, None]
+        nearer, equal = distances < last, distances == last
+        missing = near - nearer.sum(axis=1, keepdims=True)
+        nearest[rows] = nearer | equal & (equal.cumsum(axis=1) <= missing)
+    return nearest
 
 
 def _by_distance(geometry: Geometry) -> NDArray[np.int64]:
@@ -260,8 +289,8 @@ class NearestNeighborMixing(Mixing):
             near_share = 1 - geometry.bad_share(self.f)
             masses = smallest_masses(distances, geometry.shares, near_share)
             return masses / masses.sum(axis=1, keepdims=True)
-        n, near = geometry.n, geometry.n - self.f
-        return _averages(_by_distance(geometry)[:, :near].ravel(), np.full(n, near), n)
+        near = geometry.n - self.f
+        return _nearest(geometry, near) / near
 
 
 @dataclass(frozen=True, repr=False)

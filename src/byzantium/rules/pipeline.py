@@ -130,7 +130,7 @@ class _Composed(Stage):
         return any(part.needs_root for part in self.parts)
 
     def on_graph(self, weights: Array) -> Self:
-        return type(self)(tuple(part.on_graph(weights) for part in self.parts))  # type: ignore[call-arg]
+        return type(self)(tuple(part.on_graph(weights) for part in self.parts))
 
     def __repr__(self) -> str:
         return pipeline_repr(self.parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -106,6 +107,11 @@ class Stage(Formula):
         """Whether this stage uses root data, `rule(updates, root=...)`."""
         return False
 
+    @property
+    def redundancy(self) -> int:
+        """How many workers must compute the same in a training, for votes among them; mostly 1."""
+        return 1
+
     def trusted(self, gradient: Any, loss: Callable[[Any], float] | None) -> Any:
         """What a rule is called with as `root`: the root gradient or, by `root_form`, the loss.
 
@@ -203,6 +209,18 @@ class Stage(Formula):
 def pipeline_repr(stages: Sequence[Stage]) -> str:
     """The notation of several stages, joined by `>>`."""
     return " >> ".join(map(repr, stages))
+
+
+def stages_of_workers(stages: Sequence[Stage]) -> list[Stage]:
+    """The stages whose f counts the vectors that go into a pipeline.
+
+    Behind groups that have rules of their own, f counts groups.
+
+    >>> from byzantium import Hierarchy, Mean, TrimmedMean
+    >>> stages_of_workers((Hierarchy(5, Mean()) >> TrimmedMean(f=1)).stages)
+    []
+    """
+    return list(itertools.takewhile(lambda stage: not stage.separate, stages))
 
 
 def most_bad(stages: Sequence[Stage]) -> int | None:

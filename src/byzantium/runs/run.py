@@ -132,6 +132,7 @@ class Run(Job, TrainingOptions):
         from byzantium.learning import checks
         from byzantium.rules.admission import check_sizes
         from byzantium.rules.shares import check_takes_weights
+        from byzantium.rules.stage import stages_of_workers
         from byzantium.runs import builders, released
 
         if plugins.check_recorded(self, (*plugins.tables(), "optimizer")):
@@ -145,7 +146,7 @@ class Run(Job, TrainingOptions):
         checks.check_rule(self, rule, attacks.parse_attack(attack))
         if self.weights == "sizes":
             check_takes_weights(rule.stages)
-        for stage in rule.stages:
+        for stage in stages_of_workers(rule.stages):
             if stage.bad not in (None, self.f):
                 raise ByzantiumError(
                     f"{stage!r} says f={stage.bad} and the run says f={self.f}; "

@@ -33,13 +33,15 @@ from byzantium._kernels.torch_passes import mixed_blocks
 from byzantium.core import ByzantiumError
 from byzantium.vectors.distances import (
     Array,
+    distances_of,
     distinct,
     largest_rounding,
     reach,
     rounding,
     squared_distances,
 )
-from byzantium.vectors.points import GroupPoints, MixedPoints, Points, SourcePoints
+from byzantium.vectors.mixed_points import GroupPoints, MixedPoints
+from byzantium.vectors.points import Points, SourcePoints
 from byzantium.vectors.scale import MOST, SMALL
 from byzantium.vectors.weights import Weights
 
@@ -191,7 +193,11 @@ class Geometry:
 
     def _measured(self) -> Array:
         if not self.steps:
-            return self.basis.gram
+            basis, gram = self.basis, self.basis.gram
+            if not isinstance(basis, GroupPoints) or basis.clear:
+                return gram
+            # The rows of groups differ by less than is measured: the basis has another unit.
+            self.basis, self.steps = basis.basis, (basis.step,)
         # Rows that are mixed in the same way must be equal to the bit, and the matrix symmetric to
         # the bit, so that equal distances are equal.
         factor, which = distinct(self.factor)
@@ -255,6 +261,13 @@ class Geometry:
             self._squared_distances = squared_distances(self.gram)[: self.n, : self.n]
         return self._squared_distances
 
+    def squared_distances_of(self, rows: slice) -> Array:
+        """A copy of some rows of `squared_distances`, which need not be stored for it."""
+        gram = self.gram  # distances may be found with it
+        if self._squared_distances is not None:
+            return self._squared_distances[rows].copy()
+        return distances_of(rows, gram[: self.n, : self.n])
+
     @property
     def norms(self) -> Array:
         """(n,): the norms of the rows, for stages whose `needs_origin` is True."""
@@ -307,7 +320,9 @@ class Geometry:
         (The only anchor that can be mixed in is the origin, which adds nothing.)
         """
         matrix = self.factor[: self.n, : self.basis.n]
-        return None if np.array_equal(matrix, np.eye(self.basis.n)) else matrix
+        n, ones = self.n, (matrix.diagonal() == 1).all()
+        identity = n == self.basis.n and ones and np.count_nonzero(matrix) == n
+        return None if identity else matrix
 
     def rows(self) -> Tensor:
         """(n, d): the rows themselves, which only rules without weights need."""
@@ -331,7 +346,7 @@ class Geometry:
     def computed(self) -> Geometry:
         """The same points after one mixing, computed from the basis and measured themselves."""
         (step,) = self.steps
-        points = GroupPoints(self.basis, step, 0)
+        points = GroupPoints(self.basis, step)
         return Geometry(points, (), self._mixing, self.notes, self.vouched)
 
     def rebased(self) -> Geometry:
@@ -365,9 +380,11 @@ class Geometry:
                 f"the rows of a mixing matrix must sum to one, but its row {row} sums to "
                 f"{matrix[row].sum():.6g}; what is missing belongs in the column of the origin"
             )
-        extended = np.zeros((m + self.anchors, self.points))
-        extended[:m, :columns] = matrix
-        extended[m:, self.n :] = np.eye(self.anchors)
+        extended = matrix
+        if self.anchors:
+            extended = np.zeros((m + self.anchors, self.points))
+            extended[:m, :columns] = matrix
+            extended[m:, self.n :] = np.eye(self.anchors)
         mixing = extended if self._mixing is None else extended @ self._mixing
         basis, chosen = self.basis, extended[:m, : self.n]
         if (

@@ -34,6 +34,7 @@ from byzantium.engines.files.cache import ChangeCache, measure_changes
 from byzantium.engines.weights import SiteWeights
 from byzantium.guarantees import announce
 from byzantium.rules import Aggregator, Report, Trust, parse_rule
+from byzantium.rules.stage import stages_of_workers
 from byzantium.vectors import Source
 
 RuleOrText = Aggregator | str
@@ -224,7 +225,7 @@ class Aggregation:
             raise ArgumentTypeError(f"{self.owner} needs a rule, got {type_name(rule)}")
         self.root.check(rule)
         self.weights.check(rule)
-        for stage in rule.stages:
+        for stage in stages_of_workers(rule.stages):
             if stage.bad not in (None, f):
                 raise ByzantiumError(
                     f"{stage!r} says f={stage.bad} and {self.owner} says f={f}; a rule that is "
