@@ -130,6 +130,10 @@ def weights(scene: Round) -> list[float]:
     return weights
 
 
+def heard(scene: Round) -> float:
+    return scene.explained.heard
+
+
 def rejected(scene: Round) -> list[int]:
     """The workers whose vectors were rejected; where they are in buffers, all of such a buffer."""
     rows = range(len(scene.workers)) if scene.buffered is None else scene.buffered.rows
@@ -172,6 +176,10 @@ def norm(scene: Round) -> Tensor:
     from byzantium.vectors.points import row_norms
 
     return row_norms(Matrix(scene.honest)).mean()
+
+
+def root_distance(scene: Round) -> Tensor:
+    return (scene.aggregate - root_of(scene).vector).norm()
 
 
 def root_error(scene: Round) -> float:

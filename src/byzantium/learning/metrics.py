@@ -210,13 +210,7 @@ SHIPPED = (
         kind="edges",
         needs="edges",
     ),
-    Metric(
-        "heard",
-        "share of the weight that was heard",
-        lambda at: at.explained.heard,
-        mean,
-        needs="weights",
-    ),
+    Metric("heard", "share of the weight that was heard", formulas.heard, mean, needs="weights"),
     Metric(
         "rejected", "rejected workers", formulas.rejected, times, kind="workers", needs="report"
     ),
@@ -229,11 +223,7 @@ SHIPPED = (
         kind="rounds",
         needs="own",
     ),
-    _root(
-        "root_distance",
-        "distance to the root gradient",
-        lambda at: (at.aggregate - at.root.vector).norm(),
-    ),
+    _root("root_distance", "distance to the root gradient", formulas.root_distance),
     _root("root_error", "standard error of the root gradient", formulas.root_error),
     _root("root_limit", "explained distance to the root gradient", formulas.root_limit),
     _full("zeta2", "ζ², spread of full gradients", lambda at: at.heterogeneity["zeta2"]),
