@@ -77,7 +77,7 @@ def _rows(part: str, names: list[str] | None = None) -> list[tuple[str, str]]:
     rows = []
     for name in names or table:
         aliases = [alias for alias, full in table.aliases.items() if full == name]
-        member: Any = table[name]
+        member = table[name]
         text = member.title if part == "record" else first_sentence(member)
         if part == "record" and member.record not in (None, name):
             text += f" (--record {member.record})"

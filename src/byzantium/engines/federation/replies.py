@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from byzantium.core import ByzantiumError, one_line
+from byzantium.core import ByzantiumError
 
 # The most characters of a node's text that messages show.
 MAX_TEXT = 80
@@ -35,7 +35,9 @@ def any_error_is_unusable() -> Iterator[None]:
 
 def printable(text: Any) -> str:
     """A text from a node, in one short printable line."""
-    return one_line(str(text)[: 4 * MAX_TEXT], MAX_TEXT)
+    line = " ".join(str(text)[: 4 * MAX_TEXT].split())
+    line = "".join(character if character.isprintable() else "?" for character in line)
+    return line if len(line) <= MAX_TEXT else f"{line[:MAX_TEXT]}..."
 
 
 def median_metrics(records: Sequence[Mapping[str, Any]], omitted: str = "") -> dict[str, Any]:
