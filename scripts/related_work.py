@@ -32,7 +32,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "ByzantineSGD(v=1.1, t_a=5900, t_b=235)": {},
     "BlockGeometricMedian(share=0.1)": {},
     "MajorityVote(r=5) >> Mean()": {"redundancy": 5},
-    "MajorityVote(r=5) >> Bucketing(s=2) >> Median()": {"redundancy": 5},
     "Zeno(), 10 root images per class": {"rule": "Zeno()", "root": 10},
     "RSA(penalty=0.01)": RSA,
     "SAGA(), GeometricMedian()": {"rule": "GeometricMedian()", "worker": "SAGA()"},
