@@ -310,6 +310,17 @@ def test_they_converge_linearly_where_momentum_stays_in_a_neighborhood(
         assert spreads[2] > 1e-6
 
 
+def test_at_the_minimum_messages_of_saga_have_no_variance() -> None:
+    """Each is the full gradient of its worker, and these differ as the data do."""
+    run = converging(SAGA(), by_label(), None, bz.Mean())
+    list(run)
+    weight = next(run.model.parameters()).detach()
+    full = [gradient(i, weight, part.tolist()) for i, part in enumerate(run.batches.parts)]
+    expected = torch.stack([one.flatten() for one in full])
+    torch.testing.assert_close(run.sent, expected, rtol=0, atol=1e-9)
+    assert spread(expected) > 1e-2
+
+
 @pytest.mark.slow
 def test_heterogeneous_data_leave_what_variance_reduction_cannot_remove() -> None:
     """With an attacker and label-sorted data, all of them stay in a neighborhood."""

@@ -205,6 +205,13 @@ ROOT_RULES = [
     RootRule(bz.RootOnly(), lambda X, root: root),
 ]
 
+# Its root data are a function, the loss after a step: it is in tests/related.
+TRIALS = Rule(
+    related.Zeno(f=F),
+    lambda X: (reference_related.zeno(X, lambda step: float(step @ step), F), math.inf),
+    laws("translation"),
+)
+
 # Its number of vectors must be a multiple of r, and N is a prime number: it is in tests/related.
 VOTE = Mix(related.MajorityVote(r=3), lambda X, _: reference_related.majority_vote(X, 3))
 
@@ -221,6 +228,12 @@ PIPELINES = [
 PIPELINES += [pipeline(mix, RULES[0]) for mix in GOSSIP]
 PIPELINES += [pipeline(GROUPS, Rule(bz.GeometricMedian(), reference.geometric_median))]
 EVERYTHING = RULES + PIPELINES
+# Where machines hold columns of vectors, rules that remember whole vectors are refused.
+BY_COLUMNS = [member for member in EVERYTHING if not member.rule.stages[-1].remembers_workers]
+RULES_BY_COLUMNS = [member for member in RULES if member in BY_COLUMNS]
+# The nodes of a federation come and go, and send models: rules that remember workers are refused,
+# and SignSum, the server's part of RSA, makes no model of models.
+FEDERATED = [member for member in BY_COLUMNS if not isinstance(member.rule, related.SignSum)]
 
 
 def name(member: object) -> str:

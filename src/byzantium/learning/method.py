@@ -40,19 +40,17 @@ class Task(NamedTuple):
     - `models`: (k, d), the parameters at which each worker computes its gradient; None if all
       compute it at those of the model.
 
-    Worker methods see it in each round; here one records the sizes of the batches:
-
     >>> from byzantium import Mean
     >>> from byzantium.data import load
     >>> from byzantium.learning import Settings, linear, simulate
-    >>> class Sizes(WorkerMethod):
+    >>> class Told(WorkerMethod):
     ...     def compute(self, rows, task):
-    ...         sizes.append(tuple(task.x.shape))
+    ...         print(tuple(rows.shape), list(task.workers), task.new, tuple(task.x.shape))
     ...         return task.team.gradients(rows, task.x, task.y, seeds=task.seeds)
-    >>> sizes, settings = [], Settings(n=5, rounds=1, batch=4)
-    >>> _ = simulate(settings, load("digits"), linear((1, 8, 8)), Mean(), worker=Sizes())
-    >>> sizes  # five workers, one step each, four images
-    [(5, 1, 4, 1, 8, 8)]
+    >>> settings, model = Settings(n=3, rounds=2, batch=8), linear((1, 8, 8))
+    >>> history = simulate(settings, load("digits"), model, Mean(), worker=Told())
+    (3, 650) [0, 1, 2] [0, 1, 2] (3, 1, 8, 1, 8, 8)
+    (3, 650) [0, 1, 2] [] (3, 1, 8, 1, 8, 8)
     """
 
     team: Workers

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -51,6 +51,8 @@ class Gossip(Mixing):
             [2.],
             [3.]])
     """
+
+    uses_graph: ClassVar[bool] = True
 
     def on_graph(self, weights: Array) -> Self:
         """The same gossip on a graph.
