@@ -23,6 +23,13 @@ from byzantium.engines.cluster import adapters, merging
 adapters.NUMBERS, merging.COLUMNS = 1, {PART}
 main()
 """
+# It ends once the head knows both nodes.
+JOINED = """
+import sys, time, ray
+ray.init(sys.argv[1], log_to_driver=False, logging_level="critical")
+while sum(node["Alive"] for node in ray.nodes()) < 2:
+    time.sleep(0.1)
+"""
 # A mixing that changes nothing. On the nodes it is called by those tasks that write the output, and
 # waits there until it may go on.
 GATE = """
@@ -163,9 +170,8 @@ def not_seen(folder: Path) -> None:
     said = {}
     for name, place in {"files": folder / "input", "output": folder / "out"}.items():
         script = f'mount -t tmpfs none {place} && exec "$@"'
-        with cluster(("unshare", "-m", "bash", "-c", script, "--")) as nodes:
-            wait_for(lambda nodes=nodes: len(family(nodes[1].pid)) > 2)  # type: ignore[misc]
-            time.sleep(3)  # until the head knows it
+        with cluster(("unshare", "-m", "bash", "-c", script, "--")):
+            subprocess.run([sys.executable, "-c", JOINED, ADDRESS], check=True, timeout=300)
             files = sorted(str(path) for path in (folder / "input").iterdir())
             said[name] = Merge(folder, "Median()", files).ended()
     tell(folder, said=said, left=sorted(path.name for path in (folder / "out").iterdir()))
