@@ -30,7 +30,8 @@ TIMES = (50, 100, 200, 300)
 def at(result: Result, times: Sequence[float]) -> list[float]:
     """The accuracy of a run at some simulated times, between two evaluations on a line."""
     known = [(line["time"], line["accuracy"]) for line in result.metrics if "time" in line]
-    return [float(value) for value in np.interp(times, *zip(*known, strict=True), left=np.nan)]
+    x, y = np.array(known).T
+    return [float(value) for value in np.interp(times, x, y, left=np.nan)]
 
 
 def main() -> None:

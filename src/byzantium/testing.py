@@ -14,6 +14,7 @@ import copy
 import math
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +34,6 @@ LAWS = ("permutation", "translation", "rotation", "scale", "unanimity", "robustn
 def check_rule(rule: Aggregator, *, n: int = N, breaks: Iterable[str] = ()) -> None:
     """Assert that a rule or pipeline obeys the laws of rules.
 
-    - `rule`: the rule or pipeline.
     - `n`: how many vectors it is tried on; it must be defined for so many.
     - `breaks`: the names of the laws below that it breaks by nature.
 
@@ -41,7 +41,8 @@ def check_rule(rule: Aggregator, *, n: int = N, breaks: Iterable[str] = ()) -> N
     give equal results for equal generators; store nothing from call to call except its
     `state_dict`; have independent copies; and reject vectors that are not finite. Its `explain`
     must agree with a call. A rule that needs a root gradient is given one near the mean, which
-    moves, turns and grows with the vectors.
+    moves, turns and grows with the vectors; one that needs the loss of root data, the squared
+    distance of a step from this gradient.
 
     These laws have exceptions:
 
@@ -72,7 +73,6 @@ def check_rule(rule: Aggregator, *, n: int = N, breaks: Iterable[str] = ()) -> N
 def check_mixing(mixing: Mixing, *, n: int = N, breaks: Iterable[str] = ()) -> None:
     """Assert that a mixing obeys the laws of mixings.
 
-    - `mixing`: the mixing.
     - `n`: how many vectors it is tried on.
     - `breaks`: the names of the laws that it breaks by nature, as in `check_rule`; "translation",
       "rotation", "scale" and "unanimity" apply to mixings.
@@ -108,7 +108,6 @@ def check_mixing(mixing: Mixing, *, n: int = N, breaks: Iterable[str] = ()) -> N
 def check_attack(attack: Attack, *, honest: int = N, attackers: int = 3) -> None:
     """Assert that an attack obeys the laws of attacks.
 
-    - `attack`: the attack.
     - `honest`, `attackers`: how many honest workers and attackers it is tried with.
 
     Every attack must send one vector for each attacker, of the dtype of the honest ones; leave its
@@ -201,7 +200,7 @@ def _check_form(rule: Aggregator, X: Tensor) -> None:
 
 def _check_state(rule: Aggregator, X: Tensor) -> None:
     first, again = _copy(rule), _copy(rule)
-    root, later = _root(X), _root(X + 1)
+    root, later = _root(rule, X), _root(rule, X + 1)
     assert torch.equal(first(X, _generator(), root=root), again(X, _generator(), root=root)), (
         f"{rule!r} gives different results for equal generators"
     )
@@ -221,7 +220,7 @@ def _check_state(rule: Aggregator, X: Tensor) -> None:
 
 
 def _check_rejection(rule: Aggregator, X: Tensor) -> None:
-    root, X = _root(X), X.clone()
+    root, X = _root(rule, X), X.clone()
     X[3, 5] = math.nan
     if _smallest_f(rule, default=len(X) // 2) == 0:
         try:
@@ -235,7 +234,7 @@ def _check_rejection(rule: Aggregator, X: Tensor) -> None:
 
 
 def _check_report(rule: Aggregator, X: Tensor) -> None:
-    report = _copy(rule).explain(X, _generator(), root=_root(X))
+    report = _copy(rule).explain(X, _generator(), root=_root(rule, X))
     _assert_close(report.aggregate, _call(rule, X), f"{rule!r}: explain and a call disagree")
     if report.weights.isfinite().all():
         total = float(report.weights.sum()) + report.remainder
@@ -244,7 +243,7 @@ def _check_report(rule: Aggregator, X: Tensor) -> None:
 
 def _check_robustness(rule: Aggregator, X: Tensor) -> None:
     f = _smallest_f(rule, default=1)
-    honest, vectors, root = X[f:], X.clone(), _root(X)
+    honest, vectors, root = X[f:], X.clone(), _root(rule, X)
     spread = float((honest - honest.mean(dim=0)).norm(dim=1).max())
     for size in (10.0, 1e4, 1e12):
         vectors[:f] = size
@@ -261,7 +260,7 @@ def _smallest_f(rule: Aggregator, default: int) -> int:
 
 def _is_random(rule: Aggregator) -> bool:
     X = torch.randn(N, D, generator=_generator(1), dtype=torch.float64)
-    first, second = (_copy(rule)(X, _generator(seed), root=_root(X)) for seed in (1, 2))
+    first, second = (_copy(rule)(X, _generator(seed), root=_root(rule, X)) for seed in (1, 2))
     return not torch.equal(first, second)
 
 
@@ -272,16 +271,17 @@ def _check_names(breaks: Iterable[str]) -> frozenset[str]:
     return broken
 
 
-def _call(rule: Aggregator, X: Tensor, root: Tensor | None = None) -> Tensor:
-    """The result of a fresh copy of a rule; its root gradient is by default that of these rows."""
-    return _copy(rule)(X, _generator(), root=_root(X) if root is None else root)
+def _call(rule: Aggregator, X: Tensor, root: Any = None) -> Tensor:
+    """The result of a fresh copy of a rule; its root data are by default those of these rows."""
+    return _copy(rule)(X, _generator(), root=_root(rule, X) if root is None else root)
 
 
-def _root(X: Tensor) -> Tensor:
-    """A root gradient for rules that need one, near the mean: it moves, turns and grows with X."""
+def _root(rule: Aggregator, X: Tensor) -> Any:
+    """Root data for rules that need them: near the mean, they move, turn and grow with X."""
     rows = X.double()
     mean = rows.mean(dim=0)
-    return 0.9 * mean + 0.1 * rows[(rows - mean).norm(dim=1).argmax()]
+    gradient = 0.9 * mean + 0.1 * rows[(rows - mean).norm(dim=1).argmax()]
+    return rule.trusted(gradient, lambda step: float((step - gradient).square().sum()))
 
 
 def _node(X: Tensor, q: int) -> Node:

@@ -100,6 +100,9 @@ def test_a_cluster_merges_as_one_process_does_and_says_what_is_wrong(tmp_path: P
     middle = case(tmp_path / "case-middle", "Bucketing(s=2) >> Median()", "--seed=3", "--base=base")
     save_file(state(inputs.gaussian(1, D)[0], 0), tmp_path / "case-middle" / "base")
 
+    groups = "Hierarchy(groups=3, inner=GeometricMedian(), deal='random') >> GeometricMedian()"
+    levels = case(tmp_path / "case-levels", groups, "--seed=3")
+
     own = case(tmp_path / "case-own", "First()", "--plugin=mine.py")
     case(tmp_path / "case-deadly", "Deadly() >> Mean()", "--plugin=mine.py")
     for name in ("own", "deadly"):
@@ -118,13 +121,14 @@ def test_a_cluster_merges_as_one_process_does_and_says_what_is_wrong(tmp_path: P
     )
 
     said = witness("undisturbed", tmp_path)["said"]
-    for name in ("weights", "middle", "own", "adapters"):
+    for name in ("weights", "middle", "levels", "own", "adapters"):
         assert said[f"case-{name}"][0] == 0, said[f"case-{name}"][1]
     assert_as_here(bz.GeometricMedian(), weights, tmp_path / "case-weights")
     base = tmp_path / "case-middle" / "base"
     assert_as_here(
         bz.Bucketing(s=2) >> bz.Median(), middle, tmp_path / "case-middle", seed=3, base=base
     )
+    assert_as_here(bz.parse_rule(groups), levels, tmp_path / "case-levels", seed=3)
     assert load_file(tmp_path / "case-own" / OUT)["b"].equal(load_file(own[0])["b"])
     merge_adapters(bz.Krum(f=2), adapters, tmp_path / "case-adapters" / "here")
     here, there = (

@@ -115,7 +115,8 @@ def test_no_input_on_a_grid_breaks_the_bound(
     honest = honest[(honest[:, 0] == 0) & (honest.var(axis=1) > 0)]  # up to a shift or a mirror
     honest = honest[:: (2, 1, 2)[f - 1]]
     sent = list(itertools.product((-50.0, 0.0, 3.0, 50.0), repeat=f))
-    variance, mean, worst = honest.var(axis=1), honest.mean(axis=1), (0.0, None, None)
+    variance, mean = honest.var(axis=1), honest.mean(axis=1)
+    worst: tuple[float, np.ndarray, list[int]] = (0.0, honest[0], [])
     for places in itertools.combinations(range(n), f):
         rows = np.empty((len(honest), n))
         rows[:, np.delete(np.arange(n), places)] = honest
@@ -125,9 +126,9 @@ def test_no_input_on_a_grid_breaks_the_bound(
             k = int(kappas.argmax())
             if kappas[k] > worst[0]:
                 worst = float(kappas[k]), rows[k].copy(), list(places)
-    assert worst[1] is not None
+    assert worst[0] > 0
     assert worst[0] <= promise.kappa * (1 + 1e-9)
-    assert kappa_of(rule, worst[1], worst[2] or []) == pytest.approx(worst[0])
+    assert kappa_of(rule, worst[1], worst[2]) == pytest.approx(worst[0])
 
 
 def test_a_search_by_attack_comes_near_the_bound_with_the_bad_vectors_placed() -> None:
@@ -172,7 +173,7 @@ def test_no_search_breaks_a_bound(text: str, n: int, f: int) -> None:
     finding = attack(rule, n, f, budget=1200)
     assert finding is not None
     assert promised is not None
-    assert 0.05 * promised < finding.c <= promised * (1 + 1e-9)
+    assert 0.01 * promised < finding.c <= promised * (1 + 1e-9)
 
 
 # -- what is not promised --------------------------------------------------------------------------

@@ -8,11 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
+import members
 import pytest
 import torch
 from pages import forget
@@ -29,7 +30,9 @@ from byzantium.learning import (
     Settings,
     Simulation,
     Synchronous,
+    WorkerMethod,
     checkpointed,
+    clocks,
     metrics,
     mlp,
     parse_clock,
@@ -37,7 +40,6 @@ from byzantium.learning import (
     simulate,
 )
 from byzantium.learning.checkpoint import CheckpointError
-from byzantium.learning.clocks import members
 from byzantium.learning.formulas import Round
 from byzantium.learning.metrics import Metric
 from byzantium.runs import Run, Store, perform
@@ -127,7 +129,8 @@ def test_equal_times_and_a_buffer_for_each_worker_are_algorithm_2_to_the_bit(
 
 
 def test_a_root_gradient_is_the_same_too() -> None:
-    rule, options = bz.RootMatching(f=2), {"rounds": 4, "root": 2, "record": ("root",)}
+    rule = bz.RootMatching(f=2)
+    options: dict[str, Any] = {"rounds": 4, "root": 2, "record": ("root",)}
     plain, other = (simulation(one, rule, **options) for one in (None, "BASGD(9)"))
     assert list(plain) == [timeless(record) for record in other]
     assert torch.equal(weights(plain.model), weights(other.model))
@@ -146,7 +149,7 @@ class Slow:
         self.batches: dict[int, list[Tensor]] = {worker: [] for worker in range(N)}
         draw = training.batches.draw
 
-        def noted(workers: list[int]) -> Tensor:
+        def noted(workers: Sequence[int]) -> Tensor:
             drawn = draw(workers)
             for worker, indices in zip(workers, drawn, strict=True):
                 self.batches[worker].append(indices)
@@ -242,6 +245,28 @@ def test_who_is_rejected_with_a_buffer_is_named() -> None:
     for record in training:
         assert {7, 8} & set(record["rejected"])
         assert set(record["rejected"]) <= {2, 3, 7, 8}
+
+
+@pytest.mark.parametrize("attack", members.ATTACKS, ids=repr)
+def test_every_attack_works_without_rounds(attack: bz.Attack) -> None:
+    """Those on the nodes of a graph are the exception."""
+    if attack.needs_node:
+        with pytest.raises(bz.ByzantiumError, match="sends to nodes of a graph"):
+            simulation(CLOCKS[0], attack=attack)
+        return
+    rules = {True: bz.FLTrust(), False: bz.Bucketing(s=2) >> bz.GeometricMedian()}
+    for clock in (CLOCKS[1], CLOCKS[3]):
+        rule, root = rules[attack.needs_root], 2 * attack.needs_root
+        training = simulation(clock, rule, attack, rounds=3, root=root, record=("distance",))
+        assert [record["round"] for record in training] == [1, 2, 3]
+        assert weights(training.model).isfinite().all()
+
+
+@pytest.mark.parametrize("worker", members.WORKERS, ids=repr)
+def test_worker_methods_that_need_rounds_say_so(worker: WorkerMethod) -> None:
+    settings = Settings(n=N, attackers=ATTACKERS, rounds=3, clock=CLOCKS[0])
+    with pytest.raises(bz.ByzantiumError, match=r"compute in the same rounds|an option of the"):
+        AsynchronousSimulation(settings, DIGITS, model(), bz.Median(), worker=worker)
 
 
 # -- how often attackers send ----------------------------------------------------------------------
@@ -454,7 +479,7 @@ def test_a_state_with_a_strange_clock_is_refused(name: str, value: object) -> No
 
 
 def test_a_clock_is_read_from_what_it_writes() -> None:
-    assert set(members()) == {"BASGD", "FedBuff", "Synchronous"}
+    assert set(clocks.members()) == {"BASGD", "FedBuff", "Synchronous"}
     for text in CLOCKS:
         assert repr(parse_clock(text)) == text
     assert parse_clock("BASGD(11, 3)") == BASGD(buffers=11, timer=3)
@@ -506,7 +531,7 @@ def test_the_bound_on_byzantine_vectors_counts_buffers() -> None:
 
 def test_a_simulation_without_events_refuses_a_clock() -> None:
     settings = Settings(n=5, rounds=1, clock="BASGD(3)")
-    with pytest.raises(bz.ByzantiumError, match="take AsynchronousSimulation"):
+    with pytest.raises(bz.ByzantiumError, match="AsynchronousSimulation does"):
         Simulation(settings, DIGITS, model(), bz.Mean(), partition=iid())
     history = simulate(settings, DIGITS, model(), bz.Mean(), partition=iid())
     assert "time" in history.rounds[0]

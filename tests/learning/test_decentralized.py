@@ -5,7 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import re
+import shlex
+import subprocess
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +19,11 @@ import pytest
 import reference
 import torch
 from checkpoints import DIGITS, same
+from programs import program
 
 import byzantium as bz
 from byzantium.core import ByzantiumError
+from byzantium.core.options import identity_fields
 from byzantium.learning import (
     DecentralizedSimulation,
     Settings,
@@ -29,7 +35,8 @@ from byzantium.learning import (
 )
 from byzantium.learning.checkpoint import CheckpointError
 from byzantium.learning.training import loop_for
-from byzantium.runs import Run
+from byzantium.reports.promises import command
+from byzantium.runs import Run, Store
 
 RADIUS_0 = bz.ClippedGossip(f=1, radius=0)
 
@@ -100,16 +107,16 @@ def test_gradients_are_those_at_each_nodes_own_model() -> None:
     next(rounds)
     models = loop.models.detach().clone()
     batches = []
-    draw = loop._next_batches
-    loop._next_batches = lambda workers: batches.append(draw(workers)) or batches[-1]  # type: ignore[method-assign,func-returns-value]
+    draw = loop._next_indices
+    loop._next_indices = lambda workers: batches.append(draw(workers)) or batches[-1]  # type: ignore[method-assign,func-returns-value]
     next(rounds)
-    x, y = batches[0]
+    x, y = loop.data.train_x[batches[0]], loop.data.train_y[batches[0]]
     net = model().double()
     for node in range(9):
         torch.nn.utils.vector_to_parameters(models[node], net.parameters())
-        net.zero_grad()
-        torch.nn.functional.cross_entropy(net(x[node, 0]), y[node, 0]).backward()
-        gradient = torch.cat([p.grad.flatten() for p in net.parameters()])  # type: ignore[union-attr]
+        loss = torch.nn.functional.cross_entropy(net(x[node, 0]), y[node, 0])
+        gradients = torch.autograd.grad(loss, list(net.parameters()))
+        gradient = torch.cat([g.flatten() for g in gradients])
         assert torch.allclose(loop.sent[node], gradient, atol=1e-14)
 
 
@@ -134,8 +141,8 @@ def slow_spectral(i: int, X: np.ndarray, W: np.ndarray, h: int, epsilon: float) 
 
 
 SLOW_ATTACKS: dict[str, tuple[bz.Attack, Callable[..., np.ndarray]]] = {
-    "dissensus": (bz.Dissensus(epsilon=1.5), lambda *a: slow_dissensus(*a, 1.5)),
-    "spectral": (bz.SpectralHeterogeneity(2.0), lambda *a: slow_spectral(*a, 2.0)),
+    "dissensus": (bz.Dissensus(epsilon=1.5), partial(slow_dissensus, epsilon=1.5)),
+    "spectral": (bz.SpectralHeterogeneity(2.0), partial(slow_spectral, epsilon=2.0)),
     "InnerProduct": (
         bz.InnerProduct(epsilon=0.5),  # of the node and its honest neighbors
         lambda i, X, W, h: -0.5 * np.mean([X[j] for j in range(h) if W[i, j] > 0], axis=0),
@@ -225,9 +232,11 @@ def test_robust_gossip_bounds_what_plain_gossip_lets_attackers_do() -> None:
 
 # Those that aim at the steps of a server are refused; those that search take long.
 NODE_ATTACKS = [
-    pytest.param(attack, marks=[pytest.mark.slow] * ("Tuned" in repr(attack)))
+    pytest.param(
+        attack, marks=[pytest.mark.slow] * ("Tuned" in repr(attack) or "Adaptive" in repr(attack))
+    )
     for attack in members.ATTACKS
-    if not attack.needs_model
+    if not attack.needs_server
 ]
 
 
@@ -236,7 +245,7 @@ def test_every_attack_sends_to_nodes_and_goes_on_from_its_checkpoint(
     tmp_path: Path, attack: bz.Attack
 ) -> None:
     """A shared rule with a state and random numbers at the nodes, too, and Adam."""
-    rule = bz.Bucketing(s=2) >> bz.CenteredClipping(radius=1)
+    rule: bz.Aggregator | bz.Mixing = bz.Bucketing(s=2) >> bz.CenteredClipping(radius=1)
     rule = rule if "NonFinite" not in repr(attack) else bz.TrimmedGossip(f=2)
     check_resumed(
         lambda: training(
@@ -368,10 +377,10 @@ def test_local_steps_and_models_of_any_kind_work_at_nodes() -> None:
 @pytest.mark.parametrize(
     ("make", "error"),
     [
-        (lambda: Settings(n=9, topology="ring", participants=3), "participants is for trainings"),
-        (lambda: Settings(n=9, topology="ring", cache=True), "cache is for trainings with a serv"),
-        (lambda: Settings(n=9, topology="ring", root=5), "root is for trainings with a server"),
-        (lambda: Settings(n=9, topology="ring", weights="sizes"), "weights is for trainings"),
+        (lambda: Settings(n=9, topology="ring", participants=3), "needs participants=None, got"),
+        (lambda: Settings(n=9, topology="ring", cache=True), "needs cache=False, got cache=True"),
+        (lambda: Settings(n=9, topology="ring", root=5), "needs root=0, got root=5"),
+        (lambda: Settings(n=9, topology="ring", weights="sizes"), "needs weights='equal', got"),
         (lambda: Settings(n=9, topology="circle"), "a topology is one of complete, ring"),
         (lambda: Settings(n=7, topology="torus"), "a torus needs n = rows x columns"),
         (
@@ -379,7 +388,29 @@ def test_local_steps_and_models_of_any_kind_work_at_nodes() -> None:
             "needs at least 2f + 1 = 7 vectors, got 5: node ",
         ),
         (lambda: training(bz.Krum(f=2), topology="ring"), "node 0 of ring has 2 neighbors"),
-        (lambda: training(bz.Mean(), bz.Adaptive("collapse")), "aims at steps of a server"),
+        (lambda: training(bz.Mean(), bz.Adaptive("collapse")), "aims at the steps of a server"),
+        (
+            lambda: Run(
+                topology="ring", rule="Mean()", attack="Tuned(Dissensus(), aim='alignment')"
+            ),
+            "aims at the steps of a server",
+        ),
+        (
+            lambda: training(bz.Bucketing(s=2)),
+            "after Bucketing(s=2) no vector is that of one node",
+        ),
+        (
+            lambda: Run(topology="ring", rule="ClippedGossip() >> Resampling(s=2)", f=1),
+            "after Resampling(s=2) no vector is that of one node",
+        ),
+        (
+            lambda: Run(topology="torus", n=16, rule="ClippedGossip()", f=3),
+            "needs at least 2f + 1 = 7 vectors, got 5: node 0 of torus has 4 neighbors and itself",
+        ),
+        (
+            lambda: Settings(n=4, topology="edges('0-1 2-3')"),
+            "needs a connected graph, but in edges(pairs='0-1 2-3') no path leads",
+        ),
         (lambda: training(bz.RootOnly()), "needs root data"),
         (
             lambda: DecentralizedSimulation(Settings(n=9), DIGITS, model(), bz.Gossip()),
@@ -387,7 +418,7 @@ def test_local_steps_and_models_of_any_kind_work_at_nodes() -> None:
         ),
         (
             lambda: Simulation(Settings(n=9, topology="ring"), DIGITS, model(), bz.Mean()),
-            "a Simulation has a server, got topology='ring'",
+            "a Simulation takes no topology, got topology='ring'",
         ),
         (
             lambda: Simulation(Settings(n=9), DIGITS, model(), bz.Mean(), bz.Dissensus()),
@@ -408,17 +439,29 @@ def test_doubtful_graphs_are_warned_of(caplog: pytest.LogCaptureFixture) -> None
     with caplog.at_level(logging.INFO, logger="byzantium"):
         training(bz.Gossip(), bz.BitFlip(), n=5, attackers=1, topology="edges('0-4 1-4 2-3,4')")
     assert "the attackers separate honest nodes" in caplog.text
-    assert "an honest node has 1 attackers among its neighbors, more than f = 0" in caplog.text
-    assert "graph: 5 nodes, 4 edges, algebraic connectivity" in caplog.text
+    assert "an honest node has 1 attacker among its neighbors, more than f = 0" in caplog.text
+    assert "graph: 5 nodes, 4 edges, connectivity 1, algebraic connectivity 0.519" in caplog.text
+    assert "its honest nodes: 4 nodes in 3 parts, 1 edges" in caplog.text
+    caplog.clear()
+    for _ in range(2):  # on the console once for all runs of a sweep
+        Run(topology="ring", n=6, f=1, attackers=2, rule="Gossip()", attack="Mimic()").announce()
+    assert caplog.text.count("on ring: an honest node has 1 attacker among its neighbors") == 1
 
 
 # -- runs ------------------------------------------------------------------------------------------
 
-SHORT = {"n": 8, "f": 1, "rounds": 6, "evaluate_every": 2, "batch": 4, "model": "linear"}
+SHORT: dict[str, Any] = {
+    "n": 8,
+    "f": 1,
+    "rounds": 6,
+    "evaluate_every": 2,
+    "batch": 4,
+    "model": "linear",
+}
 
 
 def test_a_run_names_its_graph_and_keeps_the_identity_of_others(tmp_path: Path) -> None:
-    assert "topology" not in Run().identity_in.__self__.identity  # a hash
+    assert "topology" not in identity_fields(Run())
     ring = Run(topology="ring()", rule="ClippedGossip", attack="Dissensus()", **SHORT)
     assert (ring.topology, ring.rule) == ("ring", "ClippedGossip(f=1)")
     other = ring.varied(topology="complete")
@@ -432,6 +475,11 @@ def test_a_run_names_its_graph_and_keeps_the_identity_of_others(tmp_path: Path) 
     assert Run.from_record({"topology": from_file.topology, "rule": ring.rule, **SHORT})
     with pytest.raises(ByzantiumError, match=r"its topology, .* is a path instead of its edges"):
         Run.from_record({"topology": str(edges), "rule": ring.rule, **SHORT})
+    missing = {"plugin": ["mine.py sha256:" + 64 * "0"], "rule": "Mine()", **SHORT}
+    assert Run.from_record({"topology": "complete()", **missing}).topology == "complete"
+    for graph in ("circle", "edges('0-1')"):  # checked, although the plugin is not loaded
+        with pytest.raises(ByzantiumError):
+            Run.from_record({"topology": graph, **missing})
 
 
 def test_a_run_that_is_stopped_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
@@ -449,8 +497,34 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_numbers(tmp_path: Path) -> No
     assert '"worst_accuracy"' in lines[0]
 
 
+@pytest.mark.slow
+def test_a_run_that_is_killed_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
+    options = {**SHORT, "topology": "torus", "rounds": 150, "momentum": 0.9, "evaluate_every": 5}
+    run = Run(rule="ClippedGossip()", attack="Dissensus()", **options)
+    words = shlex.split(command(run))[1:]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    start = [*program(*words), "--out"]
+    subprocess.run([*start, str(whole)], check=True, capture_output=True)
+    metrics = Store(parts).folder(run) / "metrics.jsonl"
+    killed = subprocess.Popen([*start, str(parts)], stdout=subprocess.DEVNULL)
+    while not metrics.exists() or len(metrics.read_text().splitlines()) < 10:
+        assert killed.poll() is None
+        time.sleep(0.01)
+    killed.kill()
+    killed.wait()
+    assert not Store(parts).result(run).done
+    subprocess.run([*start, str(parts)], check=True, capture_output=True)
+    assert metrics.read_text() == (Store(whole).folder(run) / "metrics.jsonl").read_text()
+
+
 def test_attackers_of_a_run_may_be_more_than_f_of_a_neighborhood() -> None:
     run = Run(topology="ring", rule="ClippedGossip()", attackers=3, **SHORT)
     assert (run.vectors, run.bad, run.gap()) == (3, 1, "")
     assert repr(run.aggregator()) == "ClippedGossip(f=1) >> OwnVector()"
+    # The limit is that of a server's rule, which sees gradients.
+    lines = [{"round": 2, "early_heterogeneity": [99.0]}]
+    assert not run.beyond_limit(lines)
+    assert run.varied(topology=None, rule="Krum()").beyond_limit(lines)
+    assert run.graph().startswith("graph: 8 nodes, 8 edges, connectivity 2, algebraic connecti")
+    assert "its honest nodes: 5 nodes, 4 edges, connectivity 1" in run.graph()
     assert topology.read("ring", 8).subgraph(range(5)).components == 1

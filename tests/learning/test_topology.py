@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 
@@ -21,6 +22,7 @@ FAMILIES = [
     topology.dumbbell(9, bridges=2),
     topology.erdos_renyi(10, 0.4),
     topology.random_regular(10, 4),
+    topology.random_regular(11, 8),
 ]
 
 
@@ -92,14 +94,44 @@ def test_plain_gossip_contracts_as_fast_as_the_spectral_gap_says() -> None:
     assert topology.complete(6).spectral_gap == pytest.approx(1)
 
 
+@pytest.mark.parametrize("graph", FAMILIES, ids=lambda graph: graph.describe())
+def test_weights_of_rules_that_know_no_graph_count_a_node_and_its_neighbors_alike(
+    graph: Topology,
+) -> None:
+    for i in range(graph.n):
+        for j in range(graph.n):
+            together = i == j or j in graph.neighbors(i)
+            expected = 1 / (1 + len(graph.neighbors(i))) if together else 0.0
+            assert graph.equal_weights[i, j] == pytest.approx(expected)
+
+
+def test_erdos_renyi_draws_each_pair_once_in_order() -> None:
+    """Graphs of earlier versions: a number for each pair, until all nodes are connected."""
+    for p, seed in ((0.15, 0), (0.3, 5)):
+        rng = np.random.default_rng(seed)
+        while True:
+            pairs = [(i, j) for i in range(12) for j in range(i) if rng.random() < p]
+            if Topology(12, pairs).components == 1:
+                break
+        assert topology.erdos_renyi(12, p, seed) == Topology(12, pairs)
+
+
 def test_random_graphs_follow_from_their_seed() -> None:
-    for family in (
+    families: list[Callable[[int], Topology]] = [
         lambda seed: topology.erdos_renyi(12, 0.4, seed),
         lambda seed: topology.random_regular(12, 3, seed),
-    ):
+    ]
+    for family in families:
         assert family(1) == family(1) != family(2)
     shares = [len(topology.erdos_renyi(30, 0.3, seed).edges) / 435 for seed in range(20)]
     assert np.mean(shares) == pytest.approx(0.3, abs=0.02)  # 8,700 pairs: 4 standard errors
+
+
+@pytest.mark.parametrize(("n", "degree"), [(25, 22), (8, 7), (9, 4), (50, 3), (2, 1)])
+def test_random_regular_graphs_are_regular(n: int, degree: int) -> None:
+    graph = topology.random_regular(n, degree, seed=2)
+    assert set(graph.degrees.tolist()) == {degree}
+    assert graph.components == 1
 
 
 def test_subgraph_has_the_edges_among_its_nodes() -> None:
@@ -153,6 +185,10 @@ def test_a_file_of_edges_becomes_their_text(tmp_path: Path) -> None:
         ("edges('0-9')", 5, "two different nodes from 0 to 4, got 0 and 9"),
         ("edges('1-1')", 5, "two different nodes from 0 to 4, got 1 and 1"),
         ("edges('0-1;2')", 5, "edges are written as"),
+        ("edges('0-1 2-3')", 4, "no path leads from node 0 to node 2 of n=4"),
+        ("edges('')", 4, "a training needs a connected graph"),
+        ("edges('0-1 1-2')", 4, "no path leads from node 0 to node 3"),
+        ("complete", 1001, "a graph has at most 1,000 nodes, got n=1001"),
     ],
 )
 def test_errors_say_what_is_wrong(text: str, n: int, error: str) -> None:

@@ -213,7 +213,7 @@ def test_a_plugin_adds_a_method(tmp_path: Path) -> None:
     assert [text.partition(" ")[0] for text in run.plugin] == ["signs.py"]
     training = run.simulation()
     next(iter(training))
-    assert set(training.sent[: training.honest].unique().tolist()) <= {-1.0, 0.0, 1.0}
+    assert set(training.sent[: training.honest].flatten().tolist()) <= {-1.0, 0.0, 1.0}
 
 
 def test_heterogeneity_is_measured_of_what_the_method_sends() -> None:

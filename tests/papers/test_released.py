@@ -23,6 +23,7 @@ from byzantium.cli import main
 from byzantium.data import Batches, Dataset, GivenBatches, Partition, load
 from byzantium.learning import Randomness, Settings, Simulation, mlp
 from byzantium.learning.checkpoint import CheckpointError
+from byzantium.learning.loop import Loop
 from byzantium.learning.models import FixedDropout
 from byzantium.papers import RELEASED, artifact, published
 from byzantium.rules import Permutations
@@ -457,7 +458,7 @@ def test_losses_are_those_of_the_released_logs(name: str, cell: Cell) -> None:
     assert worst <= 1e-5
 
 
-def difference(training: Simulation, logged: list[tuple[int, float]]) -> float:
+def difference(training: Loop, logged: list[tuple[int, float]]) -> float:
     """The largest relative difference of losses from logged ones, given as (round, loss)."""
     losses = {}
     for record in training:
@@ -484,7 +485,7 @@ class Lowered(nn.Module):
         return self.layer(x)
 
 
-def force_tie(training: Simulation, cell: str) -> None:
+def force_tie(training: Loop, cell: str) -> None:
     """Decide the near tie of a cell the other way."""
     tie, model = NEAR_TIES[cell], training.model
     assert isinstance(model, nn.Sequential)

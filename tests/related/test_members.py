@@ -10,15 +10,19 @@ import byzantium as bz
 from byzantium import guarantees, related
 from byzantium.rules import notation
 from byzantium.runs import builders
-from byzantium.testing import check_rule
+from byzantium.testing import check_mixing, check_rule
 
-EVERY = [*members.RELATED, members.BLOCKS]
+EVERY = [*members.RELATED, members.BLOCKS, members.TRIALS]
 
 
 @pytest.mark.parametrize("member", EVERY, ids=members.name)
 def test_laws(member: members.Rule) -> None:
     breaks = {*member.fails, *([] if member.robust else ["robustness"])}
     check_rule(member.fresh(), breaks=breaks)
+
+
+def test_the_mixing_obeys_the_laws() -> None:
+    check_mixing(members.VOTE.mixing, n=24)
 
 
 @pytest.mark.parametrize("member", EVERY, ids=members.name)

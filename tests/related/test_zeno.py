@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import reference_related
 import torch
 from torch import Tensor
 
 import byzantium as bz
-from byzantium import guarantees, related
+from byzantium import related
 from byzantium.data import by_label, load
 from byzantium.learning import Settings, Simulation, mlp
 from byzantium.testing import D, N
@@ -33,13 +34,11 @@ def gradients(n: int = N) -> Tensor:
 def test_the_best_of_the_definition_are_averaged(trial: float, rho: float) -> None:
     X = gradients()
     X[3:9] *= -1
-    f, scores = 7, []
-    for x in X.numpy():
-        after = float(np.sum((-trial * x - 1) ** 2))
-        scores.append(D - after - trial * rho * float(np.sum(x**2)))
-    order = sorted(range(N), key=lambda i: -scores[i])
-    expected = X[order[: N - f]].mean(dim=0)
-    torch.testing.assert_close(related.Zeno(f=f, trial=trial, rho=rho)(X, root=loss), expected)
+    expected = reference_related.zeno(
+        X.numpy(), lambda step: float(np.sum((-step - 1) ** 2)), 7, trial, rho
+    )
+    result = related.Zeno(f=7, trial=trial, rho=rho)(X, root=loss)
+    np.testing.assert_allclose(result.numpy(), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("bad", [5, 15, 22])
@@ -64,10 +63,6 @@ def test_it_needs_the_loss_and_not_a_gradient() -> None:
     for root in (None, GOAL):
         with pytest.raises(bz.ByzantiumError, match="needs the loss of root data"):
             related.Zeno(f=1)(gradients(), root=root)
-
-
-def test_nothing_is_promised() -> None:
-    assert not guarantees.guarantee(related.Zeno(f=5), n=25, f=5).covered
 
 
 def training(rule: bz.Aggregator, attack: bz.Attack, **options: Any) -> Simulation:

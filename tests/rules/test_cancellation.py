@@ -21,7 +21,8 @@ from torch import Tensor
 
 import byzantium as bz
 from byzantium.vectors.geometry import Geometry
-from byzantium.vectors.points import MixedPoints, SourcePoints
+from byzantium.vectors.mixed_points import MixedPoints
+from byzantium.vectors.points import SourcePoints
 from byzantium.vectors.source import Matrix
 
 N, F, D = 27, 3, 12

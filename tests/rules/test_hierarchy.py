@@ -16,7 +16,9 @@ import torch
 from reference import Array
 
 import byzantium as bz
+from byzantium import related
 from byzantium.rules.admission import check_sizes
+from byzantium.runs import Run
 from byzantium.vectors import LowRank
 from byzantium.vectors.geometry import Geometry
 from byzantium.vectors.points import SourcePoints
@@ -41,17 +43,22 @@ INNER: list[tuple[bz.Aggregator, Callable[[Array], Array]]] = [
         lambda X: reference.mean(reference.adaptive_clipping(X, 1))[0],
     ),
 ]
+NO_RULE: Any = bz.Bucketing(2)
 SIZES = (5, 6, 5, 7)
 N = sum(SIZES)
 
 
-@pytest.mark.parametrize(("inner", "slow"), INNER, ids=lambda one: repr(one)[:40] if isinstance(one, bz.Aggregator) else "")
+@pytest.mark.parametrize(
+    ("inner", "slow"),
+    INNER,
+    ids=lambda one: repr(one)[:40] if isinstance(one, bz.Aggregator) else "",
+)
 @pytest.mark.parametrize("outer", [bz.GeometricMedian(), bz.Median()], ids=repr)
 def test_it_is_the_outer_rule_of_the_results_of_the_inner_one(
     inner: bz.Aggregator, slow: Callable[[Array], Array], outer: bz.Aggregator
 ) -> None:
     X = inputs.heterogeneous(N, 9)
-    X[[2, 8]] *= 1e6
+    X[2] *= 1e6
     results = torch.from_numpy(reference.hierarchy(X.numpy(), SIZES, slow))
     report = (bz.Hierarchy(SIZES, inner) >> outer).explain(X)
     assert torch.allclose(bz.Hierarchy(SIZES, inner)(X), results, rtol=1e-7, atol=1e-7)
@@ -111,9 +118,10 @@ def test_low_rank_updates_are_grouped_as_their_products_are() -> None:
     [
         (lambda: bz.Hierarchy(3, bz.Median()), "A rule by coordinate can be the outer one"),
         (lambda: bz.Hierarchy(3, bz.Bulyan(f=1)), "does not give a weight to each vector"),
-        (lambda: bz.Hierarchy(3, bz.CenteredClipping(1)), "holds a center from call to call"),
+        (lambda: bz.Hierarchy(3, bz.CenteredClipping(1)), "keeps a state from call to call"),
+        (lambda: bz.Hierarchy(3, related.Safeguard(2, 6)), "keeps a state from call to call"),
         (lambda: bz.Hierarchy(3, bz.RootMatching(f=1)), "can be the outer rule: Hierarchy"),
-        (lambda: bz.Hierarchy(3, bz.Bucketing(2)), "Hierarchy needs an Aggregator for inner"),
+        (lambda: bz.Hierarchy(3, NO_RULE), "Hierarchy needs an Aggregator for inner"),
         (lambda: bz.Hierarchy((), bz.Mean()), "at least one group"),
         (lambda: bz.Hierarchy((3, 0), bz.Mean()), "needs groups >= 1, got groups=0"),
         (lambda: bz.Hierarchy(30, bz.Mean())(torch.ones(9, 2)), "at least groups = 30 vectors"),
@@ -138,6 +146,15 @@ def test_weights_are_refused_and_so_are_vectors_without_weight() -> None:
     with pytest.raises(bz.ByzantiumError, match="takes no weights"):
         rule(X, weights=[1] * 8 + [0])
     assert torch.equal(rule(X, weights=[2] * 9), rule(X))
+
+
+def test_in_a_run_the_f_of_the_outer_rule_counts_groups() -> None:
+    groups = "Hierarchy(groups=5, inner=GeometricMedian())"
+    run = Run(n=25, f=5, rule=f"{groups} >> TrimmedMean(f=1)")
+    assert run.gap() == ""
+    assert "TrimmedMean(f=1) is built for 1" in run.varied(f=6).gap()
+    with pytest.raises(bz.ByzantiumError, match=r"f=1\) says f=1 and the run says f=5"):
+        Run(n=25, f=5, rule=f"NearestNeighborMixing(f=1) >> {groups} >> Median()")
 
 
 # -- rejected vectors ------------------------------------------------------------------------------

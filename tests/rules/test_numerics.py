@@ -12,6 +12,7 @@ from torch import Tensor
 
 import byzantium as bz
 from byzantium._kernels import torch_passes as plain
+from byzantium.vectors import mixed_points
 from byzantium.vectors import points as points_module
 from byzantium.vectors.geometry import Geometry
 from byzantium.vectors.points import SourcePoints
@@ -42,7 +43,8 @@ def relative_error(X: Tensor, rows: int) -> float:
 @pytest.fixture(params=["compiled", "plain"])
 def passes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "plain":
-        monkeypatch.setattr(points_module, "backend", lambda matrix: plain)
+        for module in (points_module, mixed_points):
+            monkeypatch.setattr(module, "backend", lambda matrix: plain)
 
 
 @pytest.mark.usefixtures("passes")

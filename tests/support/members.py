@@ -172,7 +172,15 @@ GOSSIP = [
     Mix(bz.ClippedSumGossip(f=F), lambda X, _: reference.clipped_sum_gossip(X, F)),
     Mix(bz.TrimmedGossip(f=F), lambda X, _: reference.trimmed_gossip(X, F)),
 ]
-MIXINGS += GOSSIP
+# Groups with a rule of their own; groups of means are above.
+GROUPS = Mix(
+    bz.Hierarchy(groups=4, inner=bz.GeometricMedian()),
+    lambda X, _: reference.hierarchy(
+        X, [6, 6, 6, 5], lambda group: reference.geometric_median(group)[0]
+    ),
+    laws("permutation"),
+)
+MIXINGS += [*GOSSIP, GROUPS]
 
 
 def pipeline(mix: Mix, rule: Rule) -> Rule:
@@ -197,20 +205,35 @@ ROOT_RULES = [
     RootRule(bz.RootOnly(), lambda X, root: root),
 ]
 
+# Its root data are a function, the loss after a step: it is in tests/related.
+TRIALS = Rule(
+    related.Zeno(f=F),
+    lambda X: (reference_related.zeno(X, lambda step: float(step @ step), F), math.inf),
+    laws("translation"),
+)
+
 # Its number of vectors must be a multiple of r, and N is a prime number: it is in tests/related.
 VOTE = Mix(related.MajorityVote(r=3), lambda X, _: reference_related.majority_vote(X, 3))
 
-# Before a rule of a server gossip means little: of those pipelines, one for each is enough. Rules
-# of related work come alone: behind mixings they would test the mixings once more.
+# Before a rule of a server gossip means little: of those pipelines, and those of groups with a rule
+# of their own, one for each is enough. Rules of related work come alone: behind mixings they would
+# test the mixings once more.
 PIPELINES = [
     pipeline(mix, rule)
     for mix in MIXINGS
-    if mix not in GOSSIP
+    if mix not in GOSSIP and mix is not GROUPS
     for rule in RULES
     if rule not in RELATED
 ]
 PIPELINES += [pipeline(mix, RULES[0]) for mix in GOSSIP]
+PIPELINES += [pipeline(GROUPS, Rule(bz.GeometricMedian(), reference.geometric_median))]
 EVERYTHING = RULES + PIPELINES
+# Where machines hold columns of vectors, rules that remember whole vectors are refused.
+BY_COLUMNS = [member for member in EVERYTHING if not member.rule.stages[-1].remembers_workers]
+RULES_BY_COLUMNS = [member for member in RULES if member in BY_COLUMNS]
+# The nodes of a federation come and go, and send models: rules that remember workers are refused,
+# and SignSum, the server's part of RSA, makes no model of models.
+FEDERATED = [member for member in BY_COLUMNS if not isinstance(member.rule, related.SignSum)]
 
 
 def name(member: object) -> str:

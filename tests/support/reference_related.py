@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from reference import (
@@ -195,6 +195,21 @@ def block_geometric_median(calls: Sequence[Array], share: float) -> tuple[list[A
         memory[block] = 0
         results.append(out)
     return results, memory
+
+
+def zeno(
+    X: Array, loss: Callable[[Array], float], f: int, trial: float = 0.01, rho: float = 0.005
+) -> Array:
+    """Mean of the n - f rows that lower the loss of root data most, less what their length costs.
+
+    - `loss`: the loss after a step, which is subtracted from the model.
+    """
+    scores = []
+    for x in X:
+        lowered = loss(np.zeros_like(x)) - loss(trial * x)
+        scores.append(lowered - trial * rho * sum(float(number) ** 2 for number in x))
+    best = sorted(range(len(X)), key=lambda i: (-scores[i], i))[: len(X) - f]
+    return average([X[i] for i in best])
 
 
 def majority_vote(X: Array, r: int) -> Array:

@@ -16,7 +16,7 @@ from memory import LINUX, megabytes
 from torch import Tensor
 
 import byzantium as bz
-from byzantium.related import ByzantineSGD, Safeguard, SignVote
+from byzantium.related import ByzantineSGD, Safeguard, SignSum, SignVote
 from byzantium.rules.kinds import CoordinateWise
 from byzantium.vectors import LowRank, LowRankUpdate
 from byzantium.vectors.distances import squared_distances
@@ -25,7 +25,7 @@ from byzantium.vectors.points import SourcePoints
 
 
 def by_coordinate(member: members.Rule) -> bool:
-    needs = CoordinateWise | SignVote | Safeguard | ByzantineSGD
+    needs = CoordinateWise | SignVote | SignSum | Safeguard | ByzantineSGD
     return isinstance(member.rule.stages[-1].expansion[-1], needs)
 
 

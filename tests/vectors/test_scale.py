@@ -17,6 +17,7 @@ from torch import Tensor
 import byzantium as bz
 from byzantium._kernels import torch_passes as plain
 from byzantium.guarantees import guarantee
+from byzantium.vectors import mixed_points
 from byzantium.vectors import points as points_module
 from byzantium.vectors.geometry import Geometry
 from byzantium.vectors.points import SourcePoints
@@ -52,7 +53,8 @@ def attacked(size: float, exponent: int, d: int = 12, seed: int = 0) -> Tensor:
 @pytest.fixture(params=["compiled", "plain"])
 def passes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "plain":
-        monkeypatch.setattr(points_module, "backend", lambda matrix: plain)
+        for module in (points_module, mixed_points):
+            monkeypatch.setattr(module, "backend", lambda matrix: plain)
 
 
 def assert_scaled(rule: bz.Aggregator, larger: bz.Aggregator, Y: Tensor, exponent: int) -> None:

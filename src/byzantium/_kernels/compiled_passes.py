@@ -342,7 +342,7 @@ def _source(matrix: Tensor, rows: Rows, mixing: Array | None) -> _Rows:
 
 
 class _Rows:
-    type = kernels.Mixing
+    type: type[kernels.Mixing] | type[subsets.SubsetSums] = kernels.Mixing
 
     def __init__(self, matrix: Tensor, rows: Rows) -> None:
         self.addresses = _addresses(matrix, rows)

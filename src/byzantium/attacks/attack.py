@@ -17,6 +17,8 @@ from byzantium.vectors.points import moments
 
 #: The aims of attacks that search.
 Aim = Literal["alignment", "distance", "loss", "collapse"]
+#: Those among them that look at the direction of a server's step.
+AIMS_AT_STEPS = ("alignment", "collapse")
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,14 @@ class Node:
     - `weights`: how much its neighbors count in plain gossip, those who attack last.
     - `models`: (m, d), what all m honest nodes of the graph send.
     - `fiedler_vector`: (m,), that of the graph of the honest nodes, `Topology.fiedler_vector`.
+
+    One of two honest nodes, with an attacker as its only other neighbor:
+
+    >>> from byzantium import Dissensus
+    >>> models = torch.tensor([[0.0], [3.0]])
+    >>> node = Node(0, weights=[0.25, 0.25], models=models, fiedler_vector=[-0.7, 0.7])
+    >>> Dissensus(epsilon=1.0)(models, q=1, node=node)  # away from the neighbor
+    tensor([[-3.]])
     """
 
     index: int
@@ -111,6 +121,7 @@ class Attack(Formula, Stateful, ABC):
     - `needs_model`: whether it must know the parameters of the model.
     - `needs_last_aggregate`: whether it uses the server's aggregate of the round before.
     - `needs_node`: whether it sends to nodes of a graph, and means nothing with a server.
+    - `needs_server`: whether it aims at steps of a server, and means nothing without one.
     - `has_trigger`: whether inputs can have a trigger, see `triggered`; then "success_rate" is
       measured at evaluations.
     - `strength`: the name of the field that says how hard it pushes, for `Tuned`; None without one.
@@ -129,6 +140,7 @@ class Attack(Formula, Stateful, ABC):
     needs_model: ClassVar[bool] = False
     needs_last_aggregate: ClassVar[bool] = False
     needs_node: ClassVar[bool] = False
+    needs_server: ClassVar[bool] = False
     has_trigger: ClassVar[bool] = False
     strength: ClassVar[str | None] = None
 
@@ -147,7 +159,6 @@ class Attack(Formula, Stateful, ABC):
     def labels(self, y: Tensor, classes: int) -> Tensor:
         """The labels that the attackers train on, instead of the true labels y.
 
-        - `y`: labels from 0 to classes - 1.
         - `classes`: how many classes there are; 0 where the targets are numbers.
         """
         return y
@@ -156,9 +167,6 @@ class Attack(Formula, Stateful, ABC):
         """Test samples with the trigger, and what the attackers want the model to call each.
 
         Those that a right answer would call so are left out. Only for attacks with `has_trigger`.
-
-        - `x`: test samples, (N, ...).
-        - `y`: their true labels, (N,).
         """
         raise ByzantiumError(f"{self!r} has no trigger")
 
@@ -224,8 +232,6 @@ def harm(aim: Aim, result: Tensor, mean: Tensor, model: Tensor | None) -> float:
 
     - `aim`: "alignment": how far the result points away from the honest mean; "distance": how far
       it is from the honest mean; "collapse": how much a step with it shrinks the model.
-    - `result`: the result.
-    - `mean`: the honest mean.
     - `model`: the parameters of the model, for "collapse".
 
     >>> mean = torch.tensor([1.0, 0.0])

@@ -24,12 +24,7 @@ def _counts(_: click.Context, parameter: click.Parameter, text: str) -> tuple[in
 
 
 @main.command()
-@click.argument(
-    "rules",
-    metavar="RULE...",
-    nargs=-1,
-    shell_complete=opt.COMPLETIONS["rule"],
-)
+@click.argument("rules", metavar="RULE...", nargs=-1, shell_complete=opt.COMPLETIONS["rule"])
 @opt.plugin_option
 @click.option(
     "--all", "all_rules", is_flag=True, help="Attack all rules, alone and behind mixings."
@@ -78,7 +73,8 @@ def certify(
     their share, and rho^2 the mean squared distance between two honest ones. The squared error of
     the result, to the mean of the honest vectors, is written as c delta rho^2. A search tries
     inputs to make c large, so the true worst case is at least what it found. The input is in the
-    folder of the search as `input.npy`; its first f rows are the Byzantine ones.
+    folder of the search as `input.npy`; its first f rows are the Byzantine ones,
+    unless the table names others, as for groups.
 
     \b
     byzantium certify "Krum()" "NearestNeighborMixing() >> TrimmedMean()" --f 5 --jobs 2
@@ -111,10 +107,8 @@ def _searches(
     searches, errors = [], []
     for f in counts:
         try:
-            searches += [
-                Certification(rule=rule, n=n, f=f, budget=budget, seed=seed)
-                for seed in range(seeds)
-            ]
+            first = Certification(rule=rule, n=n, f=f, budget=budget)
+            searches += [first.varied(seed=seed) for seed in range(seeds)]
         except ByzantiumError as error:
             errors.append(error)
     if not searches:

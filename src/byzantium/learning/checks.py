@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+import logging
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
-from byzantium.core import ByzantiumError
+from byzantium.core import ByzantiumError, one_line
 from byzantium.learning import metrics
 from byzantium.learning.clocks import SYNCHRONOUS, parse_clock
 
@@ -15,25 +18,21 @@ if TYPE_CHECKING:
     from byzantium.learning.settings import TrainingOptions
     from byzantium.rules import Aggregator, Mixing
 
+logger = logging.getLogger("byzantium")
+
 #: Options that others must not go with: where one is set, these have their defaults.
 EXCLUDED: dict[str, tuple[str, ...]] = {
     "clock": ("participants", "cache", "weights", "redundancy"),
     "topology": ("participants", "cache", "weights", "redundancy", "root", "clock"),
     "redundancy": ("participants", "weights"),
 }
-DEFAULTS = {
-    "participants": None,
-    "cache": False,
-    "weights": "equal",
-    "redundancy": 1,
-    "root": 0,
-    "clock": SYNCHRONOUS,
-    "topology": None,
-}
 
 
 def check_workers(options: TrainingOptions) -> None:
-    """Raise an error unless there are honest workers, enough participants and such a device."""
+    """Raise an error unless there are honest workers, enough participants and such a device.
+
+    Of a graph, whether there is such a one; its name is then spelled in the usual way.
+    """
     n, attackers, participants = options.n, options.attacker_count, options.participants
     if attackers >= n:
         raise ByzantiumError(
@@ -42,6 +41,11 @@ def check_workers(options: TrainingOptions) -> None:
     if participants is not None and participants > n:
         raise ByzantiumError(f"a simulation needs participants <= n, got {participants} of {n}")
     _check_device(options.device)
+    if options.topology is not None:
+        from byzantium.learning import topology  # imports NumPy
+
+        _spell(options, "topology", topology.spelled(options.topology))
+        topology.read(str(options.topology), n)
 
 
 def check_options(options: TrainingOptions) -> None:
@@ -58,51 +62,8 @@ def check_options(options: TrainingOptions) -> None:
         clock.check_size(n, options.attacker_count)
     _spell(options, "clock", repr(clock))
     _spell(options, "loss", spelled_loss(options.loss))
-    if options.topology is not None:
-        from byzantium.learning import topology  # imports NumPy
-
-        _spell(options, "topology", topology.spelled(options.topology))
-        topology.read(str(options.topology), n)
     _check_excluded(options)
-    _check_record(options.record, options.root)
-
-
-def check_rule(options: TrainingOptions, rule: Aggregator | Mixing, attack: Attack | None) -> None:
-    """Raise an error where a rule or an attack needs what a training with these options lacks."""
-    for one in (rule, attack):
-        if one is not None and one.needs_root and not options.root:
-            raise ByzantiumError(
-                f"{one!r} needs root data, which the server holds and no worker has: root=10 "
-                "(--root 10) holds out ten training samples of each class, got root=0"
-            )
-    if attack is not None and attack.needs_node and options.topology is None:
-        raise ByzantiumError(
-            f"{attack!r} sends to nodes of a graph: name one, such as topology='ring' "
-            "(--topology ring), got a training with a server"
-        )
-    if rule.stages[-1].remembers_workers:
-        for name in ("participants", "clock", "topology"):
-            if _is_set(options, name):
-                raise ByzantiumError(
-                    f"{rule!r} remembers what each worker sent and needs all of them in each "
-                    f"round, got {name}={getattr(options, name)!r}"
-                )
-
-
-def check_loop(options: TrainingOptions, name: str, has: Collection[str]) -> None:
-    """Raise an error where a loop of this name has not what the options ask for.
-
-    - `has`: what the loop has that not all have.
-    """
-    asked = {"clock": "AsynchronousSimulation", "nodes": "DecentralizedSimulation"}
-    wanted = {"clock": _is_set(options, "clock"), "nodes": _is_set(options, "topology")}
-    for part, loop in asked.items():
-        if wanted[part] and part not in has:
-            option = "clock" if part == "clock" else "topology"
-            raise ByzantiumError(
-                f"a {name} takes no {option}, got {option}={getattr(options, option)!r}: {loop} "
-                "does, and simulate() finds the right one"
-            )
+    _check_record(options)
 
 
 def spelled_loss(loss: str) -> str:
@@ -119,10 +80,140 @@ def _spell(options: TrainingOptions, name: str, text: str) -> None:
     object.__setattr__(options, name, text)
 
 
+def check_rule(options: TrainingOptions, rule: Aggregator | Mixing, attack: Attack | None) -> None:
+    """Raise an error where a rule or an attack needs what a training with these options lacks."""
+    for one in (rule, attack):
+        if one is not None and one.needs_root and not options.root:
+            raise ByzantiumError(
+                f"{one!r} needs root data, which the server holds and no worker has: root=10 "
+                "(--root 10) holds out ten training samples of each class, got root=0"
+            )
+    if attack is not None and attack.needs_node and options.topology is None:
+        raise ByzantiumError(
+            f"{attack!r} sends to nodes of a graph: name one, such as topology='ring' "
+            "(--topology ring), got a training with a server"
+        )
+    for stage in rule.stages:
+        if options.redundancy % stage.redundancy:
+            raise ByzantiumError(
+                f"{stage!r} needs workers that compute the same: redundancy={stage.redundancy} "
+                f"(--redundancy {stage.redundancy}) lets groups of so many do so, got redundancy="
+                f"{options.redundancy}"
+            )
+    if options.topology is not None:
+        _check_nodes(options, rule, attack)
+    if rule.stages[-1].remembers_workers:
+        for name in ("participants", "clock", "topology"):
+            if _is_set(options, name):
+                raise ByzantiumError(
+                    f"{rule!r} remembers what each worker sent and needs all of them in each "
+                    f"round, got {name}={getattr(options, name)!r}"
+                )
+
+
+def _check_nodes(
+    options: TrainingOptions, rule: Aggregator | Mixing, attack: Attack | None
+) -> None:
+    """The same for a training without a server."""
+    from byzantium.learning import topology
+    from byzantium.rules import Mixing
+    from byzantium.rules.admission import check_sizes
+
+    if attack is not None and attack.needs_server:
+        raise ByzantiumError(
+            f"{attack!r} aims at the steps of a server; nodes send models: aim at the 'distance' "
+            "or the 'loss', as Adaptive('distance') does"
+        )
+    for k, stage in enumerate(rule.stages):
+        own = isinstance(rule, Mixing) or any(after.uses_graph for after in rule.stages[k:])
+        if isinstance(stage, Mixing) and own and not stage.keeps_workers:
+            raise ByzantiumError(
+                f"after {stage!r} no vector is that of one node, and {rule!r} must give a node its "
+                "own: let a rule follow, such as Median()"
+            )
+    graph = topology.read(str(options.topology), options.n)
+    for node, degree in enumerate(graph.degrees.tolist()[: options.n - options.attacker_count]):
+        try:
+            check_sizes(rule.stages, degree + 1)
+        except ByzantiumError as error:
+            raise ByzantiumError(
+                f"{error}: node {node} of {one_line(str(options.topology), 60)} has {degree} "
+                f"neighbor{'s' * (degree != 1)} and itself"
+            ) from None
+
+
+def graph_in_words(options: TrainingOptions) -> str:
+    """How well the graph of a training is connected, and that of its honest nodes; "" without one.
+
+    The latter is described only if others attack.
+    """
+    from byzantium.learning import topology
+
+    if options.topology is None:
+        return ""
+    graph = topology.read(options.topology, options.n)
+    words = f"graph: {graph.describe()}"
+    if options.attacker_count:
+        honest = graph.subgraph(range(options.n - options.attacker_count))
+        words += f"; its honest nodes: {honest.describe()}"
+    return words
+
+
+def announce_doubts(options: TrainingOptions, rule: Aggregator | Mixing) -> None:
+    """Warn, once in a process, of what may keep the honest nodes of a graph from agreeing.
+
+    - `rule`: what each node does.
+    """
+    for doubt in doubts(options, rule):
+        _warn_once(f"on {one_line(str(options.topology), 60)}: {doubt}")
+
+
+@functools.cache
+def _warn_once(sentence: str) -> None:
+    """Log a warning that was not logged before."""
+    logger.warning("%s", sentence)
+
+
+def doubts(options: TrainingOptions, rule: Aggregator | Mixing) -> list[str]:
+    """What may keep the honest nodes of a graph from agreeing, in sentences."""
+    from byzantium.learning import topology
+
+    graph = topology.read(str(options.topology), options.n)
+    honest = options.n - options.attacker_count
+    found = []
+    if graph.subgraph(range(honest)).components > 1:
+        found.append("the attackers separate honest nodes, who cannot agree")
+    most = max(sum(other >= honest for other in graph.neighbors(i)) for i in range(honest))
+    f = min((stage.bad for stage in rule.stages if stage.bad is not None), default=0)
+    if most > f:
+        found.append(
+            f"an honest node has {most} attacker{'s' * (most > 1)} among its neighbors, more than "
+            f"f = {f}"
+        )
+    return found
+
+
+def check_loop(options: TrainingOptions, name: str, has: Collection[str]) -> None:
+    """Raise an error where a loop of this name has not what the options ask for."""
+    for part, option, loop in (
+        ("clock", "clock", "AsynchronousSimulation"),
+        ("nodes", "topology", "DecentralizedSimulation"),
+    ):
+        if _is_set(options, option) and part not in has:
+            raise ByzantiumError(
+                f"a {name} takes no {option}, got {option}={getattr(options, option)!r}: {loop} "
+                "does, and simulate() finds the right one"
+            )
+
+
+def _default(options: TrainingOptions, name: str) -> Any:
+    return next(field.default for field in fields(options) if field.name == name)
+
+
 def _is_set(options: TrainingOptions, name: str) -> bool:
     """Whether an option has another value than its default, or one that means the same."""
     value = getattr(options, name)
-    return bool(value != DEFAULTS[name]) and (name, value) != ("participants", options.n)
+    return bool(value != _default(options, name)) and (name, value) != ("participants", options.n)
 
 
 def _check_excluded(options: TrainingOptions) -> None:
@@ -132,23 +223,19 @@ def _check_excluded(options: TrainingOptions) -> None:
             if _is_set(options, other):
                 raise ByzantiumError(
                     f"a simulation with {name}={getattr(options, name)!r} needs "
-                    f"{other}={DEFAULTS[other]!r}, got {other}={getattr(options, other)!r}: omit "
-                    "one of them"
+                    f"{other}={_default(options, other)!r}, got {other}="
+                    f"{getattr(options, other)!r}: omit one of them"
                 )
 
 
-def _check_record(words: tuple[str, ...], root: int) -> None:
-    """Raise an error unless each of these words names something that can be recorded.
-
-    - `words`: the words of `record`.
-    - `root`: how many samples of each class the server holds.
-    """
+def _check_record(options: TrainingOptions) -> None:
+    """Raise an error unless each word of `record` names something that can be recorded."""
     known = metrics.words()
-    if unknown := set(words) - set(known):
+    if unknown := set(options.record) - set(known):
         raise ByzantiumError(
             f"a simulation can record {', '.join(known)}, got {', '.join(sorted(unknown))}"
         )
-    if metrics.need_root(words) and not root:
+    if metrics.need_root(options.record) and not options.root:
         raise ByzantiumError(
             "a simulation can record 'root' only where the server holds root data, such as root=10 "
             "samples of each class, got root=0"

@@ -29,7 +29,7 @@ from byzantium.learning.server import MakeOptimizer
 from byzantium.learning.settings import Settings
 from byzantium.learning.simulation import SAMPLED
 from byzantium.learning.state import checkpoint_errors, try_optimizer
-from byzantium.rules import Aggregator, Gossip, Mixing, Report, Stage
+from byzantium.rules import Aggregator, Mixing, Report, Stage
 from byzantium.rules.admission import check_sizes
 from byzantium.rules.gossip import node_rule
 
@@ -98,10 +98,6 @@ class DecentralizedSimulation(Loop):
             )
         checks.check_rule(settings, rule, attack)
         super().__init__(settings, data, model, attack, partition, loss, randomness, worker)
-        if self.attack.needs_model:
-            raise ByzantiumError(
-                f"{self.attack!r} aims at steps of a server; without one, choose another aim"
-            )
         self.topology = topology.read(settings.topology, settings.n)
         self.honest_topology = self.topology.subgraph(range(self.honest))
         start = vector_of(self.gradients.columns)
@@ -112,14 +108,17 @@ class DecentralizedSimulation(Loop):
             else optimizer([self.models])
         )
         self.rule: Aggregator = node_rule(rule)
-        self._uses_weights = any(isinstance(stage, Gossip) for stage in self.rule.stages)
+        self._uses_weights = any(stage.uses_graph for stage in self.rule.stages)
         self.neighborhoods = [self._neighborhood(node) for node in range(settings.n)]
         self.rules = [
             copy.deepcopy(self.rule).on_graph(self.topology.weights[np.ix_(nodes, nodes)])
             for nodes in self.neighborhoods
         ]
         self.attacks = [copy.deepcopy(self.attack) for _ in range(self.honest)]
-        self._check_honest()
+        if logger.isEnabledFor(logging.INFO):
+            logger.info("%s", checks.graph_in_words(settings))
+        for doubt in checks.doubts(settings, rule):
+            logger.warning("%s", doubt)
         #: The nodes that aggregate: the honest ones, and attackers that follow the protocol.
         self.receivers = [
             node
@@ -136,28 +135,6 @@ class DecentralizedSimulation(Loop):
     def _neighborhood(self, node: int) -> list[int]:
         """A node and its neighbors, itself first and those who attack last."""
         return [node, *self.topology.neighbors(node)]
-
-    def _check_honest(self) -> None:
-        """Raise an error where an honest node has too few neighbors; log what is doubtful."""
-        stages, h = self.rule.stages, self.honest
-        for node, nodes in enumerate(self.neighborhoods[:h]):
-            try:
-                check_sizes(stages, len(nodes))
-            except ByzantiumError as error:
-                raise ByzantiumError(
-                    f"{error}: node {node} of {self.settings.topology} has {len(nodes) - 1} "
-                    "neighbors and itself"
-                ) from None
-        logger.info("graph: %s", self.topology.describe())
-        logger.info("its honest nodes: %s", self.honest_topology.describe())
-        if self.honest_topology.components > 1:
-            logger.warning("the attackers separate honest nodes, who cannot agree")
-        most = max(sum(other >= h for other in nodes) for nodes in self.neighborhoods[:h])
-        f = min((stage.bad for stage in stages if stage.bad is not None), default=0)
-        if most > f:
-            logger.warning(
-                "an honest node has %d attackers among its neighbors, more than f = %d", most, f
-            )
 
     # -- training --------------------------------------------------------------------------------
 
@@ -310,11 +287,8 @@ class DecentralizedSimulation(Loop):
 
     def _kept(self, reports: Sequence[Report]) -> list[float]:
         """How much of each edge its honest ends took over, relative to what plain gossip takes."""
-        if self._uses_weights:
-            plain = self.topology.weights[: self.honest]
-        else:  # all neighbors count alike, and so does the node itself
-            plain = self.topology.adjacency[: self.honest] * 1.0
-            plain /= 1 + plain.sum(axis=1, keepdims=True)
+        graph = self.topology
+        plain = (graph.weights if self._uses_weights else graph.equal_weights)[: self.honest]
         mixing = self._mixing(reports)
         taken = np.divide(mixing, plain, out=np.zeros_like(mixing), where=plain > 0).clip(0, 1)
         return [

@@ -39,6 +39,18 @@ class Task(NamedTuple):
       `needs_last_step`.
     - `models`: (k, d), the parameters at which each worker computes its gradient; None if all
       compute it at those of the model.
+
+    >>> from byzantium import Mean
+    >>> from byzantium.data import load
+    >>> from byzantium.learning import Settings, linear, simulate
+    >>> class Told(WorkerMethod):
+    ...     def compute(self, rows, task):
+    ...         print(tuple(rows.shape), list(task.workers), task.new, tuple(task.x.shape))
+    ...         return task.team.gradients(rows, task.x, task.y, seeds=task.seeds)
+    >>> settings, model = Settings(n=3, rounds=2, batch=8), linear((1, 8, 8))
+    >>> history = simulate(settings, load("digits"), model, Mean(), worker=Told())
+    (3, 650) [0, 1, 2] [0, 1, 2] (3, 1, 8, 1, 8, 8)
+    (3, 650) [0, 1, 2] [] (3, 1, 8, 1, 8, 8)
     """
 
     team: Workers

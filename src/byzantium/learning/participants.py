@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from byzantium.core import ByzantiumError
 from byzantium.rules.admission import check_sizes
+from byzantium.rules.stage import stages_of_workers
 
 if TYPE_CHECKING:
     from byzantium.learning.settings import Settings
@@ -71,7 +71,8 @@ class Participants:
         workers = self.all_heard()
         if not self.settings.cache or len(workers) == self.settings.n:
             return True
-        bounds = [stage.bad for stage in rule.stages if stage.bad is not None]
+        stages = stages_of_workers(rule.stages)
+        bounds = [stage.bad for stage in stages if stage.bad is not None]
         f = max(bounds, default=self.settings.attackers)
         if len(workers) < (f + 1 if rule.needs_root else 2 * f + 1) or not self.honest(workers):
             return False
@@ -80,13 +81,3 @@ class Participants:
         except ByzantiumError:  # some rules need more than 2f + 1
             return False
         return True
-
-
-def first_samples(parts: Sequence[Tensor], most: int) -> Tensor:
-    """The first samples of all honest workers, for a round in which none of them takes part.
-
-    - `parts`: the indices of each honest worker's samples.
-    - `most`: how many samples of each worker to take, if all have as many.
-    """
-    size = min(most, *map(len, parts))
-    return torch.stack([part[:size] for part in parts])[:, None]

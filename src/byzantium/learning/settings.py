@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from byzantium import guarantees
 from byzantium.core import (
@@ -20,9 +20,6 @@ from byzantium.core import (
 )
 from byzantium.learning import metrics
 from byzantium.learning.clocks import SYNCHRONOUS, parse_clock
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -183,4 +180,4 @@ class Settings(TrainingOptions):
         checks.check_options(self)
         # With root data, the rule decides how many may attack; without a server, each node's.
         if not self.root and self.topology is None:
-            guarantees.announce(None, self.vectors, self.attackers)
+            guarantees.announce(None, self.vectors, min(self.attackers, self.vectors))

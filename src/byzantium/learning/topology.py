@@ -32,6 +32,8 @@ Edge = tuple[int, int]
 LARGEST_FILE = 1 << 20
 # How often a random graph is drawn until one fits.
 DRAWS = 1000
+# The most nodes of a graph: all of them are in one process, and a complete graph has n² / 2 edges.
+MOST_NODES = 1000
 
 
 @dataclass(frozen=True)
@@ -90,9 +92,15 @@ class Topology:
         return weights + np.diag(1 - weights.sum(axis=1))
 
     @property
+    def equal_weights(self) -> Array:
+        """(n, n): a node and its neighbors count alike; rows sum to one."""
+        together: Array = self.adjacency + np.eye(self.n)
+        return together / together.sum(axis=1, keepdims=True)
+
+    @property
     def laplacian(self) -> Array:
         """(n, n): degrees on the diagonal, -1 where two nodes share an edge."""
-        laplacian: Array = np.diag(self.degrees) - self.adjacency.astype(np.float64)
+        laplacian: Array = np.diag(self.degrees.astype(np.float64)) - self.adjacency
         return laplacian
 
     # -- how well connected it is ----------------------------------------------------------------
@@ -103,10 +111,11 @@ class Topology:
         left, parts = set(range(self.n)), 0
         while left:
             parts += 1
-            left -= self._reached_from(min(left))
+            left -= self.reached_from(min(left))
         return parts
 
-    def _reached_from(self, start: int) -> set[int]:
+    def reached_from(self, start: int) -> set[int]:
+        """The nodes to which paths lead from one, itself included."""
         reached, queue = {start}, deque([start])
         while queue:
             new = set(self.neighbors(queue.popleft())) - reached
@@ -140,50 +149,12 @@ class Topology:
 
     @cached_property
     def connectivity(self) -> int:
-        """The fewest nodes without which the others are not connected; n - 1 if all share edges.
+        """The fewest nodes without which the others are not connected; n - 1 if all share edges."""
+        import networkx  # torch depends on it, too
 
-        By Menger's theorem that is the smallest number of separate paths between two nodes that
-        share no edge.
-        """
-        found = self.n - 1
-        for start in range(self.n):
-            if start > found:  # one of the nodes before it is on no smallest cut
-                break
-            apart = np.flatnonzero(~self.adjacency[start]).tolist()
-            paths = [self._separate_paths(start, end) for end in apart if end != start]
-            found = min([found, *paths])
-        return found
-
-    def _separate_paths(self, start: int, end: int) -> int:
-        """How many paths between two nodes share no other node: a flow of unit capacities.
-
-        Each node is a pair (node, False) -> (node, True) of a way in and a way out.
-        """
-        taken: set[tuple[tuple[int, bool], tuple[int, bool]]] = set()
-        source, sink, paths = (start, True), (end, False), 0
-        while True:
-            before = {source: source}
-            queue = deque([source])
-            while queue and sink not in before:
-                node, out = at = queue.popleft()
-                ahead = (
-                    [(other, False) for other in self.neighbors(node)] if out else [(node, True)]
-                )
-                back = [one for one, other in taken if other == at]
-                for new in [one for one in ahead if (at, one) not in taken] + back:
-                    if new not in before:
-                        before[new] = at
-                        queue.append(new)
-            if sink not in before:
-                return paths
-            paths, at = paths + 1, sink
-            while at != source:
-                step = before[at], at
-                if step[::-1] in taken:
-                    taken.remove(step[::-1])
-                else:
-                    taken.add(step)
-                at = before[at]
+        graph = networkx.Graph(list(self.edges))
+        graph.add_nodes_from(range(self.n))
+        return int(networkx.node_connectivity(graph)) if self.n > 1 else 0
 
     def subgraph(self, nodes: Sequence[int]) -> Topology:
         """The graph of some nodes and the edges among them; they are numbered in this order."""
@@ -195,12 +166,13 @@ class Topology:
         """How many nodes and edges it has, and how well they are connected.
 
         >>> Topology(4, [(0, 1), (1, 2), (2, 3), (3, 0)]).describe()
-        '4 nodes, 4 edges, algebraic connectivity 2, spectral gap 0.667'
+        '4 nodes, 4 edges, connectivity 2, algebraic connectivity 2, spectral gap 0.667'
         """
         parts = "" if self.components == 1 else f" in {self.components} parts"
         return (
-            f"{self.n} nodes{parts}, {len(self.edges)} edges, algebraic connectivity "
-            f"{self.algebraic_connectivity:.3g}, spectral gap {self.spectral_gap:.3g}"
+            f"{self.n} nodes{parts}, {len(self.edges)} edges, connectivity {self.connectivity}, "
+            f"algebraic connectivity {self.algebraic_connectivity:.3g}, spectral gap "
+            f"{self.spectral_gap:.3g}"
         )
 
 
@@ -293,10 +265,11 @@ def erdos_renyi(n: int, p: Annotated[float, Ge(0), Le(1)], seed: Seed = 0) -> To
     1
     """
     rng = np.random.default_rng(seed)
-    pairs = [(i, j) for i in range(n) for j in range(i)]
+    pairs = np.array([(i, j) for i in range(n) for j in range(i)], dtype=np.int64).reshape(-1, 2)
     for _ in range(DRAWS):
-        graph = Topology(n, [pair for pair in pairs if rng.random() < p])
-        if graph.components == 1:
+        drawn = pairs[rng.random(len(pairs)) < p]
+        alone = n > 1 and not np.bincount(drawn.ravel(), minlength=n).all()  # a node has no edge
+        if not alone and (graph := Topology(n, drawn.tolist())).components == 1:
             return graph
     raise ByzantiumError(
         f"none of {DRAWS} random graphs of {n} nodes with p={p:g} is connected: try a larger p; "
@@ -317,8 +290,11 @@ def random_regular(n: int, degree: Positive, seed: Seed = 0) -> Topology:
             f"got {degree=}"
         )
     rng = np.random.default_rng(seed)
+    few = min(degree, n - 1 - degree)  # a dense graph has all edges but those of a sparse one
     for _ in range(DRAWS):
-        graph = _paired(n, degree, rng)
+        graph = _paired(n, few, rng)
+        if graph is not None and few < degree:
+            graph = Topology(n, np.argwhere(np.triu(~graph.adjacency, 1)).tolist())
         if graph is not None and graph.components == 1:
             return graph
     raise ByzantiumError(f"none of {DRAWS} random graphs of {n} nodes with {degree=} is connected")
@@ -389,13 +365,21 @@ def spelled(text: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def read(text: str, n: int) -> Topology:
-    """The topology that a text names, for n workers.
+    """The topology that a text names, for n workers; raises an error unless it is connected.
 
     >>> read("ring", 3).edges
     ((0, 1), (0, 2), (1, 2))
     """
+    if n > MOST_NODES:
+        raise ByzantiumError(f"a graph has at most {MOST_NODES:,} nodes, got n={n}")
     _, build = notation.spelled(text, TOPOLOGIES, given=1)
     topology: Topology = build(n)
+    if topology.components > 1:
+        apart = min(set(range(n)) - topology.reached_from(0))
+        raise ByzantiumError(
+            f"a training needs a connected graph, but in {one_line(text, 60)} no path leads from "
+            f"node 0 to node {apart} of n={n}"
+        )
     return topology
 
 

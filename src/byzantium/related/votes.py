@@ -135,6 +135,10 @@ class MajorityVote(Mixing):
     keeps_workers: ClassVar[bool] = False
     selects: ClassVar[bool] = True
 
+    @property
+    def redundancy(self) -> int:
+        return self.r
+
     def check(self, n: int) -> None:
         super().check(n)
         if n % self.r:

@@ -49,7 +49,9 @@ def _by_round(table: ResultTable, cell: MeasuredCell) -> list[Curve]:
 
 def _recorded(result: Result, y: str, x: str = "round") -> Curve:
     """Without a clock, a round takes the time 1."""
-    return _drawn({line.get(x, line["round"]): line[y] for line in result.metrics if y in line})
+    return _drawn(
+        {line[x if x in line else "round"]: line[y] for line in result.metrics if y in line}
+    )
 
 
 def _at_same_times(seeds: Sequence[Curve]) -> list[Curve]:
@@ -141,7 +143,12 @@ def weights(cell: MeasuredCell, done: bool = False) -> list[list[float]]:
 def mean_weights(result: Result) -> list[float]:
     """The mean weight of each worker over the rounds of a run."""
     lengths, rows = zip(*weight_blocks(result), strict=True)
-    return [fmean(column, lengths) for column in zip(*rows, strict=True)]
+    return means(rows, lengths)
+
+
+def means(rows: Sequence[Sequence[float]], weights: Sequence[int] | None = None) -> list[float]:
+    """The mean of each column of some rows, by weight if there are weights."""
+    return [fmean(column, weights) for column in zip(*rows, strict=True)]
 
 
 def weight_blocks(result: Result) -> list[tuple[int, list[float]]]:

@@ -204,13 +204,11 @@ class _Search:
     def _distances(self, weights: Array) -> Array:
         products = self.based @ weights
         squares = self.based.diagonal() - 2 * products + weights @ products
-        distances: Array = np.sqrt(squares.clip(min=0))
-        return distances
+        return np.sqrt(squares.clip(min=0))
 
     def _pull(self, weights: Array) -> Array:
         """How strongly each row pulls at a point."""
-        pull: Array = self.counts / self._distances(weights).clip(min=self.near)
-        return pull
+        return self.counts / self._distances(weights).clip(min=self.near)
 
     def _force(self, weights: Array) -> Array:
         """Minus the gradient, as weights that sum to zero."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -21,7 +21,8 @@ from byzantium.rules.kinds import Weighting
 from byzantium.rules.pipeline import Aggregator, Mixing
 from byzantium.vectors.distances import Array
 from byzantium.vectors.geometry import Geometry
-from byzantium.vectors.points import MixedPoints, SourcePoints
+from byzantium.vectors.mixed_points import MixedPoints
+from byzantium.vectors.points import SourcePoints
 
 # A share of a weight that differs from none or from all of it by less is rounding.
 ROUNDING = 1e-9
@@ -50,6 +51,8 @@ class Gossip(Mixing):
             [2.],
             [3.]])
     """
+
+    uses_graph: ClassVar[bool] = True
 
     def on_graph(self, weights: Array) -> Self:
         """The same gossip on a graph.

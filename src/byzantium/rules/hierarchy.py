@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -15,13 +14,16 @@ from numpy.typing import NDArray
 from byzantium.core import ByzantiumError, Positive
 from byzantium.rules.admission import check_sizes
 from byzantium.rules.kinds import Weighting
-from byzantium.rules.mixing import random_permutation, tolerates
+from byzantium.rules.mixing import random_permutation, tolerated
 from byzantium.rules.pipeline import Aggregator, Mixing, mixed_geometry
 from byzantium.rules.stage import Rejected, Stage, after_rejection, most_bad
 from byzantium.vectors.distances import Array
 from byzantium.vectors.geometry import Geometry
 
 Indices = NDArray[np.int64]
+
+# What rules define that keep a state from call to call.
+STATE_HOOKS = ("advance", "remember")
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,10 +77,11 @@ class Hierarchy(Mixing):
                 f"{name} needs the root gradient, which groups do not have; it can be the outer "
                 "rule: Hierarchy(...) >> RootMatching(f=...)"
             )
-        if type(self.inner.stages[-1]).remember is not Aggregator.remember:  # type: ignore[attr-defined]
+        rule = type(self.inner.stages[-1])
+        if any(getattr(rule, hook) is not getattr(Aggregator, hook) for hook in STATE_HOOKS):
             raise ByzantiumError(
-                f"{name} holds a center from call to call, which groups do not have; it can be "
-                "the outer rule"
+                f"{name} keeps a state from call to call, which groups do not have; a rule with a "
+                "center can be the outer one"
             )
 
     # -- sizes -----------------------------------------------------------------------------------
@@ -209,17 +212,3 @@ class Hierarchy(Mixing):
                 return None
             stages = after_rejection(stages, rejected)
         return [one for stage in stages for one in stage.expansion]
-
-
-def tolerated(rule: Aggregator, n: int) -> int:
-    """How many bad ones of n vectors a rule or pipeline tolerates; it must be defined for n.
-
-    >>> from byzantium import GeometricMedian, Krum, Mean
-    >>> [tolerated(rule, 10) for rule in (Mean(), Krum(f=2), GeometricMedian())]
-    [0, 2, 4]
-    """
-    stages = check_sizes(rule.stages, n)
-    bounds = [stage.bad for stage in stages if stage.bad is not None]
-    most = min([n // 2, *bounds])
-    # The more vectors are bad, the less a rule tolerates them: from the first f that fails all do.
-    return bisect(range(most + 1), False, key=lambda f: not tolerates(stages, n, f)) - 1

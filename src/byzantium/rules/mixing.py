@@ -40,6 +40,20 @@ def tolerates(stages: Sequence[Stage], n: int, f: int, vouched: Weights | None =
     return f <= (f if rule.bad is None else rule.bad) and (not f or held < rule.delta_max * whole)
 
 
+def tolerated(rule: Aggregator, n: int) -> int:
+    """How many bad ones of n vectors a rule or pipeline tolerates; it must be defined for n.
+
+    >>> from byzantium import GeometricMedian, Krum, Mean
+    >>> [tolerated(rule, 10) for rule in (Mean(), Krum(f=2), GeometricMedian())]
+    [0, 2, 4]
+    """
+    stages = check_sizes(rule.stages, n)
+    bounds = [stage.bad for stage in stages if stage.bad is not None]
+    most = min([n // 2, *bounds])
+    # The more vectors are bad, the less a rule tolerates them: from the first f that fails all do.
+    return bisect(range(most + 1), False, key=lambda f: not tolerates(stages, n, f)) - 1
+
+
 class Permutations(torch.Generator):
     """A generator with permutations of its own, which random mixings use.
 
@@ -145,15 +159,10 @@ class Bucketing(Mixing):
         if self.s == "auto" and self.f is None:
             raise ByzantiumError(f"{self!r} needs f, the number of vectors that may be Byzantine")
 
-    def resolved(self, n: int, following: Sequence[Stage]) -> Stage:
-        return self._resolved(n, following)
-
     def resolved_for(self, weights: Weights, following: Sequence[Stage]) -> Stage:
-        return self._resolved(len(weights.shares), following, weights)
+        return self.resolved(len(weights.shares), following, weights)
 
-    def _resolved(
-        self, n: int, following: Sequence[Stage], weights: Weights | None = None
-    ) -> Stage:
+    def resolved(self, n: int, following: Sequence[Stage], weights: Weights | None = None) -> Stage:
         if self.s != "auto":
             return self
         if not following or isinstance(following[-1], Mixing):
@@ -271,10 +280,7 @@ class NearestNeighborMixing(Mixing):
 
     f: Count
     takes_weights: ClassVar[bool] = True
-
-    @property
-    def measures(self) -> bool:
-        return True
+    measures = True
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         if geometry.vouched is not None:
@@ -307,10 +313,7 @@ class AdaptiveClipping(Mixing):
     """
 
     f: Count
-
-    @property
-    def needs_origin(self) -> bool:
-        return True
+    needs_origin = True
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         n = geometry.n
@@ -339,10 +342,7 @@ class RankClipping(Mixing):
     """
 
     f: Count
-
-    @property
-    def needs_origin(self) -> bool:
-        return True
+    needs_origin = True
 
     def min_vectors(self) -> tuple[int, str]:
         return (2 * self.f + 1, "2f + 1") if self.f else (2, "2")
@@ -368,10 +368,7 @@ class Clipping(Mixing):
     """
 
     radius: Annotated[float, Gt(0), OrInfinity]
-
-    @property
-    def needs_origin(self) -> bool:
-        return True
+    needs_origin = True
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         return _clipping(geometry, self.radius)
@@ -400,10 +397,7 @@ class KrumSelection(Mixing):
 
     f: Count
     keeps_workers: ClassVar[bool] = False
-
-    @property
-    def measures(self) -> bool:
-        return True
+    measures = True
 
     def rows(self, n: int) -> int:
         return n - 2 * self.f

@@ -130,7 +130,7 @@ class _Composed(Stage):
         return any(part.needs_root for part in self.parts)
 
     def on_graph(self, weights: Array) -> Self:
-        return type(self)(tuple(part.on_graph(weights) for part in self.parts))  # type: ignore[call-arg]
+        return type(self)(tuple(part.on_graph(weights) for part in self.parts))
 
     def __repr__(self) -> str:
         return pipeline_repr(self.parts)
@@ -232,6 +232,7 @@ class Aggregator(Stage, Stateful):
         root: Any = None,
         weights: Any = None,
     ) -> Any: ...
+    @fork_safe
     def __call__(
         self,
         updates: Any,
@@ -262,18 +263,6 @@ class Aggregator(Stage, Stateful):
 
         Returns one vector, of the form, dtypes and device of those that went in.
         """
-        return self._called(updates, generator, base, strict, root, weights)
-
-    @fork_safe
-    def _called(
-        self,
-        updates: Any,
-        generator: torch.Generator | None,
-        base: Any,
-        strict: bool,
-        root: Any,
-        weights: Any,
-    ) -> Any:
         call = Vouched(updates, weights, base=base, strict=strict)
         outcome = self._run(call, generator, explain=False, root=root)
         return call.source.result(outcome.aggregate, outcome.points.rows)

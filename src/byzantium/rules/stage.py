@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -67,10 +68,14 @@ class Stage(Formula):
 
     least = FormerHook()
     settled = FormerHook()
+    #: Whether it uses distances: then one reading measures and checks vectors.
+    measures: ClassVar[bool] = False
     #: Whether it takes weights of the operator, `rule(updates, weights=...)`.
     takes_weights: ClassVar[bool] = False
     #: Whether it remembers what each worker sent: vector i is that of the same worker in each call.
     remembers_workers: ClassVar[bool] = False
+    #: Whether neighbors in a graph count by the weights of their edges, see `on_graph`.
+    uses_graph: ClassVar[bool] = False
     #: In which form it uses root data, if it does: the gradient on them, or a function of a step
     #: to their loss after it.
     root_form: ClassVar[Literal["gradient", "loss"]] = "gradient"
@@ -104,17 +109,17 @@ class Stage(Formula):
         """Whether this stage uses root data, `rule(updates, root=...)`."""
         return False
 
+    @property
+    def redundancy(self) -> int:
+        """How many workers must compute the same in a training, for votes among them; mostly 1."""
+        return 1
+
     def trusted(self, gradient: Any, loss: Callable[[Any], float] | None) -> Any:
         """What a rule is called with as `root`: the root gradient or, by `root_form`, the loss.
 
         - `loss`: the loss of root data after a step, a vector that is subtracted from the model.
         """
         return loss if self.stages[-1].root_form == "loss" else gradient
-
-    @property
-    def measures(self) -> bool:
-        """Whether this stage uses distances: then one reading measures and checks vectors."""
-        return False
 
     @property
     def separate(self) -> bool:
@@ -206,6 +211,18 @@ class Stage(Formula):
 def pipeline_repr(stages: Sequence[Stage]) -> str:
     """The notation of several stages, joined by `>>`."""
     return " >> ".join(map(repr, stages))
+
+
+def stages_of_workers(stages: Sequence[Stage]) -> list[Stage]:
+    """The stages whose f counts the vectors that go into a pipeline.
+
+    Behind groups that have rules of their own, f counts groups.
+
+    >>> from byzantium import Hierarchy, Mean, TrimmedMean
+    >>> stages_of_workers((Hierarchy(5, Mean()) >> TrimmedMean(f=1)).stages)
+    []
+    """
+    return list(itertools.takewhile(lambda stage: not stage.separate, stages))
 
 
 def most_bad(stages: Sequence[Stage]) -> int | None:

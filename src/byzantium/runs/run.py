@@ -24,12 +24,11 @@ from byzantium.core import (
     type_name,
     with_options,
 )
-from byzantium.core.options import former_attribute, with_default
-from byzantium.learning import metrics
-from byzantium.learning.clocks import SYNCHRONOUS
+from byzantium.core.options import former_attribute, options_of, with_default
+from byzantium.learning import checks, metrics
 from byzantium.learning.settings import TrainingOptions
 from byzantium.runs import plugins, values
-from byzantium.runs.job import METRICS, Job, Stop, Watch, append, rule_facets
+from byzantium.runs.job import METRICS, Job, Stop, Watch, rule_facets
 from byzantium.runs.records import Metrics
 from byzantium.runs.values import Checks
 
@@ -130,9 +129,9 @@ class Run(Job, TrainingOptions):
 
     def check(self) -> None:
         from byzantium.data import partition, user_files
-        from byzantium.learning import checks
         from byzantium.rules.admission import check_sizes
         from byzantium.rules.shares import check_takes_weights
+        from byzantium.rules.stage import stages_of_workers
         from byzantium.runs import builders, released
 
         if plugins.check_recorded(self, (*plugins.tables(), "optimizer")):
@@ -146,7 +145,7 @@ class Run(Job, TrainingOptions):
         checks.check_rule(self, rule, attacks.parse_attack(attack))
         if self.weights == "sizes":
             check_takes_weights(rule.stages)
-        for stage in rule.stages:
+        for stage in stages_of_workers(rule.stages):
             if stage.bad not in (None, self.f):
                 raise ByzantiumError(
                     f"{stage!r} says f={stage.bad} and the run says f={self.f}; "
@@ -267,14 +266,10 @@ class Run(Job, TrainingOptions):
         """
         if not self.root or self.rule == "RootOnly()" or not self.aggregator().needs_root:
             return None
-        alone: dict[str, Any] = {
-            "rule": "RootOnly()",
-            "attack": "NoAttack()",
-            "attackers": None,
-            "plugin": (),
-        }
-        alone |= {"weights": "equal", "worker": "Momentum()", "clock": SYNCHRONOUS, "redundancy": 1}
-        return self.varied(**alone)
+        defaults = ("attackers", "plugin", "weights", "worker", "clock", "redundancy")
+        alone = {option.name: option.default for option in options_of(Run)}
+        changes = {name: alone[name] for name in defaults}
+        return self.varied(rule="RootOnly()", attack="NoAttack()", **changes)
 
     def same_root_training(self, other: Run) -> bool:
         """Whether this and another run train on the same root data alone, in the same way.
@@ -298,10 +293,9 @@ class Run(Job, TrainingOptions):
     def beyond_limit(self, lines: Sequence[Metrics]) -> str:
         r"""That its honest vectors differed too much for any rule to promise descent; "" otherwise.
 
-        It is "" for rules with root data, which the limit does not bind, and where nothing was
-        measured: :math:`B^2` is recorded in the first rounds, which a run may not have reached.
-
-        - `lines`: the lines of its metrics.
+        It is "" for rules with root data, which the limit does not bind, without a server, where
+        rules see models, and where nothing was measured: :math:`B^2` is recorded in the first
+        rounds, which a run may not have reached.
 
         >>> lines = [{"round": 30, "early_heterogeneity": [27.0, 28.0, 31.0]}]
         >>> Run(f=5).beyond_limit(lines)
@@ -309,6 +303,8 @@ class Run(Job, TrainingOptions):
         >>> Run(f=0).beyond_limit(lines), Run(rule="RootMatching()", root=10).beyond_limit(lines)
         ('', '')
         """
+        if self.topology is not None:
+            return ""
         n, f, b2 = self.vectors, self.bad, metrics.early_heterogeneity(lines)
         if b2 is None or not 0 < 2 * f < n or b2 < guarantees.largest_heterogeneity(None, n, f):
             return ""
@@ -319,8 +315,16 @@ class Run(Job, TrainingOptions):
 
     def announce(self, *, again: bool = False) -> None:
         """Log the guarantee of its rule, as a warning where there is none."""
-        if not plugins.missing(self.plugin) and self.topology is None:
+        if plugins.missing(self.plugin):
+            return
+        if self.topology is None:
             guarantees.announce(self.aggregator(), self.vectors, self.bad, again=again)
+        elif not again:  # in the log of the run its training says so
+            checks.announce_doubts(self, self.stage())
+
+    def graph(self) -> str:
+        """Its graph in words, and that of its honest nodes; "" with a server."""
+        return checks.graph_in_words(self)
 
     def dataset(self) -> Dataset:
         """Its data set; the last two that runs of this process used stay in memory."""
@@ -409,7 +413,8 @@ class Run(Job, TrainingOptions):
 
         for record in learning.checkpointed(training, folder, stop=stopped):
             if len(history.evaluations) > written:
-                append(path, _blocks(history.evaluations, history.rounds, written)[0])
+                block = _blocks(history.evaluations, history.rounds, written)[0]
+                files.append(path, json.dumps(block) + "\n")
                 written += 1
             accuracy = "" if math.isnan(history.accuracy) else f"{history.accuracy:.1f} %"
             watch(record["round"], self.rounds, accuracy)

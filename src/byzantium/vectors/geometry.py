@@ -40,7 +40,8 @@ from byzantium.vectors.distances import (
     rounding,
     squared_distances,
 )
-from byzantium.vectors.points import GroupPoints, MixedPoints, Points, SourcePoints
+from byzantium.vectors.mixed_points import GroupPoints, MixedPoints
+from byzantium.vectors.points import Points, SourcePoints
 from byzantium.vectors.scale import MOST, SMALL
 from byzantium.vectors.weights import Weights
 
@@ -149,10 +150,18 @@ class Geometry:
         With q the point, <p_i - q, p_j - q> = G_ij - G_iq - G_jq + G_qq.
         """
         gram = self.gram
-        products = gram - gram[:, [index]] - gram[index] + gram[index, index]
-        distances = squared_distances(gram)[index]
-        np.fill_diagonal(products, distances)
+        products = gram - gram[:, [index]]
+        products -= gram[index]
+        products += gram[index, index]
+        np.fill_diagonal(products, self.squares_about(index))
         return products
+
+    def squares_about(self, index: int) -> Array:
+        """(points,): the diagonal of `gram_about`, the squared distances from one of the points."""
+        squares = self.gram.diagonal()
+        distances = (squares + squares[index] - 2 * self.gram[index]).clip(min=0)
+        distances[index] = 0
+        return distances
 
     @property
     def centre(self) -> int:  # former name
@@ -192,7 +201,11 @@ class Geometry:
 
     def _measured(self) -> Array:
         if not self.steps:
-            return self.basis.gram
+            basis, gram = self.basis, self.basis.gram
+            if not isinstance(basis, GroupPoints) or basis.clear:
+                return gram
+            # The rows of groups differ by less than is measured: the basis has another unit.
+            self.basis, self.steps = basis.basis, (basis.step,)
         # Rows that are mixed in the same way must be equal to the bit, and the matrix symmetric to
         # the bit, so that equal distances are equal.
         factor, which = distinct(self.factor)
@@ -341,7 +354,7 @@ class Geometry:
     def computed(self) -> Geometry:
         """The same points after one mixing, computed from the basis and measured themselves."""
         (step,) = self.steps
-        points = GroupPoints(self.basis, step, 0)
+        points = GroupPoints(self.basis, step)
         return Geometry(points, (), self._mixing, self.notes, self.vouched)
 
     def rebased(self) -> Geometry:

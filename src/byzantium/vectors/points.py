@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from byzantium._kernels.backend import backend
-from byzantium._kernels.torch_passes import column_blocks, mixed_blocks
+from byzantium._kernels.torch_passes import mixed_blocks
 from byzantium.vectors.distances import (
     REFERENCE_TRUSTED,
     Array,
@@ -43,11 +43,13 @@ class Points(ABC):
     - `norms`: the norms of the rows; None if they are not known.
     - `unit`: a power of two, the length that counts as 1 in `pieces` and `gram`; 1 until inner
       products are measured. See `scale`.
+    - `clear`: whether half of the rows clearly differ; known when inner products are measured.
     """
 
     n: int
     source: Source
     unit: float = 1.0
+    clear: bool = True
     dtype: torch.dtype  # of computations and of combined vectors
     anchors: Mapping[str, Tensor | None]
     norms: Array | None
@@ -126,9 +128,9 @@ class Points(ABC):
         return self._gram
 
     def _measure(self) -> Array:
-        gram, clear = self._measure_about_good_reference()
-        if not clear and self._rescale(gram):
-            gram, _ = self._measure_about_good_reference()
+        gram, self.clear = self._measure_about_good_reference()
+        if not self.clear and self._rescale(gram):
+            gram, self.clear = self._measure_about_good_reference()
         return gram
 
     def _rescale(self, gram: Array) -> bool:
@@ -178,6 +180,26 @@ class Points(ABC):
             lost &= which[:, None] != which
         clear = smallest >= SMALL_SQUARE and not blurred(sizes[best], smallest)
         return (best if lost.any() else None), clear
+
+    def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """The rows, in small blocks of columns that may be overwritten."""
+        raise NotImplementedError
+
+    def _sizes(self) -> Array:
+        """Distances of rows, anchors and origin from the coordinate-wise median, in columns here.
+
+        They are sums of magnitudes, not of squares: none underflows.
+        """
+        anchors, rows, middle = {**self.anchors, "": None}, np.arange(self.n), 2 - self.n % 2
+        total = np.zeros(self.n + len(anchors))
+        for columns, block in self._blocks():
+            median = torch.empty_like(block[0])
+            backend(block).central_mean(block, rows, None, middle, False, median)
+            anchor_parts = self._anchor_parts(anchors, block, columns)
+            away = [median if anchor is None else anchor - median for anchor in anchor_parts]
+            sums = [block.sub_(median).abs_().sum(dim=1), *(one.abs().sum()[None] for one in away)]
+            total += torch.cat(sums).cpu().numpy()
+        return total
 
     def gram_about(self, reference: int, anchors: Mapping[str, Tensor | None]) -> Array:
         """Inner products of the rows and anchors about a row, over the columns that are here."""
@@ -288,7 +310,6 @@ class SourcePoints(Points):
         return self.source.pieces(self.rows) if self._scale is None else super().pieces()
 
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """The rows of the source, copied in small blocks."""
         for outer, matrix, rows in self.source.pieces(self.rows):
             for columns, block in mixed_blocks(matrix, rows, None):
                 yield slice(outer.start + columns.start, outer.start + columns.stop), block
@@ -308,22 +329,6 @@ class SourcePoints(Points):
         self.unit = 1.0 if self._scale is None else self._scale.unit
         self._central, self._speculative = int(sizes[:n].argmin()), None
         return True
-
-    def _sizes(self) -> Array:
-        """Distances of rows, anchors and origin from the coordinate-wise median, in columns here.
-
-        They are sums of magnitudes, not of squares: none underflows.
-        """
-        anchors, rows, middle = {**self.anchors, "": None}, np.arange(self.n), 2 - self.n % 2
-        total = np.zeros(self.n + len(anchors))
-        for columns, block in self._blocks():
-            median = torch.empty_like(block[0])
-            backend(block).central_mean(block, rows, None, middle, False, median)
-            anchor_parts = self._anchor_parts(anchors, block, columns)
-            away = [median if anchor is None else anchor - median for anchor in anchor_parts]
-            sums = [block.sub_(median).abs_().sum(dim=1), *(one.abs().sum()[None] for one in away)]
-            total += torch.cat(sums).cpu().numpy()
-        return total
 
     def _measure(self) -> Array:
         known = self.source.inner_products(self.rows, self.anchors)
@@ -348,61 +353,6 @@ class SourcePoints(Points):
 
     def source_weights(self, weights: Array) -> Array:
         return weights if self._scale is None else self._scale.source_weights(weights)
-
-
-class MixedPoints(Points):
-    """Mixed rows P X as points, computed in float64, in blocks of columns, each time they are read.
-
-    - `basis`: the points X.
-    - `matrix`: (points, points of X), one of the `steps` of a `Geometry`; anchors stay the same.
-    - `reference`: the first row about which inner products are taken.
-    """
-
-    dtype = torch.float64
-    norms = None
-
-    def __init__(self, basis: Points, matrix: Array, reference: int) -> None:
-        self.basis = basis
-        self.n = len(matrix) - len(basis.anchors)
-        self.source, self.anchors, self.unit = basis.source, basis.anchors, basis.unit
-        self.matrix = matrix[: self.n, : basis.n]
-        self.reference = reference
-
-    @property
-    def first_reference(self) -> int:
-        return self.reference
-
-    def combined_by_source(self, weights: Array) -> Tensor | None:
-        rows = weights[: self.n] @ self.matrix
-        return self.basis.combined_by_source(np.append(rows, weights[self.n :]))
-
-    def read(self, relative: bool) -> Iterator[tuple[slice, Tensor, Rows, Tensor | None]]:
-        rows = np.arange(self.n)
-        for outer, matrix, which, common in self.basis.read(relative):
-            for columns in column_blocks(self.n, matrix.shape[1], self.dtype):
-                block = self._mix(matrix[:, columns], which)
-                whole = slice(outer.start + columns.start, outer.start + columns.stop)
-                yield whole, block, rows, None if common is None else common[columns]
-
-    def _mix(self, matrix: Tensor, which: Rows) -> Tensor:
-        """Some columns of P X, from those of X."""
-        return backend(matrix).mixed(matrix, which, self.matrix)
-
-
-class GroupPoints(MixedPoints):
-    """Mixed rows of which each is made of few rows of X: only these are read for it."""
-
-    def __init__(self, basis: Points, matrix: Array, reference: int) -> None:
-        super().__init__(basis, matrix, reference)
-        self._parts = [(members := np.flatnonzero(row), row[members]) for row in self.matrix]
-
-    def _mix(self, matrix: Tensor, which: Rows) -> Tensor:
-        block = matrix.new_empty(self.n, matrix.shape[1], dtype=self.dtype)
-        for k, (members, weights) in enumerate(self._parts):
-            rows = torch.from_numpy(which[members]).to(matrix.device)
-            factors = torch.from_numpy(weights).to(matrix.device)
-            block[k] = factors @ matrix.index_select(0, rows).double()
-        return block
 
 
 def row_norms(source: Source, rows: Rows | None = None) -> Array:

@@ -20,11 +20,14 @@ from safetensors_files import cut, joined, saved, sharded, some
 from serial_tasks import Serial
 
 import byzantium as bz
+from byzantium import related
 from byzantium.engines import merge
 from byzantium.engines.cluster import merging as cluster_merging
 from byzantium.engines.files.input_files import InputFile
 
 PART = 250
+# Rules that remember whole vectors of each worker, which no machine of a cluster has.
+REMEMBERING = (related.Safeguard, related.ByzantineSGD)
 
 
 @pytest.fixture(autouse=True)
@@ -54,14 +57,18 @@ def assert_as_here(make: Callable[[], bz.Aggregator], paths: list[Path], **optio
 def check(member: members.Rule, folder: Path) -> None:
     X = inputs.heterogeneous(N, 641)
     here, there = assert_as_here(member.fresh, saved([cut(row) for row in X], folder))
-    agree(member, joined(there), joined(here))
+    agree(member, joined(there), joined(here), scale=float(X.abs().max()))
 
 
 @pytest.mark.parametrize("member", RULES, ids=members.name)
 def test_every_rule_gives_what_it_gives_in_one_process(
     member: members.Rule, tmp_path: Path
 ) -> None:
-    check(member, tmp_path)
+    if isinstance(member.rule, REMEMBERING):
+        with pytest.raises(bz.ByzantiumError, match="needs whole vectors"):
+            check(member, tmp_path)
+    else:
+        check(member, tmp_path)
 
 
 @pytest.mark.slow

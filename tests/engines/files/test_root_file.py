@@ -59,6 +59,8 @@ def test_a_root_that_is_missing_unused_or_wrong_gets_one_error(tmp_path: Path) -
 
     assert "needs a root (--root FILE)" in error("RootMatching(f=1)", None)
     assert "does not use a root" in error("Median()", "root")
+    for root in (None, "root"):
+        assert "Zeno(f=1) tries steps on the loss of root data" in error("Zeno(f=1)", root)
     assert "the root holds numbers that are not finite" in error("RootMatching(f=1)", "nan")
     assert "the root" in error("RootMatching(f=1)", "other")
     assert "the root" in error("RootMatching(f=1)", "torn")

@@ -142,6 +142,20 @@ def test_a_root_that_nobody_uses_is_refused(rule: Any, f: float) -> None:
         RobustStrategy(rule, f=0.6)
 
 
+@pytest.mark.parametrize("root", [None, good_root])
+@pytest.mark.parametrize(
+    ("rule", "sentence"),
+    [
+        ("Zeno()", "tries steps of gradients, but clients send models"),
+        ("Safeguard()", "the nodes of a federation come and go"),
+        ("ByzantineSGD(v=1, t_a=9, t_b=9)", "the nodes of a federation come and go"),
+    ],
+)
+def test_rules_for_trainings_alone_are_refused(rule: str, sentence: str, root: Any) -> None:
+    with pytest.raises(bz.ByzantiumError, match=sentence):
+        RobustStrategy(rule, f=1, root=root)
+
+
 def test_a_root_is_a_function() -> None:
     with pytest.raises(TypeError, match="root must be a function of the global model, got"):
         RobustStrategy("RootMatching()", f=1, root={"weight": np.zeros(3)})  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from typing import Any
 import members
 import numpy as np
 import pytest
-from members import EVERYTHING, F, N
+from members import FEDERATED, F, N
 
 pytest.importorskip(
     "flwr", reason="flwr is not installed: pip install '.[flower]' runs Flower's tests"
@@ -79,7 +79,7 @@ def flat(d: int = 2, dtype: Any = np.float64) -> Arrays:
     return {"weight": np.zeros(d, dtype=dtype)}
 
 
-@pytest.mark.parametrize("member", EVERYTHING, ids=members.name)
+@pytest.mark.parametrize("member", FEDERATED, ids=members.name)
 def test_the_ratio_is_that_of_the_used_replies(member: members.Rule) -> None:
     """Half precision, arrays without numbers, big-endian and by columns; a lie counts, too."""
     kinds = [USED["big-endian"], USED["by columns"], LIES["opposite"], REJECTED["NaN"]]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from members import EVERYTHING, F, N
+from members import FEDERATED, F, N
 from paths import SUPPORT
 
 import byzantium as bz
@@ -70,7 +70,7 @@ def check_result(before: Arrays, after: Arrays | None, far: float = 0.3) -> None
     assert (after["mask"] == before["mask"]).all()
 
 
-@pytest.mark.parametrize("member", EVERYTHING, ids=members.name)
+@pytest.mark.parametrize("member", FEDERATED, ids=members.name)
 def test_no_kind_of_hostile_reply_moves_the_model_or_names_another_node(
     member: members.Rule,
 ) -> None:
@@ -155,6 +155,23 @@ def test_changes_are_aggregated_and_not_weights() -> None:
 def test_an_f_or_a_rule_that_cannot_be_is_refused(f: Any, rule: Any, sentence: str) -> None:
     with pytest.raises((ValueError, TypeError), match=sentence):
         one_round(RobustStrategy(rule, f=f), nodes(7), federation.plain())
+
+
+def test_behind_groups_f_counts_groups(caplog: pytest.LogCaptureFixture) -> None:
+    """Four of 15 nodes may be bad, so that two of five groups may be."""
+    rule = "Hierarchy(groups=5, inner=GeometricMedian(), deal='random') >> TrimmedMean(f=2)"
+    strategy = RobustStrategy(rule, f=4)
+    after, metrics = one_round(strategy, nodes(11, *[bad("far away")] * 4), federation.plain())
+    assert after is not None
+    assert metrics is not None
+    assert repr(strategy.rule) == rule
+    assert "no guarantee" not in caplog.text
+    with pytest.raises(ValueError, match="f=1 and RobustStrategy says f=4"):
+        one_round(
+            RobustStrategy(f"Bucketing(s='auto', f=1) >> {rule}", f=4),
+            nodes(15),
+            federation.plain(),
+        )
 
 
 def test_f_is_mandatory() -> None:

@@ -152,6 +152,11 @@ def check_root(rule: Aggregator, root: object, what: str) -> None:
 
     - `what`: what a root is, in words.
     """
+    if rule.stages[-1].root_form == "loss":
+        raise ByzantiumError(
+            f"{rule!r} tries steps on the loss of root data, which files do not have; with a root "
+            "(--root FILE), take RootMatching"
+        )
     if rule.needs_root and root is None:
         raise ByzantiumError(
             f"{rule!r} needs a root (--root FILE): {what} that you made like the contributors, "

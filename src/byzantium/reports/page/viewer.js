@@ -93,6 +93,7 @@ function fillWeights() {
     $("view-suspicion").textContent = suspected(run);
     $("view-standing").style.height = `${Math.min(Math.max(run.n * 17, 220), 700) + 60}px`;
   }
+  $("view-graph").replaceChildren(...graph(run));
   $("view-run").replaceChildren(...configuration(run));
 }
 

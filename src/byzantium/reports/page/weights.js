@@ -16,6 +16,7 @@ function trust() {
       $("does").textContent = report.rules[run.kind] ? `${label(run.rule)}: ${report.rules[run.kind]}` : "";
       $("suspicion").textContent = suspected(run);
       $("heat").replaceChildren(...heat(run));
+      $("graph").replaceChildren(...graph(run));
       $("standing").style.height = `${Math.min(Math.max(run.n * 17, 220), 700) + 60}px`;
     }
     $("run").replaceChildren(...(run ? configuration(run) :
@@ -49,19 +50,19 @@ function inWords(run) {
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
 
 /** How much the attackers counted, in words, and what that means. */
-function listened({ trust: { weight, share }, n, q }) {
+function listened({ trust: { weight, share, even }, graph, n, q }) {
   const all = sum(weight);
   if (!all) return "No worker counted.";
   const effective = all ** 2 / sum(weight.map((one) => one ** 2));
   const uneven = effective > n - 0.05 ? `All ${n} workers counted alike.`
     : `Weights so uneven amount to ${effective.toFixed(1)} workers with equal weights, out of ${n}.`;
   if (share === null) return `${q ? "" : "Nobody attacked. "}${uneven}`;
-  const even = q / n;
+  const equal = graph ? "in plain gossip" : "with equal weights";
   const means = share > 1.5 * even ? "The rule gave them more than an equal share, and followed them."
     : share < 0.5 * even ? "The rule mostly left them out."
     : "The rule did not distinguish them from honest workers.";
-  return `The ${count(q, "attacker")} had ${(100 * share).toFixed(1)} % of the weight; with equal weights, ` +
-    `they would have ${(100 * even).toFixed(0)} %. ${means} ${uneven}`;
+  return `The ${count(q, "attacker")} had ${(100 * share).toFixed(1)} % of the weight; ${equal}, ` +
+    `they would have ${(100 * even).toFixed(graph ? 1 : 0)} %. ${means} ${uneven}`;
 }
 
 /** Who went unheard, and whether those were the attackers, which a simulation knows. */
@@ -93,7 +94,8 @@ function standing(run) {
     line: { color: color("--faint"), width: 1, dash: "dot" } };
   const layout = {
     bargap: 0.2, margin: { l: 48, r: 10, t: 8, b: 42 }, shapes: [line],
-    xaxis: { title: { text: "mean weight; 1 is an equal share" }, rangemode: "tozero" },
+    xaxis: { title: { text: `mean weight; 1 is ${run.graph ? "that in plain gossip" : "an equal share"}` },
+      rangemode: "tozero" },
     yaxis: { title: { text: "worker" }, autorange: "reversed", showgrid: false },
   };
   return { data, layout };
