@@ -39,22 +39,21 @@ NOTES = {
         "first call beside X, in matrices of n x n float64."
     ),
     "start": (
-        "Each command in a process of its own; both are compiled to bytecode, as they are where "
-        "they are installed."
+        "Each command in a process of its own; both are compiled to bytecode, as where they are "
+        "installed."
     ),
     "recording": (
-        "By default a run records the loss, the error of the aggregate and how much Byzantine "
-        "workers counted, and saves checkpoints."
+        "*Bare*: the same rounds by `Simulation`, of which nothing is recorded and nothing saved."
     ),
     "plain": (
-        "Without: in plain torch, as where llvmlite cannot be used; one line in the log says so. "
+        "*Without*: in plain torch, as where llvmlite cannot be used; one line in the log says so. "
         "The same code serves other devices, such as GPUs, where it has not been measured."
     ),
     "trainings": (
         "*byzfl*: its own clients and server, as its program calls them; attackers compute nothing "
-        "there. *Flower*: `FedTrimmedAvg` in its simulation, with one process of Ray for each "
-        "core, in which 25 clients take a local step and send the model; none attacks. The model, "
-        "the data, the batches and the learning rate are the same for all."
+        "there. *Flower*: `FedTrimmedAvg` in its simulation, with a process of Ray for each core; "
+        "25 clients take one local step and send the model, and none attacks. The model, the data, "
+        "the batches and the learning rate are the same for all."
     ),
     "growth": (
         "Milliseconds; in brackets, over a model of bytes read, products and comparisons. Below "
