@@ -50,8 +50,11 @@ rehearse-nvflare: $(READY)  ## FLARE's FedAvg and ours with a Byzantine site: a 
 	unshare -n -p -f --kill-child --mount-proc bash -c 'ip link set lo up && "$$@"' -- \
 	$(CURDIR)/$(BIN)/python examples/nvflare/rehearsal.py
 
-bench: $(READY)  ## speed and memory, as ratios to a floor, to plain torch and to byzfl
-	$(BIN)/python benchmarks/bench.py
+# The folder that the results are written into.
+OUT ?= docs
+
+bench: $(READY)  ## speed and memory, as ratios, on a quiet machine: docs/measured.md
+	$(BIN)/python benchmarks/bench.py --out '$(OUT)'
 
 dist: $(READY)  ## the source distribution and the wheel, in dist/
 	$(BIN)/python -m build --no-isolation

@@ -118,7 +118,7 @@ def plan(arguments: argparse.Namespace) -> dict[str, tuple[Measure, int]]:
         "recording": (whole.recording, whole.BLOCKS),
         "plain": (whole.without_llvmlite, len(whole.WITHOUT_LLVMLITE)),
         "clients": (whole.clients, 1 + len(whole.MANY)),
-        "trainings": (whole.trainings, 2),
+        "trainings": (whole.trainings, 2 * len(training.JOBS)),
         "growth": (growth.growth, growth.STEPS),
         "training": (training.training, training.STEPS),
         "distributed": (distributed.all_reduce, distributed.STEPS),
@@ -177,7 +177,7 @@ def main() -> None:
     if load > BUSY:
         status.print(f"The machine is busy (load {load:.1f}): the figures will be rough.")
     byzfl = None
-    if not arguments.skip_byzfl and "rules" in arguments.sections:
+    if not arguments.skip_byzfl and {"rules", "trainings"} & set(arguments.sections):
         try:
             byzfl = byzfl_bridge.load(Path(".bench/byzfl"))
         except byzfl_bridge.ByzflMissingError as missing:

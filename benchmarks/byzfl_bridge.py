@@ -1,8 +1,9 @@
-"""Loads the aggregators of byzfl 0.0.11 as a contestant, without making it a dependency.
+"""Loads byzfl 0.0.11 as a contestant, without making it a dependency.
 
-The package is installed into a folder of the bench, without its dependencies. Only the submodule
-`byzfl.aggregators` is imported: its parent would import torchvision and seaborn. That submodule
-needs scipy only for NumPy input, so an empty module replaces scipy where it is missing.
+The package is installed into a folder of the bench, without its dependencies. Only the submodules
+with its aggregators and its training classes are imported: their parent would import torchvision
+and seaborn. They need scipy only for NumPy input, so an empty module replaces it where it is
+missing.
 """
 
 import importlib
@@ -10,10 +11,13 @@ import importlib.util
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 REQUIREMENT = "byzfl==0.0.11"
 
@@ -35,6 +39,67 @@ def load(folder: Path) -> ModuleType:
             return importlib.import_module("byzfl.aggregators")
     except ImportError as error:
         raise ByzflMissingError(f"byzfl is omitted: it does not import ({error}).") from error
+
+
+class Training:
+    """Call it for one round by byzfl's own classes, as its `benchmark/train.py` calls them.
+
+    There are n - q honest clients; one object sends the vectors of q attackers, copies of those of
+    the first client. `load` must have been called before.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], nn.Module],
+        x: Tensor,
+        y: Tensor,
+        *,
+        n: int,
+        q: int,
+        batch: int,
+        momentum: float = 0.9,
+        rate: float = 0.01,
+    ) -> None:
+        framework = importlib.import_module("byzfl.fed_framework")
+        framework.models.of_the_bench = make  # it finds models by their names
+        common = {"model_name": "of_the_bench", "device": "cpu"}
+        self.clients = []
+        for worker in range(n - q):
+            samples = TensorDataset(x[worker::n], y[worker::n])
+            client = {
+                "loss_name": "CrossEntropyLoss",
+                "LabelFlipping": False,
+                "nb_labels": 10,
+                "momentum": momentum,
+                "training_dataloader": DataLoader(samples, batch, shuffle=True, drop_last=True),
+                "store_per_client_metrics": False,
+                "optimizer_name": None,
+                "learning_rate": None,
+                "weight_decay": None,
+                "milestones": None,
+                "learning_rate_decay": None,
+            }
+            self.clients.append(framework.Client(common | client))
+        self.attackers = framework.ByzantineClient({"name": "Mimic", "f": q, "parameters": {}})
+        server = {
+            "optimizer_name": "SGD",
+            "learning_rate": rate,
+            "weight_decay": 0.0,
+            "milestones": [],
+            "learning_rate_decay": 1.0,
+            "aggregator_info": {"name": "TrMean", "parameters": {"f": q}},
+            "pre_agg_list": [],
+            "test_loader": DataLoader(TensorDataset(x, y)),
+        }
+        self.server = framework.Server(common | server)
+
+    def __call__(self) -> None:
+        state = self.server.get_dict_parameters()
+        for client in self.clients:
+            client.set_model_state(state)
+            client.compute_gradients()
+        honest = [client.get_flat_gradients_with_momentum() for client in self.clients]
+        self.server.update_model_with_gradients(honest + self.attackers.apply_attack(honest))
 
 
 def _install(folder: Path) -> None:

@@ -38,7 +38,24 @@ NOTES = {
         "Each rule in a process of its own, the faster of two calls. Memory is the most of the "
         "first call beside X, in matrices of n x n float64."
     ),
-    "plain": ("The same code serves other devices, such as GPUs, where it has not been measured."),
+    "start": (
+        "Each command in a process of its own; both are compiled to bytecode, as they are where "
+        "they are installed."
+    ),
+    "recording": (
+        "By default a run records the loss, the error of the aggregate and how much Byzantine "
+        "workers counted, and saves checkpoints."
+    ),
+    "plain": (
+        "Without: in plain torch, as where llvmlite cannot be used; one line in the log says so. "
+        "The same code serves other devices, such as GPUs, where it has not been measured."
+    ),
+    "trainings": (
+        "*byzfl*: its own clients and server, as its program calls them; attackers compute nothing "
+        "there. *Flower*: `FedTrimmedAvg` in its simulation, with one process of Ray for each "
+        "core, in which 25 clients take a local step and send the model; none attacks. The model, "
+        "the data, the batches and the learning rate are the same for all."
+    ),
     "growth": (
         "Milliseconds; in brackets, over a model of bytes read, products and comparisons. Below "
         "d = 10⁶ what a call costs by itself is more than its passes.\n\n"

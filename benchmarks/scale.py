@@ -161,9 +161,9 @@ def report(flat: int, sampled: int) -> None:
     print("| workers | take part | groups | memory, MB | model, MB | seconds of a round |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: |")
     _, groups, f = SIZES[1]
-    cases = [("simulation", *size) for size in SIZES]
-    cases += [("sampled", n, groups, f) for n in ALL if n <= sampled]
-    for what, n, groups, f in cases:
+    trainings = [("simulation", *size) for size in SIZES]
+    trainings += [("sampled", n, groups, f) for n in ALL if n <= sampled]
+    for what, n, groups, f in trainings:
         part = n if what == "simulation" else PARTICIPANTS
         one = in_process(what, n, DIMENSIONS[0], groups, f)
         model = predicted_simulation(n, part, groups, DIMENSIONS[0])

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -107,6 +107,22 @@ def alternate(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict[s
 def in_default_layout() -> nn.Module:
     """The paper's CNN in torch's default layout; `cnn` has its channels last in memory."""
     return cnn().to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+
+
+class Job(NamedTuple):
+    """A whole training: our model, the same in torch's default layout, and the data."""
+
+    ours: Callable[[], nn.Module]
+    model: Callable[[], nn.Module]
+    data: Callable[[], Dataset]
+
+
+JOBS = {
+    "digits, MLP": Job(
+        partial(mlp, (1, 8, 8)), partial(mlp, (1, 8, 8)), cache(partial(load, "digits"))
+    ),
+    "28 x 28, CNN": Job(cnn, in_default_layout, cache(images)),
+}
 
 
 def pipeline(rule: str, s: int) -> bz.Aggregator:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,8 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+import byzfl_bridge
+import flower_training
 import straightforward as plain
 import straightforward_training
 import torch
@@ -19,11 +22,10 @@ import training
 from model import Figure, Result, Section
 from sections import Run
 from timing import Contestant, interleave
-from torch import nn
 
 import byzantium as bz
-from byzantium.data import Dataset, load
-from byzantium.learning import cnn, mlp
+from byzantium.data import load
+from byzantium.learning import mlp
 from byzantium.runs import Run as Job
 
 STARTS, BLOCKS, ROUNDS = 7, 9, 90
@@ -39,7 +41,10 @@ WITHOUT_LLVMLITE: dict[str, tuple[Callable[[], bz.Aggregator], Callable[[Any], A
     "Median()": (bz.Median, plain.median),
     "TrimmedMean(f=5)": (lambda: bz.TrimmedMean(f=5), partial(plain.trimmed_mean, f=5)),
     "MeaMed(f=5)": (lambda: bz.MeaMed(f=5), partial(plain.meamed, f=5)),
+    "Krum(f=5)": (lambda: bz.Krum(f=5), partial(plain.krum, f=5)),
+    "GeometricMedian()": (bz.GeometricMedian, plain.geometric_median),
 }
+GOALS_WITHOUT_LLVMLITE = ("Median()", "TrimmedMean(f=5)")
 
 
 def in_process(*arguments: str) -> list[dict[str, Any]]:
@@ -55,6 +60,8 @@ def in_process(*arguments: str) -> list[dict[str, Any]]:
 def start(run: Run) -> Section:
     """A run of one round, and what it cannot do without: importing torch."""
     byzantium = [sys.executable, "-c", "from byzantium.cli import main; main()"]
+    # An installed command is compiled to bytecode, as this one is in the first start.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     times: dict[str, list[float]] = {"import torch": [], "ours": []}
     for _ in range(STARTS):
         run.step("start")
@@ -64,7 +71,7 @@ def start(run: Run) -> Section:
                 ("ours", [*byzantium, "run", "--rounds", "1", "--out", folder]),
             ):
                 before = perf_counter()
-                subprocess.run(command, check=True, capture_output=True)
+                subprocess.run(command, check=True, capture_output=True, env=environment)
                 times[name].append(perf_counter() - before)
     seconds = {name: min(values) for name, values in times.items()}
     figure = Figure("ours / import torch", seconds["ours"] / seconds["import torch"], goal="start")
@@ -107,13 +114,20 @@ def a_recorded_round(job: Job) -> float:
 
 
 def without_llvmlite(run: Run) -> Section:
-    results = []
+    """Rules in plain torch, over straightforward torch and over the same rules with llvmlite."""
+    x, results = run.normal(run.n), []
     for line in in_process("plain", str(run.n), str(run.d), str(run.long_repeats)):
-        run.step(f"without llvmlite, {line['name']}")
-        seconds, goal = line["seconds"], None if "MeaMed" in line["name"] else "without llvmlite"
-        value = seconds["ours"] / seconds["straightforward"]
-        figure = Figure("ours / straightforward", value, goal=goal)
-        results.append(Result(line["name"], seconds, [figure]))
+        name = line["name"]
+        run.step(f"without llvmlite, {name}")
+        contestants = {"with llvmlite": Contestant(WITHOUT_LLVMLITE[name][0](), lambda: x)}
+        seconds = line["seconds"] | interleave(contestants, run.repeats, lambda: None)[0]
+        goal = "without llvmlite" if name in GOALS_WITHOUT_LLVMLITE else None
+        over = {other: seconds["without"] / seconds[other] for other in seconds}
+        figures = [
+            Figure("without / straightforward", over["straightforward"], goal=goal),
+            Figure("without / with", over["with llvmlite"]),
+        ]
+        results.append(Result(name, seconds, figures))
     return Section("plain", f"Plain torch, without llvmlite, {run.n} x {run.d}", results)
 
 
@@ -121,7 +135,7 @@ def measure_without_llvmlite(n: int, d: int, repeats: int) -> Iterator[dict[str,
     x = torch.randn(n, d, generator=torch.Generator().manual_seed(0))
     for name, (ours, theirs) in WITHOUT_LLVMLITE.items():
         group = {
-            "ours": Contestant(ours(), lambda: x),
+            "without": Contestant(ours(), lambda: x),
             "straightforward": Contestant(theirs, lambda: list(x)),
         }
         yield {"name": name, "seconds": interleave(group, repeats, lambda: None)[0]}
@@ -186,17 +200,14 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 
 def trainings(run: Run) -> Section:
-    """A round of the same job by us, and by a straightforward loop."""
-    jobs: dict[str, tuple[Callable[[], nn.Module], Dataset]] = {
-        "digits, MLP": (partial(mlp, (1, 8, 8)), load("digits")),
-        "28 x 28, CNN": (cnn, training.images()),
-    }
+    """A round of the same job by us, a straightforward loop, byzfl's classes, and Flower."""
     results = []
-    for name, (make, data) in jobs.items():
+    for name, job in training.JOBS.items():
         run.step(f"a whole round, {name}")
-        ours = iter(training.rounds(make(), data, bz.TrimmedMean(f=training.Q), training.MIMIC))
+        data, rule = job.data(), bz.TrimmedMean(f=training.Q)
+        ours = iter(training.rounds(job.ours(), data, rule, training.MIMIC))
         theirs = straightforward_training.Training(
-            make().to(memory_format=torch.contiguous_format),  # type: ignore[call-overload]
+            job.model(),
             data.train_x,
             data.train_y,
             partial(plain.trimmed_mean, f=training.Q),
@@ -209,9 +220,24 @@ def trainings(run: Run) -> Section:
             "ours": partial(next, ours),
             "straightforward": theirs,
         }
+        if run.byzfl is not None:
+            calls["byzfl"] = byzfl_bridge.Training(
+                job.model,
+                data.train_x,
+                data.train_y,
+                n=training.N,
+                q=training.Q,
+                batch=training.BATCH,
+            )
         seconds = training.alternate(calls, 3 * run.long_repeats)
-        figure = Figure("straightforward / ours", seconds["straightforward"] / seconds["ours"])
-        results.append(Result(f"{name}, TrimmedMean(f=5)", seconds, [figure]))
+        run.step(f"rounds of Flower, {name}")
+        try:
+            seconds["Flower"] = flower_training.seconds_of_round(name)
+        except flower_training.FlowerError as error:
+            run.say(str(error))
+        rivals = [rival for rival in seconds if rival != "ours"]
+        figures = [Figure(f"{rival} / ours", seconds[rival] / seconds["ours"]) for rival in rivals]
+        results.append(Result(f"{name}, TrimmedMean(f=5)", seconds, figures))
     title = f"A round of the same training, {training.N} workers, {training.Q} of them Mimic"
     return Section("trainings", title, results)
 

@@ -3,9 +3,10 @@
     byzantium benchmark --jobs 2 --out benchmark
     python scripts/record_benchmark.py benchmark
 
-A pipeline's results replace those of its recorded row, in the splits in which all its runs are
-there. The row names the commit of this checkout, or the one after the folder, which made the runs,
-and the commits of the splits that stay. The page names all processors that computed rows.
+A pipeline's results, of either level, replace those of its recorded row, in the splits in which all
+its runs are there. The row names the commit of this checkout, or the one after the folder, which
+made the runs, and the commits of the splits that stay. The page names all processors that computed
+rows.
 """
 
 import platform
@@ -50,7 +51,7 @@ def with_splits(former: Row | None, row: Row) -> Row:
 
 def main(folder: str, commit: str) -> None:
     """Record the runs of a folder, which a commit made."""
-    table = compare(benchmark(), Store(folder))
+    table = compare(benchmark(level="full"), Store(folder))
     unfinished = {
         (cell.labels["aggregator"], cell.labels["split"]) for cell in table.cells if cell.missing
     }

@@ -291,8 +291,8 @@ def test_every_exported_formula_is_a_member_of_the_tests() -> None:
         and dataclasses.is_dataclass(one)
     }
     tested: set[type] = {type(rule.rule) for rule in members.RULES}
-    tested |= {type(one.rule) for one in [*members.ROOT_RULES, members.BLOCKS]}
-    tested |= {type(members.TRIALS.rule)}
+    tested |= {type(one.rule) for one in members.ROOT_RULES}
+    tested |= {type(one.rule) for one in (members.BLOCKS, members.TRIALS)}
     tested |= {type(mix.mixing) for mix in [*members.MIXINGS, members.VOTE]}
     tested |= {type(attack) for attack in members.ATTACKS}
     tested |= {type(worker) for worker in members.WORKERS} - {bz.learning.Momentum}

@@ -34,7 +34,6 @@ LAWS = ("permutation", "translation", "rotation", "scale", "unanimity", "robustn
 def check_rule(rule: Aggregator, *, n: int = N, breaks: Iterable[str] = ()) -> None:
     """Assert that a rule or pipeline obeys the laws of rules.
 
-    - `rule`: the rule or pipeline.
     - `n`: how many vectors it is tried on; it must be defined for so many.
     - `breaks`: the names of the laws below that it breaks by nature.
 
@@ -74,7 +73,6 @@ def check_rule(rule: Aggregator, *, n: int = N, breaks: Iterable[str] = ()) -> N
 def check_mixing(mixing: Mixing, *, n: int = N, breaks: Iterable[str] = ()) -> None:
     """Assert that a mixing obeys the laws of mixings.
 
-    - `mixing`: the mixing.
     - `n`: how many vectors it is tried on.
     - `breaks`: the names of the laws that it breaks by nature, as in `check_rule`; "translation",
       "rotation", "scale" and "unanimity" apply to mixings.
@@ -110,7 +108,6 @@ def check_mixing(mixing: Mixing, *, n: int = N, breaks: Iterable[str] = ()) -> N
 def check_attack(attack: Attack, *, honest: int = N, attackers: int = 3) -> None:
     """Assert that an attack obeys the laws of attacks.
 
-    - `attack`: the attack.
     - `honest`, `attackers`: how many honest workers and attackers it is tried with.
 
     Every attack must send one vector for each attacker, of the dtype of the honest ones; leave its

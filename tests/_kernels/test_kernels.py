@@ -19,7 +19,7 @@ from torch import Tensor
 import byzantium as bz
 from byzantium._kernels import compiled_passes as compiled
 from byzantium._kernels import compiler as machine
-from byzantium._kernels import schedule
+from byzantium._kernels import schedule, subset_sums
 from byzantium._kernels import torch_passes as plain
 from byzantium._kernels.compiler import Processor
 from byzantium._kernels.networks import Network, in_order, middle
@@ -450,6 +450,35 @@ def test_products_of_many_rows_are_those_of_few(
     assert found[0, 0] + found[n - 1, n - 1] - 2 * found[0, n - 1] == 0
     torch.set_num_threads(1)
     assert np.array_equal(compiled.gram(X, rows, anchors, n // 2), found)
+
+
+@pytest.mark.parametrize("n", [5, 48, 49, 100])
+@pytest.mark.parametrize("d", [1, 31, 65, 2049])
+@pytest.mark.parametrize("nearest", [False, True])
+def test_averages_of_many_rows_are_those_of_few(
+    n: int, d: int, nearest: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole numbers, whose sums are exact: so all bits are the same, on any number of threads."""
+    generator = np.random.default_rng(n)
+    numbers = generator.integers(-999, 999, (n + 1, d))
+    X = torch.from_numpy(numbers).float()
+    among = generator.random((n - 1, n)) < 0.8
+    among[:, 0] = True
+    mixing, rows = among / among.sum(axis=1, keepdims=True), np.arange(n + 1)[::-1][:n].copy()
+    mixed = torch.from_numpy(among @ numbers[rows] * mixing.max(axis=1)[:, None]).float()
+    kept = n - 1 - 2 * (n // 5)
+    monkeypatch.setattr(compiled, "MANY", 1)
+    monkeypatch.setattr(subset_sums, "saves_work", lambda _: True)
+    for count in torch.get_num_threads(), 1:
+        torch.set_num_threads(count)
+        out, supplied = torch.empty(d), np.zeros(n - 1)
+        peak = compiled.central_mean(X, rows, mixing, kept, nearest, out)
+        assert np.array_equal(out.double().numpy(), central_mean(mixed, kept, nearest)[0])
+        assert peak == X[rows].abs().max()
+        explained = torch.empty(d)
+        compiled.central_mean(X, rows, mixing, kept, nearest, explained, supplied)
+        assert torch.equal(out, explained)
+        assert np.allclose(supplied, shares(mixed, kept, nearest))
 
 
 def test_rows_without_weight_are_not_read() -> None:

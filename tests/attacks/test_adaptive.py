@@ -19,6 +19,7 @@ from byzantium.attacks.space import Space
 H, Q, D = 20, 5, 300
 MODEL = torch.linspace(-1, 1, D, dtype=torch.float64)
 WEIGHTINGS = [m.rule for m in members.EVERYTHING if m.rule.knows_weights == "always"]
+ROOT_RULES = [member.rule for member in members.ROOT_RULES]
 
 
 def seeded(seed: int = 7) -> torch.Generator:
@@ -46,7 +47,8 @@ def test_trials_in_few_dimensions_have_the_results_of_the_rule(rule: bz.Aggregat
     assert space.points.shape[1] < 40
     coefficients = torch.randn(len(space.features), generator=seeded(3), dtype=torch.float64) / 3
     sent = space.full(coefficients.numpy())
-    for draw, result in zip(space.draws, space.results(coefficients.numpy()), strict=True):
+    (results,) = space.results([coefficients.numpy()])
+    for draw, result in zip(space.draws, results, strict=True):
         rows = torch.cat([honest, sent.expand(Q, D)])
         expected = copy.deepcopy(rule)(rows, seeded(space.seed + draw))
         products = (space.features @ expected, space.points @ result)
@@ -61,9 +63,23 @@ def test_trials_see_the_root_gradient(member: members.RootRule) -> None:
     sent = honest[0] - 2 * honest[1]
     coefficients = torch.zeros(len(space.features), dtype=torch.float64)
     coefficients[0], coefficients[1] = 1, -2
-    [result] = space.results(coefficients.numpy())
+    [[result]] = space.results([coefficients.numpy()])
     expected = member.rule(torch.cat([honest, sent.expand(Q, D)]), root=root)
     assert torch.allclose(space.features @ expected, space.points @ result, atol=1e-5)
+
+
+@pytest.mark.parametrize("rule", [*WEIGHTINGS, *ROOT_RULES], ids=repr)
+def test_a_trial_has_the_same_result_to_the_bit_alone_and_among_others(rule: bz.Aggregator) -> None:
+    honest = inputs.heterogeneous(H, D)
+    root = honest.mean(dim=0) + 0.1 if rule.needs_root else None
+    space = Space(scene_of(rule, honest, root))
+    drawn = torch.randn(12, len(space.features), generator=seeded(4), dtype=torch.float64) / 3
+    drawn[5:] *= 100  # rules leave these out, after different numbers of iterations
+    candidates = [*drawn.numpy(), drawn[:Q].numpy()]
+    together = space.results(candidates)
+    for candidate, results in zip(candidates, together, strict=True):
+        (alone,) = space.results([candidate])
+        assert all(torch.equal(*pair) for pair in zip(alone, results, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import folders
 import pytest
 from click.shell_completion import BashComplete
 from click.testing import CliRunner, Result
@@ -26,7 +27,6 @@ from byzantium.papers.bucketing import artifact
 from byzantium.papers.requests import Requests
 from byzantium.runs import Run, Store, load
 from byzantium.runs.progress import described
-from byzantium.runs.records import lines
 from byzantium.tables import Version
 
 DIGITS = str(10**400)
@@ -397,7 +397,7 @@ LONG = [*SMALL, "--rounds", "100000", "--evaluate-every", "50"]
 
 def metrics_of(folder: Path) -> list[dict[str, float]]:
     found = list(folder.glob("*/metrics.jsonl"))
-    return lines(found[0]) if found else []
+    return folders.lines(found[0]) if found else []
 
 
 def wait_for_metrics(process: subprocess.Popen[str], folder: Path, count: int) -> None:
@@ -430,7 +430,9 @@ def test_ctrl_c_on_a_sweep_stops_every_process_and_the_same_command_goes_on(tmp_
     )
     command = program("sweep", "sweep.toml", "--jobs", "2")
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    while sum(len(lines(path)) > 0 for path in tmp_path.glob("results/*/metrics.jsonl")) < 2:
+    while (
+        sum(len(folders.lines(path)) > 0 for path in tmp_path.glob("results/*/metrics.jsonl")) < 2
+    ):
         assert process.poll() is None
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
@@ -456,7 +458,9 @@ def test_a_terminal_that_is_closed_stops_a_sweep_which_saves_itself(tmp_path: Pa
     if process == 0:
         command = program("sweep", "sweep.toml", "--jobs", "2")
         os.execv(command[0], command)
-    while sum(len(lines(path)) > 0 for path in tmp_path.glob("results/*/metrics.jsonl")) < 2:
+    while (
+        sum(len(folders.lines(path)) > 0 for path in tmp_path.glob("results/*/metrics.jsonl")) < 2
+    ):
         if select.select([terminal], [], [], 0.1)[0]:
             os.read(terminal, 10**6)
     os.close(terminal)

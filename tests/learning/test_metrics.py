@@ -23,19 +23,23 @@ from byzantium.learning import (
     metrics,
     mlp,
 )
-from byzantium.learning.evaluation import relative_spread
 from byzantium.learning.formulas import Round
 from byzantium.learning.metrics import Metric
 from byzantium.reports import report
 from byzantium.reports.contents import contents as page_contents
 from byzantium.runs import Run, Store, perform
 from byzantium.tables import Picture
+from byzantium.vectors.points import moments
 
 TITLE = "length of the step, in <units>"
 LENGTH = Metric(
     "length", TITLE, lambda scene: scene.aggregate.norm(), max, scale="log", record="steps"
 )
 SHARE = Metric("largest", "share (%)", lambda at: at.test["accuracy"] / 2, scale="percent")
+
+
+def relative_spread(rows: torch.Tensor) -> float:
+    return evaluation.relative_spread(*moments(rows), len(rows))
 
 
 @pytest.fixture

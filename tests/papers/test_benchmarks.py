@@ -14,7 +14,14 @@ from byzantium.attacks import parse_attack
 from byzantium.cli import main
 from byzantium.core import ByzantiumError
 from byzantium.papers import benchmark, compare, recorded_ranking
-from byzantium.papers.benchmarks import CHALLENGERS, PIPELINES, SUITE, SUITES, WITH_ROOT
+from byzantium.papers.benchmarks import (
+    CHALLENGERS,
+    FINALISTS,
+    PIPELINES,
+    SUITE,
+    SUITES,
+    WITH_ROOT,
+)
 from byzantium.reports.ranking import table, write_page
 from byzantium.runs import Run, Store
 from byzantium.tables import Ranking, Row, Version, ranking_rows
@@ -79,6 +86,24 @@ def test_the_full_level_adds_settings() -> None:
         ("digits", 50, 25, 1),
         ("digits", 25, None, 5),
     }
+
+
+def test_the_full_level_is_for_the_finalists_and_for_rules_that_accept_its_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert tuple(row.name for row in recorded_ranking().sorted("noniid")[:3]) == FINALISTS
+    monkeypatch.setattr("byzantium.papers.benchmarks.ATTACKERS", (1,))
+    monkeypatch.setattr("byzantium.papers.benchmarks.SPLITS", {"iid": "iid()"})
+    monkeypatch.setattr("byzantium.papers.benchmarks.SUITES", {SUITE: {"ipm": "InnerProduct()"}})
+    full = [cell.labels for cell in benchmark(Version(seeds=1), level="full").cells]
+    assert {cell["aggregator"] for cell in full} == {*PIPELINES, *WITH_ROOT}
+    assert {cell["aggregator"] for cell in full if cell["split"] != "iid"} == set(FINALISTS)
+    # With 6 of 13 buckets Byzantine, Krum has too few honest neighbors.
+    rule = "Bucketing(s=2) >> Krum()"
+    with pytest.raises(ByzantiumError, match="needs at least"):
+        Run(rule=rule, n=25, f=6)
+    settings = {cell.labels["split"] for cell in benchmark(level="full", rules=[rule]).cells}
+    assert settings == {"iid", "mnist", "fifty", "local-steps"}
 
 
 PLUGIN = """

@@ -13,7 +13,7 @@ import pytest
 from folders import comparison, made
 from published_rows import rows
 
-from byzantium.papers import Replay, artifact, replays
+from byzantium.papers import CAUSES, RELEASED, Replay, artifact, replays
 from byzantium.papers.replay import training_losses
 from byzantium.reports import figures
 from byzantium.reports.markdown import markdown
@@ -97,6 +97,19 @@ def test_a_run_that_stopped_early_has_no_end(tmp_path: Path) -> None:
     (row,) = rows(text, "aggregator")
     assert row[1:4] == ["0", "3 of 3", "1e-07"]
     assert row[5] == "at round 90"
+    write(store, ONE, 0)
+    (row,) = rows(markdown([comparison("table2", store, ONE)], store), "aggregator")
+    assert row[4:] == ["30.85", "35.85 (+5.00)", "agrees"]
+
+
+def test_a_cheaper_version_repeats_nothing(tmp_path: Path) -> None:
+    store, version = Store(tmp_path), Version(seeds=1, released=True, only="krum iid", model="mlp")
+    (job,) = made("table2", version).cells[0].jobs
+    folders.write(store, job, lines(job), folders.completed(40.0))
+    text = markdown([comparison("table2", store, version)], store)
+    (row,) = rows(text, "aggregator")
+    assert row[5:] == ["40.00", "—"]
+    assert "cells were repeated" not in text
 
 
 def test_runs_that_both_collapsed_agree(tmp_path: Path) -> None:
@@ -129,6 +142,24 @@ def test_the_text_opens_with_what_was_repeated(tmp_path: Path) -> None:
     assert "the first accuracy differs by +5.000 points" in text
     plain = markdown([comparison("table2", store, Version(seeds=1))], store)
     assert "repeated with" not in plain
+
+
+def test_an_exception_has_its_cause_or_none_is_known(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for rule, known in (("rfa noniid", True), ("krum noniid", False)):
+        version = Version(seeds=1, released=True, only=rule)
+        write(store, version, 0, until=3)
+        text = markdown([comparison("table2", store, version)], store)
+        (line,) = (line for line in text.splitlines() if "Cause: " in line)
+        name, _, cause = line.partition(", seed 0: ")
+        cause = cause.partition("Cause: ")[2]
+        assert (name.removeprefix("- "), 0) in CAUSES if known else cause.startswith("not shown; ")
+        assert ("of 9,984 test images" in cause) == known
+
+
+def test_causes_belong_to_cells_of_released_runs() -> None:
+    names = {cell.name for name in RELEASED for cell in made(name, Version(seeds=1)).cells}
+    assert {name for name, _ in CAUSES} <= names
 
 
 def test_losses_belong_to_the_rounds_before_their_evaluation() -> None:

@@ -1,4 +1,7 @@
-"""The two ways to the geometric median: Newton's steps alone, and the search that takes care."""
+"""The ways to the geometric median: Newton's steps alone, and the search that takes care.
+
+Steps are found by elimination or, of many rows, by conjugate gradients.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium._kernels import compiler as machine
+from byzantium._kernels import conjugate_gradients
 from byzantium._kernels.compiler import Processor
 from byzantium.rules.geometric_median import SumOfDistances
 from byzantium.vectors.geometry import Geometry
@@ -47,6 +51,12 @@ ORDINARY: dict[str, Callable[[int], Tensor]] = {
 }
 
 
+@pytest.fixture(params=["elimination", "conjugate gradients"])
+def solver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "conjugate gradients":
+        monkeypatch.setattr(conjugate_gradients, "MANY", 1)
+
+
 def sum_of_distances(X: Tensor, smoothing: float = 0.0) -> SumOfDistances:
     return SumOfDistances(Geometry.of(SourcePoints(Matrix(X))), smoothing)
 
@@ -57,6 +67,7 @@ def gradient(X: Tensor, weights: Array, smoothing: float) -> Array:
     return (away / lengths[:, None]).sum(axis=0)
 
 
+@pytest.mark.usefixtures("solver")
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("smoothing", [0.0, 1.0])
 @pytest.mark.parametrize("kind", ORDINARY)
@@ -74,12 +85,14 @@ def test_both_ways_lead_to_where_the_gradient_vanishes(kind: str, smoothing: flo
         assert searched.max() == 1, "only a row itself is no ordinary case"
 
 
+@pytest.mark.usefixtures("solver")
 def test_ordinary_sums_need_no_search() -> None:
     for n in SIZES:
         for kind in ("many dimensions", "a common part", "far rows", "very far rows"):
             assert sum_of_distances(ORDINARY[kind](n))._newton() is not None, (kind, n)
 
 
+@pytest.mark.usefixtures("solver")
 @pytest.mark.parametrize("d", [1, 2, 5])
 @pytest.mark.parametrize("n", [2, 3, 20, 30, 50, 51])
 def test_smoothed_sums_are_least_where_their_gradient_vanishes(n: int, d: int) -> None:
@@ -102,6 +115,7 @@ EXTRAORDINARY = {
 }
 
 
+@pytest.mark.usefixtures("solver")
 @pytest.mark.parametrize("kind", EXTRAORDINARY)
 def test_newtons_steps_are_not_trusted_at_corners_and_on_lines(kind: str) -> None:
     X = EXTRAORDINARY[kind].double()
@@ -128,6 +142,7 @@ def test_other_processors_take_the_same_steps(name: str, monkeypatch: pytest.Mon
             assert np.array_equal(found, weights)
 
 
+@pytest.mark.usefixtures("solver")
 def test_a_step_beyond_all_numbers_has_not_arrived() -> None:
     """There, no row pulls any more: the gradient is zero, but there are no weights."""
     X = torch.zeros(6, 3, dtype=torch.float64)

@@ -29,7 +29,7 @@ from byzantium.learning import Settings, checkpoint
 from byzantium.runs import Mimicry, Run, Store, perform
 from byzantium.runs.job import NUMERICS
 from byzantium.runs.packs import Packs
-from byzantium.runs.records import lines, read
+from byzantium.runs.records import read
 from byzantium.runs.store import KINDS, job_in, job_of
 
 SHORT = Run(rounds=8, evaluate_every=4, n=7, f=1, batch=8, attack="Mimic(warmup=1)")
@@ -166,7 +166,7 @@ def test_metrics_hold_the_means_over_the_rounds_before(tmp_path: Path) -> None:
     rounds = list(run.simulation())
     perform(run, tmp_path)
     for line, block in zip(
-        lines(tmp_path / "metrics.jsonl"), (rounds[:4], rounds[4:]), strict=True
+        folders.lines(tmp_path / "metrics.jsonl"), (rounds[:4], rounds[4:]), strict=True
     ):
         for name in ("distance", "norm"):
             mean = sum(record[name] for record in block) / 4
@@ -196,7 +196,7 @@ def test_a_run_that_is_stopped_goes_on_and_ends_the_same(tmp_path: Path) -> None
     assert perform(run, tmp_path / "stopped", stop=stop) is None
     stopped = Store(tmp_path).result(run)
     assert stopped.status == "missing"  # it is elsewhere
-    assert len(lines(tmp_path / "stopped" / "metrics.jsonl")) == 1
+    assert len(folders.lines(tmp_path / "stopped" / "metrics.jsonl")) == 1
     perform(run, tmp_path / "stopped")
     perform(run, tmp_path / "whole")
     same_run(tmp_path / "stopped", tmp_path / "whole")
@@ -221,7 +221,7 @@ def started(run: Run, folder: Path) -> subprocess.Popen[bytes]:
         "perform(job_of(tomllib.loads(sys.argv[1])), Path(sys.argv[2]))"
     )
     process = subprocess.Popen([sys.executable, "-c", code, run.toml(), str(folder)])
-    while not lines(folder / "metrics.jsonl"):
+    while not folders.lines(folder / "metrics.jsonl"):
         assert process.poll() is None
         time.sleep(0.01)
     return process

@@ -109,3 +109,9 @@ def published(name: str, file: str = "published_results.csv") -> list[dict[str, 
     """The published rows of an artifact, read without the code that is tested."""
     path = resources.files("byzantium.papers").joinpath("reference", file)
     return [row for row in csv.DictReader(path.read_text().splitlines()) if row["artifact"] == name]
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a file of JSON that may be growing; empty if there is none."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.split("\n")[:-1]]

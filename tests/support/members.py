@@ -228,13 +228,12 @@ PIPELINES = [
 PIPELINES += [pipeline(mix, RULES[0]) for mix in GOSSIP]
 PIPELINES += [pipeline(GROUPS, Rule(bz.GeometricMedian(), reference.geometric_median))]
 EVERYTHING = RULES + PIPELINES
-# Those for a federation, whose nodes come and go and send models: rules that remember workers are
-# refused, and SignSum, the server's part of RSA, makes no model of models.
-FEDERATED = [
-    member
-    for member in EVERYTHING
-    if not (member.rule.stages[-1].remembers_workers or isinstance(member.rule, related.SignSum))
-]
+# Where machines hold columns of vectors, rules that remember whole vectors are refused.
+BY_COLUMNS = [member for member in EVERYTHING if not member.rule.stages[-1].remembers_workers]
+RULES_BY_COLUMNS = [member for member in RULES if member in BY_COLUMNS]
+# The nodes of a federation come and go, and send models: rules that remember workers are refused,
+# and SignSum, the server's part of RSA, makes no model of models.
+FEDERATED = [member for member in BY_COLUMNS if not isinstance(member.rule, related.SignSum)]
 
 
 def name(member: object) -> str:

@@ -124,8 +124,9 @@ def worker_killed(folder: Path) -> None:
 def node_killed(folder: Path) -> None:
     with cluster() as nodes:
         merge = gated(folder)
+        waits = waiting(folder, merge, 2)  # by then the second node has started its process
         members = family(nodes[1].pid)
-        assert set(waiting(folder, merge, 2)) & set(members)
+        assert set(waits) & set(members)
         kill(members)
         (folder / "open").touch()
         code, said = merge.ended()

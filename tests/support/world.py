@@ -53,7 +53,7 @@ def told(call: Callable[[], object]) -> str:
     return found if isinstance(found, str) else "no error"
 
 
-BUCKETED = members.EVERYTHING[: 2 * len(members.RULES)]
+BUCKETED = members.BY_COLUMNS[: 2 * len(members.RULES)]
 # Rules within groups, whose members the first rank draws.
 BUCKETED += [
     members.Rule(bz.Hierarchy(4, inner, deal) >> outer, None)  # type: ignore[arg-type]
@@ -528,9 +528,9 @@ class Largest(bz.MatrixRule):
 SCENARIOS: dict[str, Callable[[int, int], Seen]] = {
     "sweep": partial(swept, BUCKETED),
     "tiny": swept_tiny,
-    "whole sweep": partial(swept, members.EVERYTHING),
+    "whole sweep": partial(swept, members.BY_COLUMNS),
     "forms": partial(forms_of, FEW),
-    "all forms": partial(forms_of, [member.rule for member in members.RULES]),
+    "all forms": partial(forms_of, [member.rule for member in members.RULES_BY_COLUMNS]),
     "awkward": awkward,
     "trained": trained,
     "rooted": rooted,

@@ -8,28 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
 from byzantium._kernels import torch_passes
+from byzantium._kernels.conjugate_gradients import Minimum
 from byzantium._kernels.torch_passes import Array, Rows
 from byzantium.core import fork_safe
-
-
-class Minimum(NamedTuple):
-    """The result of Newton's method for a sum of distances.
-
-    - `weights`: (n,), those of the point at which it ended.
-    - `slope`: the square of the gradient there.
-    - `determinant`: that of the Hessian, divided by that of Weiszfeld's approximation of it.
-    - `corners`: how many rows are so near that the sum is not smooth there.
-    """
-
-    weights: Array
-    slope: float
-    determinant: float
-    corners: float
 
 
 class Passes(Protocol):

@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium._kernels import compiler as machine
+from byzantium._kernels import conjugate_gradients
 from byzantium._kernels import networks as network
 from byzantium._kernels import newton as newtons
 from byzantium._kernels import order_statistics as sorting
+from byzantium._kernels import subset_sums as subsets
 from byzantium._kernels import sums as kernels
 from byzantium._kernels import torch_passes as plain
 from byzantium._kernels import weighted_statistics as weighted
-from byzantium._kernels.backend import Minimum
+from byzantium._kernels.conjugate_gradients import Minimum
 from byzantium._kernels.ir import DOUBLE, FLOAT
 from byzantium._kernels.schedule import MOST, Integers, Pieces, piece_arguments, scratch_memory
 from byzantium._kernels.torch_passes import Rows
@@ -176,7 +178,7 @@ def central_mean(
         shares += d / n
         shares = None
     explained, lanes = shares is not None, machine.HOST.lanes(real)
-    source = _Rows(matrix, rows) if mixing is None else _Mixed(matrix, rows, mixing)
+    source = _source(matrix, rows, mixing)
     straight = n <= MOST_STRAIGHT and n * d >= SMALL and d >= lanes
     summed = straight and not explained and isinstance(source, _Mixed) and source.few
     pieces = Pieces(len(source.addresses) if summed else n, d)
@@ -216,7 +218,10 @@ def central_mean(
     if explained:
         within, changes = pieces.per_piece(n, lanes, dtype=numbers), pieces.per_piece(n, lanes)
         arguments = *arguments, sorting.supplied(real), count, within, changes
-    blocks = (sorting.copied if mixing is None else sorting.mixed)(real, explained, not straight)
+    if mixing is None:
+        blocks = sorting.copied(real, explained, not straight)
+    else:
+        blocks = sorting.mixed(real, explained, not straight, source.type)
     if straight and mixing is None:  # without a copy, except for the last columns
         whole = d - d % size
         pieces.call(sorting.direct(real), *arguments, end=whole)
@@ -305,9 +310,11 @@ def _add_shares(
         shares += weighted.supplied(block[:, :last], bounds[:, :last], weights, kept, nearest)
 
 
-def newton(gram: Array, counts: Array, near: float) -> Minimum:
-    """The point at which `newton.newton` ends."""
+def newton(gram: Array, counts: Array, near: float) -> Minimum | None:
+    """The point at which `newton.newton` ends, or that of many rows."""
     n = len(counts)
+    if n >= conjugate_gradients.MANY:
+        return conjugate_gradients.newton(gram[:n, :n], counts, near)
     size, scratch = newtons.size_of(n), scratch_memory(newtons.scratch_size(n))
     stride, between = (step // gram.itemsize for step in gram.strides)
     if between != 1:
@@ -325,7 +332,18 @@ def moments(matrix: Tensor, rows: Rows, mean: Tensor, deviation: Tensor) -> None
 # -- arguments of kernels ----------------------------------------------------------------------
 
 
+def _source(matrix: Tensor, rows: Rows, mixing: Array | None) -> _Rows:
+    if mixing is None:
+        return _Rows(matrix, rows)
+    many = len(rows) >= MANY and matrix.dtype == torch.float32
+    if many and subsets.saves_work(mixing) and subsets.averages(mixing):
+        return _Subsets(matrix, rows, mixing)
+    return _Mixed(matrix, rows, mixing)
+
+
 class _Rows:
+    type: type[kernels.Mixing] | type[subsets.SubsetSums] = kernels.Mixing
+
     def __init__(self, matrix: Tensor, rows: Rows) -> None:
         self.addresses = _addresses(matrix, rows)
 
@@ -367,6 +385,28 @@ class _Mixed(_Rows):
             *super().arguments(pieces),
             *lists,
             pieces.per_thread(len(self.addresses), self.columns),
+        )
+
+
+class _Subsets(_Rows):
+    """A matrix P whose rows average subsets of thousands of rows; see `subset_sums`."""
+
+    type = subsets.SubsetSums
+
+    def __init__(self, matrix: Tensor, rows: Rows, mixing: Array) -> None:
+        super().__init__(matrix, rows)
+        self.codes, self.shares = subsets.codes_of(mixing), mixing.max(axis=1)
+        passes, self.m, tables = self.codes.shape
+        # Rows that fill up the last subsets are in none.
+        missing = passes * tables * subsets.FEW - len(rows)
+        self.padded = np.append(self.addresses, np.full(missing, self.addresses[0]))
+
+    def arguments(self, pieces: Pieces) -> tuple[Any, ...]:
+        lanes = machine.HOST.lanes(DOUBLE)
+        return (
+            *(self.padded, len(self.codes), self.codes, self.m, self.shares),
+            pieces.per_thread(subsets.TABLES * subsets.ENTRIES * lanes),
+            pieces.per_thread(self.m, lanes),
         )
 
 

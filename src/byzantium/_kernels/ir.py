@@ -28,9 +28,10 @@ from contextlib import contextmanager
 from itertools import count
 from typing import TypeAlias
 
-FLOAT, DOUBLE, INTEGER, ADDRESS, TRUTH = "float", "double", "i64", "ptr", "i1"
+FLOAT, DOUBLE, INTEGER, ADDRESS = "float", "double", "i64", "ptr"
+BYTE, TRUTH = "i8", "i1"
 BITS = {FLOAT: "i32", DOUBLE: INTEGER}  # whole numbers of the same size
-SIZE = {FLOAT: 4, BITS[FLOAT]: 4, DOUBLE: 8, INTEGER: 8, ADDRESS: 8}
+SIZE = {FLOAT: 4, BITS[FLOAT]: 4, DOUBLE: 8, INTEGER: 8, ADDRESS: 8, BYTE: 1}
 
 
 def _type(kind: str, lanes: int) -> str:
@@ -81,9 +82,11 @@ class Value:
         return self._computed(f"fneg {self}")
 
     def to(self, kind: str) -> Value:
-        """The same numbers as FLOAT or DOUBLE."""
+        """The same numbers as FLOAT or DOUBLE, or a BYTE, from 0 to 255, as INTEGER."""
         if kind == self.kind:
             return self
+        if self.kind == BYTE:
+            return self._computed(f"zext {self} to {_type(kind, self.lanes)}", kind)
         step = "sitofp" if self.kind in BITS.values() else "fpext" if kind == DOUBLE else "fptrunc"
         return self._computed(f"{step} {self} to {_type(kind, self.lanes)}", kind)
 

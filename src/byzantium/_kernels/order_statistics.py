@@ -27,6 +27,7 @@ from byzantium._kernels.ir import (
     SIZE,
     Array,
     Function,
+    Operand,
     Value,
     larger,
     magnitude,
@@ -35,6 +36,7 @@ from byzantium._kernels.ir import (
     select,
 )
 from byzantium._kernels.networks import SINGLE, Network, in_order, middle
+from byzantium._kernels.subset_sums import SubsetSums
 from byzantium._kernels.sums import BLOCK, Mixing, Total, prefetch
 
 
@@ -428,12 +430,17 @@ def direct(real: str) -> list[Function]:
 
 
 @kernel
-def mixed(real: str, explained: bool, destructive: bool) -> list[Function]:
-    """Mix the rows, and sort the mixed rows; see `Mixing`."""
-    function, size = Function("mixed"), BLOCK // SIZE[real]
-    mixing, blocks = Mixing(function, real), _Blocks(function, real, explained, destructive)
+def mixed(
+    real: str, explained: bool, destructive: bool, type_: type[Mixing | SubsetSums] = Mixing
+) -> list[Function]:
+    """Mix the rows, and sort the mixed rows.
 
-    def store(i: Value, c: int, x: Value) -> None:
+    - `type_`: how the matrix P is given.
+    """
+    function, size = Function("mixed"), BLOCK // SIZE[real]
+    mixing, blocks = type_(function, real), _Blocks(function, real, explained, destructive)
+
+    def store(i: Value, c: Operand, x: Value) -> None:
         blocks.block.store(i * size + c, x.to(real))
 
     blocks.sort(mixing.m, lambda start, bound: mixing.block(start, bound, store, blocks.peak))

@@ -12,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from byzantium._kernels import conjugate_gradients
+from byzantium._kernels.conjugate_gradients import Minimum
 from byzantium._kernels.networks import Network, in_order, middle
 from byzantium._kernels.selection import PIECE, central, central_masses, shares_of_masses
 from byzantium._kernels.selection import shares as shares_of
@@ -239,8 +241,14 @@ def add_shares(
             shares += shares_of_masses(values, order, weights, mass).numpy()
 
 
-def newton(gram: Array, counts: Array, near: float) -> None:
-    """None: there is no such kernel in plain torch, and `geometric_median` searches without it."""
+def newton(gram: Array, counts: Array, near: float) -> Minimum | None:
+    """The point at which Newton's method ends for many rows.
+
+    None for few: there is no such kernel in plain torch, and `geometric_median` searches without.
+    """
+    n = len(counts)
+    many = n >= conjugate_gradients.MANY
+    return conjugate_gradients.newton(gram[:n, :n], counts, near) if many else None
 
 
 def moments(matrix: Tensor, rows: Rows, mean: Tensor, deviation: Tensor) -> None:

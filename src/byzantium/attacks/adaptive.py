@@ -10,8 +10,9 @@ tried on the vectors themselves, and less often.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import ClassVar
 
 import numpy as np
@@ -208,12 +209,12 @@ class _Search:
     def best(self) -> Array:
         """The most harmful coefficients, (k,), or (q, k) where the attackers differ."""
         chosen = self._chosen()
-        harms = [self._try(self.candidates[i]) for i in chosen]
+        harms = self._try_all(self.candidates[chosen])
         fresh = np.isinf(self.harm_so_far[chosen])
         faded = MEMORY * np.where(fresh, 0, self.harm_so_far[chosen])
         self.harm_so_far[chosen] = np.where(fresh, harms, faded + (1 - MEMORY) * np.array(harms))
         if self.last is not None:
-            self._try(self.last)
+            self._try_all([self.last])
         self._try_teams()
         self._climb()
         if self.attack.aim != "loss":
@@ -229,17 +230,20 @@ class _Search:
         others = rng.permutation(order[BEST:])[: max(0, self.budget // 3 - BEST)]
         return np.concatenate([order[:BEST], others])
 
-    def _try(self, coefficients: Array) -> float:
-        """The harm of a candidate; minus infinity if the server would reject it."""
-        value = -np.inf
-        if self.space.admits(coefficients):
-            mean, model = self.space.mean, self.space.point("model")
-            results = self.space.results(coefficients)
-            harms = [harm(self.attack.aim, result, mean, model) for result in results]
-            value = sum(harms) / len(harms)
-            value = value if np.isfinite(value) else -np.inf
-        self.trials.append((value, coefficients))
-        return value
+    def _try_all(self, candidates: Sequence[Array] | Array) -> list[float]:
+        """The harm of each candidate; minus infinity if the server would reject it."""
+        admitted = [self.space.admits(coefficients) for coefficients in candidates]
+        results = iter(self.space.results(list(compress(candidates, admitted))))
+        mean, model = self.space.mean, self.space.point("model")
+        values = []
+        for admits in admitted:
+            value = -np.inf
+            if admits:
+                harms = [harm(self.attack.aim, result, mean, model) for result in next(results)]
+                value = sum(harms) / len(harms)
+            values.append(value if np.isfinite(value) else -np.inf)
+        self.trials += zip(values, candidates, strict=True)
+        return values
 
     def _most_harmful(self, count: int) -> list[Array]:
         ordered = sorted(self.trials, key=lambda trial: trial[0], reverse=True)
@@ -251,8 +255,8 @@ class _Search:
         if q < 2:
             return
         first, *others = self._most_harmful(3)
-        for other in others:
-            self._try(np.where(np.arange(q)[:, None] % 2, other, first))
+        odd = np.arange(q)[:, None] % 2
+        self._try_all([np.where(odd, other, first) for other in others])
 
     def _climb(self) -> None:
         """Climb from the best single candidate by finite differences through the rule."""
@@ -262,15 +266,14 @@ class _Search:
         scale = max(self.space.length(place - self.mean), self.space.length(self.principal[0]))
         step = FIRST_STEP * scale
         while len(self.trials) + len(directions) + len(LINE_SEARCH) <= self.limit and step > 0:
-            slopes = np.array([self._try(place + step * each) - harm for each in directions])
+            slopes = np.array(self._try_all(place + step * directions)) - harm
             slopes = np.nan_to_num(slopes, neginf=0.0)
             uphill = slopes @ directions
             length = self.space.length(uphill)
             if not length > 0:
                 step /= 4
                 continue
-            for factor in LINE_SEARCH:
-                self._try(place + factor * step / length * uphill)
+            self._try_all([place + factor * step / length * uphill for factor in LINE_SEARCH])
             recent = self.trials[-len(directions) - len(LINE_SEARCH) :]
             better, where = max(recent, key=lambda trial: trial[0])
             if better > harm:

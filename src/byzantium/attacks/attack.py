@@ -159,7 +159,6 @@ class Attack(Formula, Stateful, ABC):
     def labels(self, y: Tensor, classes: int) -> Tensor:
         """The labels that the attackers train on, instead of the true labels y.
 
-        - `y`: labels from 0 to classes - 1.
         - `classes`: how many classes there are; 0 where the targets are numbers.
         """
         return y
@@ -168,9 +167,6 @@ class Attack(Formula, Stateful, ABC):
         """Test samples with the trigger, and what the attackers want the model to call each.
 
         Those that a right answer would call so are left out. Only for attacks with `has_trigger`.
-
-        - `x`: test samples, (N, ...).
-        - `y`: their true labels, (N,).
         """
         raise ByzantiumError(f"{self!r} has no trigger")
 
@@ -236,8 +232,6 @@ def harm(aim: Aim, result: Tensor, mean: Tensor, model: Tensor | None) -> float:
 
     - `aim`: "alignment": how far the result points away from the honest mean; "distance": how far
       it is from the honest mean; "collapse": how much a step with it shrinks the model.
-    - `result`: the result.
-    - `mean`: the honest mean.
     - `model`: the parameters of the model, for "collapse".
 
     >>> mean = torch.tensor([1.0, 0.0])

@@ -102,13 +102,11 @@ class Backdoor(Attack):
 
     def _images(self, x: Tensor) -> Tensor:
         """Samples as images (count, channels, height, width); in the same memory if possible."""
-        sample = x.shape[1:]
+        sample, images = x.shape[1:], x
         if len(sample) == 2:
             images = x[:, None]
         elif len(sample) == 1:
             images = x.reshape(len(x), *_sides(sample[0]))
-        else:
-            images = x
         if images.ndim != 4 or min(images.shape[2:]) < self.patch:
             size = " x ".join(map(str, sample)) or "one number"
             raise ByzantiumError(

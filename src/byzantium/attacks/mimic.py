@@ -68,21 +68,18 @@ class Mimic(Attack):
                 )
             return honest[self.target]
         state = self._state
-        if int(state["rounds"]) < self._warm_up_rounds(scene):
-            self._observe(honest, scene.generator)
-        elif not self.retarget and int(state["copied"]) < len(honest):
-            return honest[int(state["copied"])]
-        state["copied"] = (honest @ state["direction"].to(honest)).argmax().cpu()
-        return honest[int(state["copied"])]
-
-    def _warm_up_rounds(self, scene: Scene) -> int:
         rounds = scene.epoch if self.warmup is None else self.warmup
         if rounds is None:
             raise ByzantiumError(
                 f"{self!r} warms up for one epoch of unknown length: pass epoch=... in the call, "
                 "or set warmup=..."
             )
-        return max(1, rounds)
+        if int(state["rounds"]) < max(1, rounds):
+            self._observe(honest, scene.generator)
+        elif not self.retarget and int(state["copied"]) < len(honest):
+            return honest[int(state["copied"])]
+        state["copied"] = (honest @ state["direction"].to(honest)).argmax().cpu()
+        return honest[int(state["copied"])]
 
     def _observe(self, honest: Tensor, generator: torch.Generator) -> None:
         """One step of Oja's method."""
@@ -105,8 +102,7 @@ class Mimic(Attack):
     def _state(self) -> dict[str, Tensor]:
         if "_memory" not in self.__dict__:
             self.reset()
-        state: dict[str, Tensor] = self.__dict__["_memory"]
-        return state
+        return self.__dict__["_memory"]
 
     def state_dict(self) -> dict[str, Tensor]:
         return {name: value.clone() for name, value in self._state.items()}

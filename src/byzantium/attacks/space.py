@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 import torch
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.attacks.attack import Scene
-from byzantium.rules import Aggregator
+from byzantium.rules import Aggregator, Weighting
 from byzantium.rules.admission import admit
 from byzantium.rules.pipeline import last_rule, mixed_geometry
 from byzantium.vectors.distances import distinct
@@ -22,9 +24,13 @@ from byzantium.vectors.source import Matrix, largest_norm
 from byzantium.vectors.weights import with_weight
 
 Array = NDArray[np.float64]
+#: Coefficients that attackers try, and what a random rule draws from meanwhile.
+Trial = tuple[Array, torch.Generator]
 
 # A random rule is tried with this many random numbers of the attackers' own.
 DRAWS = 2
+# So many inner products are there at a time, so that those of many vectors need little memory.
+TOGETHER = 1 << 17
 # Rules by coordinate are tried on a sample of so many columns.
 COLUMNS = 1024
 # Points of this length, relative to the largest along a principal direction, are rounding errors.
@@ -103,27 +109,36 @@ class Space:
         before = generator.get_state()
         coefficients = np.zeros(len(self.features))
         coefficients[: self.h] = 1 / self.h
-        self._result(coefficients, generator)
+        self._results([(coefficients, generator)])
         return not torch.equal(before, generator.get_state())
 
-    def _result(self, coefficients: Array, generator: torch.Generator) -> Tensor:
-        if self._rows is not None:
-            return self._rows.result(coefficients, generator)
-        root = self.rule.trusted(self.point("root"), self.scene.root_loss)
-        weights = self.scene.weights
-        result: Tensor = self.rule.preview(self.rows, generator, root=root, weights=weights)
-        return result
+    def results(self, candidates: Sequence[Array]) -> list[list[Tensor]]:
+        """The rule's results where attackers send combinations, one for each draw.
 
-    def results(self, coefficients: Array) -> list[Tensor]:
-        """The rule's results where attackers send these combinations, one for each draw.
-
-        - `coefficients`: (k,), or (q, k) where the attackers differ.
+        - `candidates`: coefficients (k,), or (q, k) where the attackers differ.
         """
-        self.rows[self.h :] = torch.from_numpy(coefficients).to(self.points) @ self.points
-        return [
-            self._result(coefficients, torch.Generator().manual_seed(self.seed + draw))
+        trials = [
+            (coefficients, torch.Generator().manual_seed(self.seed + draw))
+            for coefficients in candidates
             for draw in self.draws
         ]
+        results, draws = self._results(trials), len(self.draws)
+        return [results[k : k + draws] for k in range(0, len(results), draws)]
+
+    def _results(self, trials: Sequence[Trial]) -> list[Tensor]:
+        if self._rows is not None:
+            return self._rows.results(trials)
+        results: list[Tensor] = []
+        for coefficients, generator in trials:
+            self.send(coefficients)
+            root = self.rule.trusted(self.point("root"), self.scene.root_loss)
+            weights = self.scene.weights
+            results.append(self.rule.preview(self.rows, generator, root=root, weights=weights))
+        return results
+
+    def send(self, coefficients: Array) -> None:
+        """Let the attackers' rows be these combinations."""
+        self.rows[self.h :] = torch.from_numpy(coefficients).to(self.points) @ self.points
 
     def point(self, name: str) -> Tensor | None:
         """The point of the root gradient or of the model; None where there is none."""
@@ -136,9 +151,8 @@ class Space:
     def full_result(self, coefficients: Array) -> Tensor:
         """The rule's result on the vectors themselves, for the first draw, (d,)."""
         if self.kind == "always":
-            self.rows[self.h :] = torch.from_numpy(coefficients).to(self.points) @ self.points
-            drawn = torch.Generator().manual_seed(self.seed)
-            return self.full(self._result(coefficients, drawn).numpy() @ self.inverse)
+            (result,) = self._results([(coefficients, torch.Generator().manual_seed(self.seed))])
+            return self.full(result.numpy() @ self.inverse)
         scene, generator = self.scene, torch.Generator().manual_seed(self.seed)
         assert scene.rule is not None
         self.all_rows[self.h :] = self.full(coefficients)
@@ -182,6 +196,7 @@ class MeasuredRows:
         admission = admit(space.rule.stages, self.source, center, 0.0, root, vouched)
         admitted, self.stages, _, self.vouched = admission
         self.anchors = admitted.anchors
+        self.points = _FewDimensions(self.source, anchors=self.anchors)
         # Rows and anchors that stay, as combinations of features relative to the first row.
         k, h = len(space.features), space.h
         fixed = np.zeros((h + len(self.anchors), k))
@@ -199,9 +214,36 @@ class MeasuredRows:
         self.gram = np.zeros((points, points))
         self.gram[np.ix_(staying, staying)] = self.fixed @ self.products
 
-    def result(self, coefficients: Array, generator: torch.Generator) -> Tensor:
-        """The rule's result where attackers send these combinations."""
-        h, n, gram = self.space.h, self.n, self.gram
+    def results(self, trials: Sequence[Trial]) -> list[Tensor]:
+        """The rule's results where attackers send combinations; some are computed together."""
+        together, results = max(1, TOGETHER // self.gram.size), []
+        for first in range(0, len(trials), together):
+            results += self._some(trials[first : first + together])
+        return results
+
+    def _some(self, trials: Sequence[Trial]) -> list[Tensor]:
+        rule, results, geometries = last_rule(self.stages), [], []
+        for coefficients, generator in trials:
+            self.space.send(coefficients)
+            points = self.points.with_products(self._gram_of(coefficients))
+            geometry = mixed_geometry(Geometry.of(points, self.vouched), self.stages, generator)
+            if not isinstance(rule, Weighting):
+                results.append(rule.finish(geometry, explain=False)[0])
+                continue
+            _ = geometry.gram  # which may need the rows that are sent now
+            geometries.append(geometry)
+        if not isinstance(rule, Weighting):
+            return results
+        for (coefficients, _), geometry, weights in zip(
+            trials, geometries, rule.weights_of(geometries), strict=True
+        ):
+            self.space.send(coefficients)
+            results.append(geometry.combine(rule.checked(weights, geometry)))
+        return results
+
+    def _gram_of(self, coefficients: Array) -> Array:
+        """The inner products of all points where attackers send these combinations."""
+        h, n, gram = self.space.h, self.n, self.gram.copy()
         sent = coefficients - self.reference
         if coefficients.ndim == 1:
             across, own = sent @ self.products, sent @ self.space.gram @ sent
@@ -215,13 +257,17 @@ class MeasuredRows:
         gram[:h, h:n] = across[:h] if across.ndim == 2 else across[:h, None]
         gram[n:, h:n] = across[h:] if across.ndim == 2 else across[h:, None]
         gram[h:n] = gram[:, h:n].T
-        points = _FewDimensions(self.source, anchors=self.anchors, gram=gram.copy())
-        geometry = mixed_geometry(Geometry.of(points, self.vouched), self.stages, generator)
-        return last_rule(self.stages).finish(geometry, explain=False)[0]
+        return gram
 
 
 class _FewDimensions(SourcePoints):
     """Points of so few dimensions that one small product combines them."""
+
+    def with_products(self, gram: Array) -> Self:
+        """The same points, with these inner products."""
+        points = copy.copy(self)
+        points._gram = gram
+        return points
 
     def combine(self, weights: Array) -> Tensor:
         ((_, matrix, _),) = self.pieces()

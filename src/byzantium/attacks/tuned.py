@@ -15,6 +15,11 @@ from byzantium.core import ByzantiumError
 
 # Ten strengths to try, of either sign; then up to six more around the best.
 GRID = tuple(2.0**k for k in range(-4, 6))
+# What it needs because the attack does.
+NEEDS = (
+    *("needs_own", "needs_root", "needs_model", "needs_last_aggregate", "needs_node"),
+    *("needs_server", "has_trigger"),
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,34 +56,10 @@ class Tuned(Attack):
                 "Tuned needs an attack that has a strength, such as InnerProduct, "
                 f"ALittleIsEnough or GaussianNoise, got {self.attack!r}"
             )
-
-    @property
-    def needs_own(self) -> bool:  # type: ignore[override]
-        return self.attack.needs_own
-
-    @property
-    def needs_root(self) -> bool:  # type: ignore[override]
-        return self.attack.needs_root
-
-    @property
-    def needs_model(self) -> bool:  # type: ignore[override]
-        return self.attack.needs_model or self.aim == "collapse"
-
-    @property
-    def needs_server(self) -> bool:  # type: ignore[override]
-        return self.attack.needs_server or self.aim in AIMS_AT_STEPS
-
-    @property
-    def needs_last_aggregate(self) -> bool:  # type: ignore[override]
-        return self.attack.needs_last_aggregate
-
-    @property
-    def needs_node(self) -> bool:  # type: ignore[override]
-        return self.attack.needs_node
-
-    @property
-    def has_trigger(self) -> bool:  # type: ignore[override]
-        return self.attack.has_trigger
+        needs = {name: getattr(self.attack, name) for name in NEEDS}
+        needs["needs_model"] |= self.aim == "collapse"
+        needs["needs_server"] |= self.aim in AIMS_AT_STEPS
+        vars(self).update(needs)
 
     def inputs(self, x: Tensor, y: Tensor) -> Tensor:
         return self.attack.inputs(x, y)

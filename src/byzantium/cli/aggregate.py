@@ -172,32 +172,15 @@ def aggregate(
     """  # noqa: D301, E501
     given, engine = bz.parse_rule(rule), ray_engine(kind, address)
     vouched = None if weights is None else read_weights(weights)
+    options |= {"weights": vouched, "engine": engine}
     if engines.are_adapters(files) or rank is not None or config is not None or trust_scales:
         if force:
             raise click.UsageError("--force is for files, not for folders of adapters")
-        report = engines.merge_adapters(
-            given,
-            files,
-            output,
-            weights=vouched,
-            rank=rank,
-            config=config,
-            trust_scales=trust_scales,
-            engine=engine,
-            **options,
-        )
+        options |= {"rank": rank, "config": config, "trust_scales": trust_scales}
+        report = engines.merge_adapters(given, files, output, **options)
     else:
         with _Bar() as bar:
-            report = engines.merge(
-                given,
-                files,
-                output,
-                weights=vouched,
-                force=force,
-                watch=bar.show,
-                engine=engine,
-                **options,
-            )
+            report = engines.merge(given, files, output, force=force, watch=bar.show, **options)
     if as_json:
         click.echo(json.dumps(report, indent=1))
         return

@@ -40,7 +40,8 @@ def _page(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path
     default=LEVELS[0],
     show_default=True,
     help="standard: digits, four ways to divide them, 1, 3 or 5 of 25 attack. full: also MNIST "
-    "with a convolutional network, 50 workers, sampled workers and local steps.",
+    "with a convolutional network, 50 workers, sampled workers and local steps; of the library's "
+    "pipelines for the best three.",
 )
 @opt.count_option(
     "--seeds",
@@ -102,20 +103,13 @@ def benchmark_(
 
 def _print(ranking: Ranking) -> None:
     """Print a table for each way to divide the data."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from byzantium.reports.markdown import TONES
+    from byzantium.reports.markdown import drawn
     from byzantium.reports.ranking import splits_of, table
     from byzantium.reports.text_tables import BOLD
 
     for split in splits_of(ranking):
         shown = table(ranking, split)
         if shown.rows:
-            title = f"{split}: test accuracy (%) under the worst of the suite"
-            drawn = Table(title=title, caption=BOLD)
-            for k, name in enumerate(shown.head):
-                drawn.add_column(name, justify="right" if k else "left")
-            for row in shown.rows:
-                drawn.add_row(*(Text(entry.text, TONES[entry.tone]) for entry in row))
-            out.print(drawn)
+            out.print(
+                drawn(shown, f"{split}: test accuracy (%) under the worst of the suite", BOLD)
+            )

@@ -24,12 +24,7 @@ def _counts(_: click.Context, parameter: click.Parameter, text: str) -> tuple[in
 
 
 @main.command()
-@click.argument(
-    "rules",
-    metavar="RULE...",
-    nargs=-1,
-    shell_complete=opt.COMPLETIONS["rule"],
-)
+@click.argument("rules", metavar="RULE...", nargs=-1, shell_complete=opt.COMPLETIONS["rule"])
 @opt.plugin_option
 @click.option(
     "--all", "all_rules", is_flag=True, help="Attack all rules, alone and behind mixings."
@@ -112,10 +107,8 @@ def _searches(
     searches, errors = [], []
     for f in counts:
         try:
-            searches += [
-                Certification(rule=rule, n=n, f=f, budget=budget, seed=seed)
-                for seed in range(seeds)
-            ]
+            first = Certification(rule=rule, n=n, f=f, budget=budget)
+            searches += [first.varied(seed=seed) for seed in range(seeds)]
         except ByzantiumError as error:
             errors.append(error)
     if not searches:

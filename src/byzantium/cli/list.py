@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,7 @@ from byzantium.cli.main import main
 from byzantium.cli.options import members, plugin_option
 from byzantium.cli.terminal import out
 from byzantium.core import Registry
-from byzantium.learning import Metric
+from byzantium.core.texts import first_sentence
 from byzantium.papers import MAKERS
 from byzantium.runs import plugins
 
@@ -78,7 +77,10 @@ def _rows(part: str, names: list[str] | None = None) -> list[tuple[str, str]]:
     rows = []
     for name in names or table:
         aliases = [alias for alias, full in table.aliases.items() if full == name]
-        text = _metric_text(table[name]) if part == "record" else _first_sentence(table[name])
+        member: Any = table[name]
+        text = member.title if part == "record" else first_sentence(member)
+        if part == "record" and member.record not in (None, name):
+            text += f" (--record {member.record})"
         plugin = f" ({table.plugins[name].name})" if name in table.plugins else ""
         shown = name + (_parameters(table[name]) if part in CALLED else "")
         rows.append((", ".join([shown, *aliases]), text + plugin))
@@ -95,14 +97,3 @@ def _parameters(member: Callable[..., object]) -> str:
         text = f'"{default}"' if isinstance(default, str) else repr(default)
         shown.append(name if default is inspect.Parameter.empty else f"{name}={text}")
     return f"({', '.join(shown)})"
-
-
-def _metric_text(metric: Metric) -> str:
-    """The title of a metric, and the option that records it if it has another name."""
-    option = f" (--record {metric.record})" if metric.record not in (None, metric.name) else ""
-    return metric.title + option
-
-
-def _first_sentence(member: object) -> str:
-    text = (inspect.getdoc(member) or "").split("\n\n")[0].replace("\n", " ")
-    return re.sub(r",? :math:`[^`]*`", "", text)  # formulas are not for terminals

@@ -15,7 +15,7 @@ import click
 import byzantium as bz
 from byzantium import engines
 from byzantium.core.options import former_names, options_of
-from byzantium.runs import PLUGIN_HELP, Engine, Processes, Run, plugins
+from byzantium.runs import PLUGIN_HELP, Processes, Run, plugins
 
 MAX_JOBS = 1024
 Command = Callable[..., Any]
@@ -127,7 +127,8 @@ def engine_options(command: Command) -> Command:
 
     @functools.wraps(command)
     def with_engine(*, kind: str, address: str | None, jobs: int | None, **options: Any) -> Any:
-        return command(engine=_engine(kind, address, jobs), **options)
+        engine = ray_engine(kind, address, jobs) or Processes(jobs or 1)
+        return command(engine=engine, **options)
 
     return stacked(
         click.option(
@@ -147,10 +148,6 @@ def engine_options(command: Command) -> Command:
             most=MAX_JOBS,
         ),
     )(with_engine)
-
-
-def _engine(kind: str, address: str | None, jobs: int | None) -> Engine:
-    return ray_engine(kind, address, jobs) or Processes(jobs or 1)
 
 
 def ray_engine(kind: str, address: str | None, jobs: int | None = None) -> engines.Ray | None:

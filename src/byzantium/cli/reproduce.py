@@ -57,6 +57,8 @@ def reproduce(
     snapshot = Snapshot(results, execute_jobs(todo, store, engine, until, before))
     for each in artifacts:
         print_header(each)
-        out.print(terminal(compare(each, snapshot)))
+        drawn = terminal(compare(each, snapshot))
+        drawn.title = None  # the header has it
+        out.print(drawn)
     out.print(f"the page: {write_report(snapshot).page}", soft_wrap=True)
     print_gaps(todo)

@@ -7,16 +7,9 @@ from typing import Any
 
 import click
 
+from byzantium.cli import options as opt
 from byzantium.cli.execution import check_unfinished, execute_jobs
 from byzantium.cli.main import main
-from byzantium.cli.options import (
-    FilePath,
-    data_option,
-    results_option,
-    run_options,
-    track_option,
-    until_option,
-)
 from byzantium.cli.terminal import out
 from byzantium.cli.track import tracking
 from byzantium.core.options import present_names
@@ -26,15 +19,15 @@ from byzantium.runs import Processes, Run, Store, read
 @main.command()
 @click.option(
     "--config",
-    type=FilePath(exists=True, dir_okay=False),
+    type=opt.FilePath(exists=True, dir_okay=False),
     help="A TOML or JSON file with these options by name, such as local_steps = 5; options on the "
     "command line override it.",
 )
-@results_option
-@until_option
-@data_option
-@track_option
-@run_options
+@opt.results_option
+@opt.until_option
+@opt.data_option
+@opt.track_option
+@opt.run_options
 def run(
     config: Path | None,
     results: Path,

@@ -21,23 +21,10 @@ if TYPE_CHECKING:
     from byzantium.engines.tracking import Tracking
 
 
-class _One(Store):
-    """A folder of which a report shows one result."""
-
-    def __init__(self, result: Result) -> None:
-        super().__init__(result.folder.parent)
-        self.one = result
-
-    def __iter__(self) -> Iterator[Result]:
-        yield self.one
-
-
 @contextmanager
 def tracking(names: Sequence[str], results: Path, *, reports: bool = False) -> Iterator[Tracking]:
     """Trackers that follow the jobs of a command.
 
-    - `names`: what the option --track says.
-    - `results`: the folder of results.
     - `reports`: whether each job gets a report and a figure of its own.
     """
     from byzantium.engines.tracking import Tracking
@@ -58,7 +45,7 @@ def report_of(result: Result, folder: Path) -> list[Path]:
     from byzantium.tables import pivots
 
     tables = pivots([result])
-    paths = [page.write(_One(result), [], folder / "report.html", tables=tables)]
+    paths = [page.write([result], [], folder / "report.html", tables=tables)]
     if find_spec("matplotlib") is not None:
         for table in tables:
             paths += figures.draw(table, folder)

@@ -89,7 +89,6 @@ def named(kind: str) -> str:
 def import_optional(library: str, extra: str, purpose: str) -> ModuleType:
     """Import an optional library; where it is missing, raise an error that says how to get it.
 
-    - `library`: the module to import.
     - `extra`: the extra of Byzantium that installs it, as in `pip install '.[extra]'`.
     - `purpose`: what needs it; the message begins with it.
 

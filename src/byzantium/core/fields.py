@@ -137,7 +137,6 @@ def validated(owner: str, name: str, value: Any, hint: Any) -> Any:
     """A value, checked against an annotation and brought to its type.
 
     - `owner`, `name`: whose parameter it is and what it is called, for the error message.
-    - `value`: the value.
     - `hint`: the annotation: a type, `Literal`, `Annotated` with limits (`Ge`, `Gt`, `Le`, `Lt`,
       `MaxBits`, `OrInfinity`), a union with None or words, or a tuple of one of these.
 
@@ -166,7 +165,11 @@ def validated(owner: str, name: str, value: Any, hint: Any) -> Any:
     if hint is float:
         return _number(owner, name, value, limits, also)
     if typing.get_origin(hint) is Literal:
-        return _word(owner, name, value, typing.get_args(hint))
+        if isinstance(value, str) and value in typing.get_args(hint):
+            return value
+        *others, last = map(repr, typing.get_args(hint))
+        listed = f"{', '.join(others)} or {last}" if others else last
+        raise ByzantiumError(f"{owner} needs {listed} for {name}, got {name}={shown(value)}")
     if typing.get_origin(hint) is tuple:
         if not isinstance(value, (list, tuple)):
             raise _wrong_type(owner, name, value, "a list")
@@ -228,14 +231,6 @@ def _check_limits(owner: str, name: str, value: float, limits: list[Any]) -> Non
     else:
         text = "".join(f"{name} >{equal} {bound:g}" for bound, equal in lower)
     raise ByzantiumError(f"{owner} needs {text or f'a finite {name}'}, got {name}={value}")
-
-
-def _word(owner: str, name: str, value: Any, words: tuple[str, ...]) -> str:
-    if not isinstance(value, str) or value not in words:
-        *others, last = map(repr, words)
-        listed = f"{', '.join(others)} or {last}" if others else last
-        raise ByzantiumError(f"{owner} needs {listed} for {name}, got {name}={shown(value)}")
-    return value
 
 
 def _wrong_type(owner: str, name: str, value: Any, expected: str) -> ArgumentTypeError:

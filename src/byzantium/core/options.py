@@ -37,7 +37,6 @@ FORMER_NAMES: Mapping[str, Mapping[str, str]] = {
 def option(default: Any, text: str, *, later: bool = False) -> Any:
     """A field of a dataclass that is an option.
 
-    - `default`: its default.
     - `text`: its help, in one sentence; `with_options` puts it into the docstring, too.
     - `later`: whether it was added when there were results already. While such an option has its
       default, it is left out of the identity, so that these results are still found.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 
@@ -40,3 +41,9 @@ def one_line(text: str, most: int = 300) -> str:
     """
     line = printable(" ".join(text.split()))
     return line if len(line) <= most else f"{line[:most]}..."
+
+
+def first_sentence(member: object) -> str:
+    """What something is: the first sentence of its documentation, without formulas."""
+    text = (inspect.getdoc(member) or "").partition("\n\n")[0].replace("\n", " ")
+    return re.sub(r",? :math:`[^`]*`", "", text)

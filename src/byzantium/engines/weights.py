@@ -55,5 +55,4 @@ class SiteWeights:
     def _of(self, site: Any) -> float:
         weights = self.weights
         value = weights.get(site, 0.0) if isinstance(weights, Mapping) else weights(site)  # type: ignore[misc]
-        number: float = validated(self.owner, "weights", value, Measure)
-        return number
+        return validated(self.owner, "weights", value, Measure)

@@ -62,7 +62,6 @@ def bound(rule: object, n: int, f: int) -> Bound | None:
 def mixed(mixing: object, n: int, f: int, following: float) -> Bound | None:
     """The bound of a mixing and what follows it; None if no bound is known.
 
-    - `mixing`: the mixing.
     - `n`, `f`: how many vectors go into it, and how many of these are Byzantine.
     - `following`: the kappa of what follows the mixing, for the vectors that come out of it.
 

@@ -6,7 +6,7 @@ import bisect
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -108,7 +108,6 @@ def attack(
 ) -> Finding | None:
     """Search for the input on which a rule has the largest error; None if it was stopped.
 
-    - `rule`: the rule or pipeline.
     - `n`, `f`: how many vectors there are, and how many of them are Byzantine: at least 1, and at
       least two must be honest.
     - `budget`: how many inputs to try. The search ends earlier if one shows that c is unbounded.
@@ -181,14 +180,13 @@ class _Search:
         for _, group in itertools.groupby(inputs, key=lambda one: one[1].shape):
             same_shape = list(group)
             for start in range(0, len(same_shape), BATCH):
-                if not self.over:
-                    self.try_batch(same_shape[start : start + BATCH])
-
-    def try_batch(self, inputs: Sequence[tuple[str, Array]]) -> None:
-        kappas = self.trial.kappas(np.array([rows for _, rows in inputs]))
-        for (name, rows), kappa in zip(inputs, kappas, strict=True):
-            self.add(Candidate(float(kappa), rows, name))
-        self.report_progress()
+                if self.over:
+                    return
+                batch = same_shape[start : start + BATCH]
+                kappas = self.trial.kappas(np.array([rows for _, rows in batch]))
+                for (name, rows), kappa in zip(batch, kappas, strict=True):
+                    self.add(Candidate(float(kappa), rows, name))
+                self.report_progress()
 
     def try_clusters(self, tries: int) -> None:
         """Improve the worst of some random arrangements of clusters."""
@@ -234,8 +232,6 @@ def _lower_confidence(kappas: Array) -> float:
 def breakdown(rule: Aggregator, n: int, draws: int = 32) -> int | None:
     """The smallest number of Byzantine vectors among n that can move a rule arbitrarily far away.
 
-    - `rule`: the rule or pipeline.
-    - `n`: how many vectors there are.
     - `draws`: on how many draws of random mixings each input is tried.
 
     It is measured with vectors that are far away. None if not even a majority of Byzantine vectors
@@ -264,8 +260,6 @@ def breakdown(rule: Aggregator, n: int, draws: int = 32) -> int | None:
 class Certificate:
     """The results of several searches for the largest error of a pipeline. `print` shows a summary.
 
-    - `rule`: the rule or pipeline.
-    - `n`, `f`: how many vectors there are, and how many of them are Byzantine.
     - `findings`: the worst input of each search.
     - `breakdown`: how many Byzantine vectors can move it arbitrarily far away; None if no number
       can.

@@ -68,10 +68,7 @@ def _held_by(f: int, vouched: Weights, number: int) -> int:
 
 
 def check_below_half(rule: Stage, f: int, copies: Copies) -> None:
-    """Raise an error if f vectors can hold half of the weight, so that nobody is a majority.
-
-    - `rule`: the rule at the end of a pipeline.
-    """
+    """Raise an error if f vectors can hold half of the weight, so that nobody is a majority."""
     if copies.vouched is not None and 2 * copies.bad >= copies.number:
         share = min(1 / 2, getattr(rule, "delta_max", 1 / 2))
         raise ByzantiumError(too_heavy(rule, f, copies.vouched, share))

@@ -228,47 +228,32 @@ def guarantee(rule: Aggregator, n: int, f: int, weights: Any = None) -> Guarante
     copies = None if weights is None else copies_of(weights, n, f)
     n = n if copies is None else copies.n
     check_counts(n, f, rule.needs_root)
-    vouched = None if copies is None else copies.vouched
+    if copies is not None and copies.vouched is None:  # all weights are equal
+        copies = None
     if copies is not None and not rule.needs_root:
         check_below_half(rule.stages[-1], f, copies)
-    stages = check_sizes(rule.stages, n, vouched)
+    stages = check_sizes(rule.stages, n, copies and copies.vouched)
     reaching, bad = n, f
     for stage in stages[:-1]:
         assert isinstance(stage, Mixing)
         reaching, bad = stage.rows(reaching), stage.bad_outputs(bad)
     result, gap = Bound(math.inf, ()), ""
-    promise = _promise_with_root(stages, f)
+    last, promise = stages[-1], ""
+    if len(stages) == 1 and (last.bad is None or last.bad >= f):  # with a root gradient
+        promise = getattr(last, "promise", "")
     if not promise:
         try:
-            if copies is None or vouched is None:
+            if copies is None:
                 result = _bound_of(stages, n, f)
             else:
                 result = _bound_with_weights(stages, f, copies)
         except Gap as error:
             gap = str(error)
     kappa = None if gap or promise else result.kappa
-    published = _published(stages, n, f) if vouched is None else ""
-    return Guarantee(
-        rule,
-        stages,
-        n,
-        f,
-        reaching,
-        bad,
-        kappa,
-        result.propositions,
-        gap,
-        published,
-        promise,
-        None if copies is None or vouched is None else (copies.number, copies.bad),
-    )
-
-
-def _promise_with_root(stages: Sequence[Stage], f: int) -> str:
-    """What a rule with a root gradient promises without mixings before it; "" if nothing."""
-    (*mixings, rule) = stages
-    built = rule.bad is None or rule.bad >= f
-    return getattr(rule, "promise", "") if built and not mixings else ""
+    published = _published(stages, n, f) if copies is None else ""
+    counts = None if copies is None else (copies.number, copies.bad)
+    bounds = kappa, result.propositions, gap, published, promise, counts
+    return Guarantee(rule, stages, n, f, reaching, bad, *bounds)
 
 
 def _bound_of(stages: Sequence[Stage], n: int, f: int) -> Bound:
@@ -346,9 +331,6 @@ def gap(rule: Aggregator | None, n: int, f: int, weights: Any = None) -> str:
     Unlike `guarantee` it accepts any numbers, and raises nothing.
 
     - `rule`: the rule or pipeline; None asks for a reason that holds for all rules.
-    - `n`: how many vectors there are.
-    - `f`: how many of them may be Byzantine.
-    - `weights`: the numbers that the operator vouches for, if there are any.
 
     >>> from byzantium import Krum, Mean
     >>> gap(Krum(f=5), n=25, f=5)
@@ -382,11 +364,9 @@ def announce(
 
     - `rule`: the rule or pipeline; None if it is not known yet: then only a reason that holds for
       all rules is logged.
-    - `n`: how many vectors it will aggregate.
     - `f`: how many of them may be Byzantine; by default the largest f in the pipeline. If it has
       none, nothing is logged.
     - `again`: log it even if it was logged before.
-    - `weights`: the numbers that the operator vouches for, if there are any.
 
     >>> from byzantium import Krum
     >>> announce(Krum(f=5), n=25)

@@ -25,8 +25,7 @@ def largest_heterogeneity(rule: Aggregator | None, n: int, f: int) -> float:
 
     - `rule`: the rule or pipeline. None gives the number that no rule exceeds, random rules and
       rules with memory included: :math:`(n - 2f) / f`. `TrimmedMean(f)` attains it.
-    - `n`: how many vectors there are.
-    - `f`: how many of them may be Byzantine, less than n / 2.
+    - `n`, `f`: how many vectors there are, and how many may be Byzantine, less than n / 2.
 
     >>> from byzantium import Bucketing, Mean, TrimmedMean
     >>> [round(largest_heterogeneity(None, 25, f), 1) for f in (1, 3, 5)]
@@ -49,7 +48,6 @@ def most_attackers(n: int, b2: float) -> int:
     It is the largest f with :math:`f / n < 1 / (2 + B^2)`, which is
     :math:`B^2 < (n - 2f) / f`.
 
-    - `n`: how many vectors there are.
     - `b2`: the heterogeneity :math:`B^2`, at least 0; it may be infinite.
 
     >>> [most_attackers(25, b2) for b2 in (0, 1.2, 3, 28)]

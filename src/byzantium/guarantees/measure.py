@@ -21,8 +21,7 @@ import math
 def lower_bound(n: int, f: int) -> float:
     r"""The smallest kappa that any rule can have, :math:`f / (n - 2f)`.
 
-    - `n`: how many vectors there are.
-    - `f`: how many of them are Byzantine. Where that is half of n or more, the result is infinite.
+    Where f is half of n or more, the result is infinite.
 
     Why: let f vectors be at one point and n - f at another. If the f are Byzantine, the result must
     be the other point, because all honest vectors are there. If instead f of the n - f are

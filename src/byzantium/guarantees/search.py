@@ -46,14 +46,12 @@ def kappas(rows: Array, outs: Array, f: int) -> Array:
     h = len(honest)
     if not 2 * h / (h - 1) * variance >= MIN_SPREAD * float((honest**2).sum(axis=1).max()) > 0:
         return np.full(len(outs), np.nan)
-    squares: Array = ((outs - mean) ** 2).sum(axis=1)
-    return squares / variance
+    return ((outs - mean) ** 2).sum(axis=1) / variance
 
 
 def _draw_seeds(draws: int, seed: int) -> list[int]:
     """The seed of each draw."""
-    seeds: list[int] = np.random.default_rng(seed).integers(2**62, size=draws).tolist()
-    return seeds
+    return np.random.default_rng(seed).integers(2**62, size=draws).tolist()
 
 
 class Trial:
@@ -114,8 +112,7 @@ class Trial:
         self.rule.reset()
         self._generator.manual_seed(seed)
         arranged = torch.from_numpy(self.arranged(rows))
-        result: Array = self.rule(arranged, self._generator).numpy()
-        return result
+        return self.rule(arranged, self._generator).numpy()
 
     def _combine_directly(self, rows: Array) -> Array:
         """The results, (draws, d), without the checks of a call, and with one Gram matrix."""

@@ -36,13 +36,9 @@ class OtherSimulationError(CheckpointError):
 
 
 def save(folder: Path, number: int, state: State) -> Path:
-    """Write a checkpoint into a folder, and remove all except the last two.
+    """Write a checkpoint of tensors and plain values, and remove all except the last two.
 
-    - `folder`: where to write it.
-    - `number`: the number of the round, which is part of the file's name.
-    - `state`: tensors and plain values.
-
-    Returns the file.
+    Returns the file, whose name has the number of the round.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -139,7 +135,6 @@ def newest(folder: Path, take: Callable[[State], None] = lambda state: None) -> 
     Damaged ones are named in the log, and the one before is tried. A checkpoint of another
     simulation is no accident but somebody's work: that raises `OtherSimulationError`.
 
-    - `folder`: where to look.
     - `take`: called with the state; it raises `CheckpointError` to refuse it.
     """
     for path in checkpoints(folder):

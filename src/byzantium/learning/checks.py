@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 from byzantium.core import ByzantiumError, one_line
 from byzantium.learning import metrics
@@ -24,15 +25,6 @@ EXCLUDED: dict[str, tuple[str, ...]] = {
     "clock": ("participants", "cache", "weights", "redundancy"),
     "topology": ("participants", "cache", "weights", "redundancy", "root", "clock"),
     "redundancy": ("participants", "weights"),
-}
-DEFAULTS = {
-    "participants": None,
-    "cache": False,
-    "weights": "equal",
-    "redundancy": 1,
-    "root": 0,
-    "clock": SYNCHRONOUS,
-    "topology": None,
 }
 
 
@@ -71,7 +63,21 @@ def check_options(options: TrainingOptions) -> None:
     _spell(options, "clock", repr(clock))
     _spell(options, "loss", spelled_loss(options.loss))
     _check_excluded(options)
-    _check_record(options.record, options.root)
+    _check_record(options)
+
+
+def spelled_loss(loss: str) -> str:
+    """The usual spelling of a loss; raises an error where there is none of this name."""
+    from byzantium.learning import losses  # imports torch
+
+    try:
+        return losses.spelled(loss)[0]
+    except ByzantiumError as error:
+        raise ByzantiumError(f"a simulation needs a loss: {error}") from error
+
+
+def _spell(options: TrainingOptions, name: str, text: str) -> None:
+    object.__setattr__(options, name, text)
 
 
 def check_rule(options: TrainingOptions, rule: Aggregator | Mixing, attack: Attack | None) -> None:
@@ -188,39 +194,26 @@ def doubts(options: TrainingOptions, rule: Aggregator | Mixing) -> list[str]:
 
 
 def check_loop(options: TrainingOptions, name: str, has: Collection[str]) -> None:
-    """Raise an error where a loop of this name has not what the options ask for.
-
-    - `has`: what the loop has that not all have.
-    """
-    asked = {"clock": "AsynchronousSimulation", "nodes": "DecentralizedSimulation"}
-    wanted = {"clock": _is_set(options, "clock"), "nodes": _is_set(options, "topology")}
-    for part, loop in asked.items():
-        if wanted[part] and part not in has:
-            option = "clock" if part == "clock" else "topology"
+    """Raise an error where a loop of this name has not what the options ask for."""
+    for part, option, loop in (
+        ("clock", "clock", "AsynchronousSimulation"),
+        ("nodes", "topology", "DecentralizedSimulation"),
+    ):
+        if _is_set(options, option) and part not in has:
             raise ByzantiumError(
                 f"a {name} takes no {option}, got {option}={getattr(options, option)!r}: {loop} "
                 "does, and simulate() finds the right one"
             )
 
 
-def spelled_loss(loss: str) -> str:
-    """The usual spelling of a loss; raises an error where there is none of this name."""
-    from byzantium.learning import losses  # imports torch
-
-    try:
-        return losses.spelled(loss)[0]
-    except ByzantiumError as error:
-        raise ByzantiumError(f"a simulation needs a loss: {error}") from error
-
-
-def _spell(options: TrainingOptions, name: str, text: str) -> None:
-    object.__setattr__(options, name, text)
+def _default(options: TrainingOptions, name: str) -> Any:
+    return next(field.default for field in fields(options) if field.name == name)
 
 
 def _is_set(options: TrainingOptions, name: str) -> bool:
     """Whether an option has another value than its default, or one that means the same."""
     value = getattr(options, name)
-    return bool(value != DEFAULTS[name]) and (name, value) != ("participants", options.n)
+    return bool(value != _default(options, name)) and (name, value) != ("participants", options.n)
 
 
 def _check_excluded(options: TrainingOptions) -> None:
@@ -230,23 +223,19 @@ def _check_excluded(options: TrainingOptions) -> None:
             if _is_set(options, other):
                 raise ByzantiumError(
                     f"a simulation with {name}={getattr(options, name)!r} needs "
-                    f"{other}={DEFAULTS[other]!r}, got {other}={getattr(options, other)!r}: omit "
-                    "one of them"
+                    f"{other}={_default(options, other)!r}, got {other}="
+                    f"{getattr(options, other)!r}: omit one of them"
                 )
 
 
-def _check_record(words: tuple[str, ...], root: int) -> None:
-    """Raise an error unless each of these words names something that can be recorded.
-
-    - `words`: the words of `record`.
-    - `root`: how many samples of each class the server holds.
-    """
+def _check_record(options: TrainingOptions) -> None:
+    """Raise an error unless each word of `record` names something that can be recorded."""
     known = metrics.words()
-    if unknown := set(words) - set(known):
+    if unknown := set(options.record) - set(known):
         raise ByzantiumError(
             f"a simulation can record {', '.join(known)}, got {', '.join(sorted(unknown))}"
         )
-    if metrics.need_root(words) and not root:
+    if metrics.need_root(options.record) and not options.root:
         raise ByzantiumError(
             "a simulation can record 'root' only where the server holds root data, such as root=10 "
             "samples of each class, got root=0"

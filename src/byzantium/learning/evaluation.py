@@ -13,7 +13,7 @@ from byzantium.data.dataset import Dataset
 from byzantium.learning.gradients import WorkerGradients
 from byzantium.learning.losses import Loss, cross_entropy
 from byzantium.vectors import Geometry, Matrix
-from byzantium.vectors.points import SourcePoints, moments
+from byzantium.vectors.points import SourcePoints
 
 # The samples of a pass: the activations of the paper's CNN for so many stay in the cache.
 CHUNK = 128
@@ -93,8 +93,6 @@ def spread(rows: Tensor) -> float:
 
     It is computed in float64, from differences, so that a large common part costs no digits.
 
-    - `rows`: (n, d), a vector in each row.
-
     >>> spread(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 2.0], [0.0, -2.0]]))
     2.5
     """
@@ -103,22 +101,18 @@ def spread(rows: Tensor) -> float:
     return float((geometry.distances_to(geometry.uniform_over(np.arange(n))) ** 2).mean())
 
 
-def relative_spread(rows: Tensor) -> float:
-    r"""How far vectors are spread, relative to their mean: :math:`B^2`.
+def relative_spread(mean: Tensor, deviation: Tensor, n: int) -> float:
+    r"""How far n vectors are spread, relative to their mean: :math:`B^2`, from their moments.
 
     .. math:: B^2 = \frac{1}{n} \sum_{i=1}^{n} \|x_i - \bar x\|^2 / \|\bar x\|^2
 
-    It is computed in one pass. Infinite where the mean is zero and the rows differ; NaN where all
-    rows are zero.
+    Infinite where the mean is zero and the rows differ; NaN where all rows are zero.
 
-    >>> round(relative_spread(torch.tensor([[3.0, 0.0], [1.0, 0.0], [2.0, 2.0]])), 4)
+    >>> from byzantium.vectors.points import moments
+    >>> rows = torch.tensor([[3.0, 0.0], [1.0, 0.0], [2.0, 2.0]])
+    >>> round(relative_spread(*moments(rows), n=3), 4)
     0.35
     """
-    return relative_spread_of(*moments(rows), len(rows))
-
-
-def relative_spread_of(mean: Tensor, deviation: Tensor, n: int) -> float:
-    """`relative_spread`, from the moments of n rows."""
     length = float(mean.double().square().sum())
     spread = spread_of(deviation, n)
     if not length:

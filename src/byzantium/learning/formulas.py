@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 # the error.
 STANDARD_ERRORS = 2.0
 
-# -- where a metric looks -----------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class Buffered:
@@ -121,9 +119,6 @@ class Evaluation:
         return self.training.heterogeneity()
 
 
-# -- formulas -----------------------------------------------------------------------------------
-
-
 def weights(scene: Round) -> list[float]:
     """How much each of the n workers counted; one that took no part has the weight 0."""
     weights, found = [0.0] * scene.n, scene.explained.weights.tolist()
@@ -135,11 +130,6 @@ def weights(scene: Round) -> list[float]:
     return weights
 
 
-def kept(scene: Round) -> list[float]:
-    assert scene.kept is not None, "a metric that reads edges says so: needs='edges'"
-    return list(scene.kept)
-
-
 def heard(scene: Round) -> float:
     return scene.explained.heard
 
@@ -149,12 +139,6 @@ def rejected(scene: Round) -> list[int]:
     rows = range(len(scene.workers)) if scene.buffered is None else scene.buffered.rows
     rejected = set(scene.explained.rejected)
     return [worker for worker, row in zip(scene.workers, rows, strict=True) if row in rejected]
-
-
-def mean_of_all(scene: Round) -> float:
-    """The mean loss of all workers, attackers included."""
-    assert scene.losses is not None, "a metric that reads these losses says so: needs='own'"
-    return float(scene.losses.double().mean())
 
 
 def distance(scene: Round) -> Tensor:
@@ -175,14 +159,9 @@ def spread(scene: Round) -> float:
 
 
 def relative_spread(scene: Round) -> float:
-    from byzantium.learning.evaluation import relative_spread_of  # imports torch
+    from byzantium.learning import evaluation  # imports torch
 
-    return relative_spread_of(*scene.moments, len(scene.honest))
-
-
-def time(scene: Round) -> float:
-    assert scene.buffered is not None, "a metric that reads the buffers says so: needs='clock'"
-    return scene.buffered.time
+    return evaluation.relative_spread(*scene.moments, len(scene.honest))
 
 
 def staleness(scene: Round) -> float:
@@ -225,11 +204,6 @@ def root_limit(scene: Round) -> float:
 def root_of(scene: Round) -> RootGradient:
     assert scene.root is not None, "a metric that reads the root gradient says so: needs='root'"
     return scene.root
-
-
-def worst_accuracy(at: Evaluation) -> float:
-    """The accuracy of the honest node that has the smallest."""
-    return min(node["accuracy"] for node in at.nodes)
 
 
 def consensus(at: Evaluation) -> float:

@@ -50,7 +50,6 @@ def measured_heterogeneity(
 
     - `settings`: how many workers there are, their batches, momentum and so on. Nobody attacks, and
       how many rounds are named does not matter, nor does the clock.
-    - `data`: what is learned.
     - `model`: what is trained; a copy is, so that the model stays as it is.
     - `partition`: how the samples are dealt to the workers; by default `iid`.
     - `optimizer`, `loss`, `randomness`, `worker`: as those of `Simulation`.

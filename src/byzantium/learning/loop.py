@@ -46,20 +46,10 @@ class Loop(ABC):
     a round, and which state there is beside that of the workers, a subclass says: `_round`,
     `_state`, `_state_forms`, `_try_state` and `_load_state`.
 
-    - `settings`: how many workers, attackers and rounds there are, and so on.
-    - `data`: what is learned.
-    - `model`: what is trained, in place.
-    - `attack`: what attackers send; by default nobody attacks (`NoAttack`).
-    - `partition`: how the samples are dealt to the honest workers; by default `iid`.
-    - `loss`: a function of the outputs and the targets of a batch, instead of the loss that the
-      settings name.
-    - `randomness`: what makes the source of everything random of the settings.
-    - `worker`: what workers make of their gradients before they send; by default momentum, as the
-      settings say.
-
-    `rule` is what the vectors of workers go through, and `optimizer` takes the steps. Row i of
-    `sent` is what worker i sends: its momentum, or what attackers made of theirs. `root_samples`
-    are the samples that the server holds and no worker has, with their targets.
+    Its parameters are those of `Simulation`. `rule` is what the vectors of workers go through, and
+    `optimizer` takes the steps. Row i of `sent` is what worker i sends: its momentum, or what
+    attackers made of theirs. `root_samples` are the samples that the server holds and no worker
+    has, with their targets.
     """
 
     rule: Aggregator
@@ -79,6 +69,8 @@ class Loop(ABC):
         worker: WorkerMethod | None = None,
     ) -> None:
         self.settings = settings
+        #: How many workers are honest; they are the first.
+        self.honest = settings.n - settings.attackers
         check_device(settings.device)
         self.randomness = randomness(settings)
         held_out = self.randomness.root(data) if settings.root else None
@@ -107,11 +99,6 @@ class Loop(ABC):
         parts = dict(enumerate(self.batches.parts))
         parts |= {self.honest + place: self.own_batches.parts[place] for place in own}
         self.worker.prepare(self.workers, parts)
-
-    @property
-    def honest(self) -> int:
-        """How many workers are honest; they are the first."""
-        return self.settings.n - self.settings.attackers
 
     # -- training --------------------------------------------------------------------------------
 
@@ -213,8 +200,7 @@ class Loop(ABC):
 
     def _groups(self, workers: list[int]) -> tuple[list[int], list[int]]:
         """The first of these workers in each group, and for each worker the place of its group."""
-        count = self.settings.n // self.settings.redundancy
-        first: dict[int, int] = {}
+        count, first = self.randomness.groups, dict[int, int]()
         for k, worker in enumerate(workers):
             first.setdefault(worker % count, k)
         places = {group: place for place, group in enumerate(first)}

@@ -151,33 +151,31 @@ def times(values: list[list[int]]) -> dict[str, int]:
 
 # Metrics that are always measured, and those that a word asks for together.
 _always = partial(Metric, record=None)
+_percent = partial(_always, scale="percent")
 _root = partial(Metric, reduce=mean, record="root", needs="root")
 _full = partial(Metric, record="heterogeneity")
 _timed = partial(_always, needs="clock")
 
 SHIPPED = (
     _always("loss", "test loss", lambda at: at.test["loss"], scale="log", better="less"),
-    _always(
+    _percent(
         "accuracy",
         "test accuracy (%)",
         lambda at: at.test["accuracy"],
-        scale="percent",
         needs="classes",
         better="more",
     ),
-    _always(
+    _percent(
         "success_rate",
         "success rate of the backdoor (%)",
         lambda at: at.training.success_rate(),
-        scale="percent",
         needs="trigger",
         better="less",
     ),
-    _always(
+    _percent(
         "worst_accuracy",
         "test accuracy of the worst honest node (%)",
-        formulas.worst_accuracy,
-        scale="percent",
+        lambda at: min(node["accuracy"] for node in at.nodes),
         needs="classified nodes",
         better="more",
     ),
@@ -190,12 +188,7 @@ SHIPPED = (
         better="less",
     ),
     _always(
-        "train_loss",
-        "training loss",
-        lambda scene: scene.loss,
-        mean_of_known,
-        "log",
-        key="loss",
+        "train_loss", "training loss", lambda scene: scene.loss, mean_of_known, "log", key="loss"
     ),
     Metric("distance", "distance to the honest mean", formulas.distance, mean),
     Metric("spread", "spread of honest vectors (heterogeneity)", formulas.spread, mean),
@@ -211,7 +204,7 @@ SHIPPED = (
     Metric(
         "kept",
         "share of each edge that honest nodes took over",
-        formulas.kept,
+        lambda at: list(at.kept),
         mean_of_each,
         record="weights",
         kind="edges",
@@ -224,7 +217,7 @@ SHIPPED = (
     Metric(
         "losses",
         "training loss of each round, that of attackers' own batches included",
-        formulas.mean_of_all,
+        lambda at: at.losses.double().mean(),
         each,
         "log",
         kind="rounds",
@@ -244,7 +237,7 @@ SHIPPED = (
         kind="rounds",
         early=True,
     ),
-    _timed("time", "simulated time", formulas.time, last),
+    _timed("time", "simulated time", lambda at: at.buffered.time, last),
     _timed("staleness", "staleness of what honest workers sent (steps)", formulas.staleness, mean),
 )
 TABLE: Registry[Metric] = Registry("metric", {metric.name: metric for metric in SHIPPED})
@@ -265,8 +258,6 @@ def round_metrics(
     """The metrics of a round, for the words of `Settings.record`.
 
     - `rule`: the rule, which may not know the weights of workers, or only when it is asked.
-    - `evaluated`: whether the model is evaluated after the round.
-    - `early`: whether it is one of the first rounds.
     - `has`: what the training has that not all have: a "clock", or "nodes" without a server.
     """
     weights = rule.knows_weights == "always" or (rule.knows_weights == "asked" and evaluated)
@@ -312,8 +303,6 @@ def evaluation_metrics(
 ) -> list[Metric]:
     """The metrics of an evaluation, for the words of `Settings.record`.
 
-    - `classes`: how many classes there are; 0 for regression.
-    - `trigger`: whether the attack has a trigger.
     - `has`: what the training has that not all have, such as "nodes" with models of their own.
     """
     nodes = "nodes" in has

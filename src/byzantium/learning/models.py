@@ -123,7 +123,6 @@ def convnet(channels: Positive = 3, width: Positive = 32, classes: Positive = 10
     It returns logits. It has GroupNorm instead of BatchNorm, whose running statistics are no part
     of what workers send, so that nobody would aggregate them.
 
-    - `channels`: how many channels an image has.
     - `width`: how many channels the first convolution gives; the others give twice as many.
     - `classes`: how many numbers the model gives for each image.
 
@@ -150,7 +149,6 @@ def resnet20(channels: Positive = 3, width: Positive = 16, classes: Positive = 1
     He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, CVPR 2016; Wu, He: Group
     Normalization, ECCV 2018.
 
-    - `channels`: how many channels an image has.
     - `width`: how many channels the first of three stages has; each has twice those of the one
       before.
     - `classes`: how many numbers the model gives for each image.
@@ -158,17 +156,10 @@ def resnet20(channels: Positive = 3, width: Positive = 16, classes: Positive = 1
     >>> sum(p.numel() for p in resnet20().parameters())
     269722
     """
-    layers: list[nn.Module] = [
-        nn.Conv2d(channels, width, 3, padding=1, bias=False),
-        _norm(width),
-        nn.ReLU(),
-    ]
-    inputs = width
-    for outputs in (width, 2 * width, 4 * width):
-        for _ in range(3):
-            layers.append(_Block(inputs, outputs))
-            inputs = outputs
-    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes)]
+    layers = [nn.Conv2d(channels, width, 3, padding=1, bias=False), _norm(width), nn.ReLU()]
+    widths = [width] * 4 + [2 * width] * 3 + [4 * width] * 3
+    layers += [_Block(inputs, outputs) for inputs, outputs in itertools.pairwise(widths)]
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes)]
     return nn.Sequential(*layers)
 
 
@@ -227,8 +218,7 @@ def mlp(
 def linear(shape: tuple[Positive, ...], classes: Positive = 10) -> nn.Sequential:
     """A linear model: with the loss cross_entropy, multinomial logistic regression.
 
-    - `shape`: the shape of one sample, such as (1, 28, 28).
-    - `classes`: how many numbers the model gives for each sample.
+    Its parameters are those of `mlp`.
 
     >>> sum(p.numel() for p in linear((1, 8, 8)).parameters())
     650

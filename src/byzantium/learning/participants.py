@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from byzantium.core import ByzantiumError
 from byzantium.rules.admission import check_sizes
@@ -82,13 +81,3 @@ class Participants:
         except ByzantiumError:  # some rules need more than 2f + 1
             return False
         return True
-
-
-def first_samples(parts: Sequence[Tensor], most: int) -> Tensor:
-    """The first samples of all honest workers, for a round in which none of them takes part.
-
-    - `parts`: the indices of each honest worker's samples.
-    - `most`: how many samples of each worker to take, if all have as many.
-    """
-    size = min(most, *map(len, parts))
-    return torch.stack([part[:size] for part in parts])[:, None]

@@ -40,20 +40,14 @@ class Randomness:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        #: How many workers are honest, and how many groups there are that compute the same.
+        self.honest = settings.n - settings.attackers
+        self.groups = settings.n // settings.redundancy
+        self._shared = settings.dropout == "shared"  # all dropout is the same
         seeds = np.random.SeedSequence(settings.seed).generate_state(len(STREAMS), np.uint64)
         self.seeds = {name: int(seed) >> 1 for name, seed in zip(STREAMS, seeds, strict=True)}
         self.streams = {name: torch.Generator().manual_seed(s) for name, s in self.seeds.items()}
         self.generators = {name: self.streams[name] for name in STREAMS[3:6]}
-
-    @property
-    def honest(self) -> int:
-        """How many workers are honest."""
-        return self.settings.n - self.settings.attackers
-
-    @property
-    def groups(self) -> int:
-        """How many groups of workers there are that compute the same; n without redundancy."""
-        return self.settings.n // self.settings.redundancy
 
     def batches(self, data: Dataset, partition: Partition) -> Batches:
         """The batches of the honest workers; called once, before `own_batches`."""
@@ -83,11 +77,6 @@ class Randomness:
     def root_dropout(self, t: int) -> int:
         """The seed of the dropout of the root gradient in round t."""
         return self.seeds["dropout"] if self._shared else self.seeds["root"] + t
-
-    @property
-    def _shared(self) -> bool:
-        """Whether all dropout is the same."""
-        return self.settings.dropout == "shared"
 
     def dropout(self, t: int, worker: int) -> int:
         """The seed of a worker's dropout in round t."""

@@ -35,7 +35,6 @@ def root_gradient(
     as it is: its parameters, gradients, statistics and mode. If workers send their momentum, so
     must the root: give what this returns to the `update` of a `Momentum` of its own.
 
-    - `model`: the model.
     - `loader`: the root data: a DataLoader, or batches of pairs (inputs, targets) that can be read
       in every round.
     - `loss`: a function of the outputs and the targets of a batch, whose mean it returns.
@@ -51,9 +50,7 @@ def root_gradient(
     tensor([-1., -2.])
     """
     trained = copy.deepcopy(model).train()
-    parameters = [parameter for parameter in trained.parameters() if parameter.requires_grad]
-    if not parameters:
-        raise ByzantiumError("the model has no parameters to train, so there is no root gradient")
+    parameters = _trainable(trained, "gradient")
     total, count, labels = torch.zeros_like(_joined(parameters)), 0, _Labels(classes)
     for inputs, targets in _batches(loader, parameters[0].device):
         labels.add(targets)
@@ -139,10 +136,7 @@ class RootUpdate:
 
     @torch.enable_grad()
     def _train(self, model: nn.Module, device: torch.device) -> None:
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        if not parameters:
-            raise ByzantiumError("the model has no parameters to train, so there is no root update")
-        optimizer = self.optimizer(parameters)
+        optimizer = self.optimizer(_trainable(model, "update"))
         for _ in range(self.epochs):
             for inputs, targets in _batches(self.loader, device):
                 self._labels.add(targets)
@@ -201,6 +195,13 @@ class _Labels:
                 "lose these classes; add samples of each class",
                 stacklevel=4,
             )
+
+
+def _trainable(model: nn.Module, what: str) -> list[nn.Parameter]:
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise ByzantiumError(f"the model has no parameters to train, so there is no root {what}")
+    return parameters
 
 
 def _batches(loader: Iterable[Any], device: torch.device) -> Iterator[tuple[Any, Tensor]]:

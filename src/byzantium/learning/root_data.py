@@ -158,23 +158,23 @@ class Root:
         return RootGradient(vector, math.sqrt(float(differences.square().sum()) / (k * (k - 1))))
 
     def loss(self, seed: int) -> float:
-        """The loss of the root data at the current model.
-
-        - `seed`: the seed of dropout.
-        """
+        """The loss of the root data at the current model; the seed is that of dropout."""
         return float(self.server.gradients.losses(self.x, self.y, [seed])[0])
 
     def state_dict(self) -> dict[str, Any]:
         """The momentum of the root gradient and of the groups, for `load_state_dict`."""
-        every = {"server": self.server, **({"groups": self.groups} if self.groups else {})}
-        return {name: {"sent": w.sent, "seen": list(w.seen)} for name, w in every.items()}
+        workers = self._workers.items()
+        return {name: {"sent": w.sent, "seen": list(w.seen)} for name, w in workers}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` gave, and go on from there."""
-        for name, workers in (("server", self.server), ("groups", self.groups)):
-            if workers is not None:
-                workers.sent.copy_(state[name]["sent"])
-                workers.seen = list(state[name]["seen"])
+        for name, workers in self._workers.items():
+            workers.sent.copy_(state[name]["sent"])
+            workers.seen = list(state[name]["seen"])
+
+    @property
+    def _workers(self) -> dict[str, Workers]:
+        return {"server": self.server, **({"groups": self.groups} if self.groups else {})}
 
 
 def _repeated(samples: Tensor, steps: int) -> Tensor:

@@ -33,8 +33,6 @@ def checkpointed(
     `resume` goes on from what it saves. When all rounds are done, `model.pt` stays, with the model
     and the history.
 
-    - `training`: the simulation, new or resumed.
-    - `folder`: where to save it.
     - `seconds`: the longest time between two savings; it also saves after an evaluation, unless
       that would take more than a fiftieth of the time.
     - `stop`: asked after each round; once it answers True, the simulation is saved, and the

@@ -62,9 +62,8 @@ class Server:
         - `updates`: a matrix (n, d) with a row for each worker, or n mappings from the names of the
           parameters to their gradients. In a row the parameters follow one another, each in the
           order that it has in memory.
-        - `generator`: where random rules and mixings draw from; by default the operating system.
-        - `root`: the root gradient, in the form of one update, for rules that need it.
-        - `weights`: how much each worker counts: n numbers that you vouch for.
+
+        The other parameters are those of a call of the rule.
         """
         aggregate = self.rule(updates, generator, root=root, weights=weights)
         self.take(aggregate)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from byzantium import guarantees
 from byzantium.core import (
@@ -20,9 +20,6 @@ from byzantium.core import (
 )
 from byzantium.learning import metrics
 from byzantium.learning.clocks import SYNCHRONOUS, parse_clock
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

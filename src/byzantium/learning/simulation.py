@@ -24,7 +24,7 @@ from byzantium.learning.loop import Loop
 from byzantium.learning.losses import Loss
 from byzantium.learning.method import Task, WorkerMethod
 from byzantium.learning.metrics import Metric
-from byzantium.learning.participants import Participants, first_samples
+from byzantium.learning.participants import Participants
 from byzantium.learning.randomness import Randomness
 from byzantium.learning.root_data import Root, RootGradient
 from byzantium.learning.server import MakeOptimizer, Server
@@ -88,7 +88,6 @@ class Simulation(Loop):
         randomness: Callable[[Settings], Randomness] = Randomness,
         worker: WorkerMethod | None = None,
     ) -> None:
-        """Prepare the first round."""
         checks.check_loop(settings, type(self).__name__, self.has)
         checks.check_rule(settings, rule, attack)
         super().__init__(settings, data, model, attack, partition, loss, randomness, worker)
@@ -109,13 +108,8 @@ class Simulation(Loop):
         if self.root_samples is not None and (
             rule.needs_root or self.attack.needs_root or metrics.need_root(settings.record)
         ):
-            self.root = Root(
-                model,
-                self.loss,
-                *self.root_samples,
-                settings.local_steps,
-                estimate_error=metrics.need_root(settings.record),
-            )
+            estimated = metrics.need_root(settings.record)
+            self.root = Root(model, self.loss, *self.root_samples, settings.local_steps, estimated)
         self._root_doubted = False
         # What the last step was taken with, and where; only for attacks and methods that need it.
         self.last_aggregate: Tensor | None = None
@@ -296,7 +290,9 @@ class Simulation(Loop):
         """The mean loss of a few honest workers on their batches, after a step of plain SGD."""
         indices = self._last_indices
         if indices is None:
-            indices = first_samples(self.batches.parts, self.settings.batch)
+            parts = self.batches.parts  # nobody honest takes part: the first samples of all
+            size = min(self.settings.batch, *map(len, parts))
+            indices = torch.stack([part[:size] for part in parts])[:, None]
         spread = torch.linspace(0, len(indices) - 1, min(len(indices), SAMPLED)).long()
         x, y = self._samples(indices[spread], attacking=False)  # of some among all workers
         with self.server.tried(aggregate), torch.no_grad():
@@ -309,17 +305,12 @@ class Simulation(Loop):
         return metrics.round_metrics(self.settings.record, self.rule, evaluated, early, self.has)
 
     def _evaluation(self, t: int) -> dict[str, Any]:
-        self._check_root_distance(t)
-        return super()._evaluation(t)
-
-    def _check_root_distance(self, t: int) -> None:
-        """Log once that the rule's result stays farther from the root gradient than it should."""
         since = self.history.evaluations[-1]["round"] if self.history.evaluations else 0
         rounds = self.history.rounds[since:]
-        if self._root_doubted or not metrics.root_is_doubtful(self.rule, rounds):
-            return
-        self._root_doubted = True
-        logger.warning("rounds %d to %d: %s", since + 1, t + 1, metrics.ROOT_DOUBTED)
+        if not self._root_doubted and metrics.root_is_doubtful(self.rule, rounds):
+            self._root_doubted = True  # the log says it once
+            logger.warning("rounds %d to %d: %s", since + 1, t + 1, metrics.ROOT_DOUBTED)
+        return super()._evaluation(t)
 
     # -- state -------------------------------------------------------------------------------------
 

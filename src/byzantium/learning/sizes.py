@@ -14,9 +14,6 @@ from byzantium.vectors.weights import with_weight
 def site_sizes(parts: Sequence[Tensor], attackers: int) -> list[float]:
     """How many samples each worker has; an attacker as many as the mean honest worker.
 
-    - `parts`: the indices of each honest worker's samples.
-    - `attackers`: how many attackers follow the honest workers.
-
     >>> import torch
     >>> site_sizes([torch.arange(3), torch.arange(9)], attackers=1)
     [3.0, 9.0, 6.0]
@@ -31,8 +28,6 @@ def check_weights(rule: Aggregator, weights: Sequence[float], participants: int 
     Where some workers are drawn for a round, the worst draw is that of the heaviest f and of the
     lightest others.
 
-    - `rule`: the rule, with mixings before it if wanted.
-    - `weights`: how much each worker counts.
     - `participants`: how many workers are drawn for a round; None if all take part.
     """
     count, ordered = participants or len(weights), sorted(weights, reverse=True)

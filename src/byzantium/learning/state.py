@@ -16,10 +16,8 @@ from torch import Tensor
 
 from byzantium.core import ByzantiumError, one_line
 from byzantium.core.options import identity_fields
-from byzantium.data.batches import Batches
 from byzantium.learning.checkpoint import CheckpointError, OtherSimulationError, State
 from byzantium.learning.history import History
-from byzantium.learning.metrics import Metric
 from byzantium.learning.randomness import Randomness
 from byzantium.learning.worker import Momentum
 
@@ -78,7 +76,12 @@ def check(training: Loop, state: State) -> History:
     for name, generator in training.generators.items():
         check_generator(generator, state["generators"][name])
     for name, batches in (("batches", training.batches), ("own batches", training.own_batches)):
-        _check_batches(batches, state[name], name)
+        if batches.generator is not None:
+            check_generator(batches.generator, state[name]["generator"])
+        with checkpoint_errors(name):
+            fits = batches.fits(state[name])
+        if not fits:
+            raise CheckpointError(f"its {name} hold samples of other workers")
     training._try_state(state)
     return history
 
@@ -126,9 +129,6 @@ def _form(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.shape, tensor.dtype, tensor.layout, tensor.device
 
 
-# -- parts --------------------------------------------------------------------------------------
-
-
 def _check_history(training: Loop, state: State) -> History:
     """The history, whose rounds must be as many as its status says, with all metrics."""
     try:
@@ -144,11 +144,13 @@ def _check_history(training: Loop, state: State) -> History:
     }
     if t not in bounds[history.status]:
         raise CheckpointError(f"its history of {t} rounds is {history.outcome!r}")
+    # The forms of metrics in the record of a round; those that are not listed are numbers.
+    forms: dict[str, Any] = {"shares": [float] * settings.n, "edges": list, "workers": list}
     for k, record in enumerate(history.rounds):
         # Checkpoints of earlier versions have no early metrics.
         early = isinstance(record, dict) and "early_heterogeneity" in record
         measured = training.round_metrics(k, early and k < training.early_rounds)
-        template = {"round": int, **{m.key: _recorded(m, settings.n) for m in measured}}
+        template = {"round": int, **{m.key: forms.get(m.kind, float) for m in measured}}
         if isinstance(record, dict) and (
             (diverged and k + 1 == t) or (settings.cache and record.keys() == {"round", "loss"})
         ):
@@ -177,12 +179,6 @@ def _check_history(training: Loop, state: State) -> History:
     return history
 
 
-def _recorded(metric: Metric, n: int) -> Any:
-    """The form of a metric in the record of a round."""
-    forms: dict[str, Any] = {"shares": [float] * n, "edges": list, "workers": list}
-    return forms.get(metric.kind, float)
-
-
 def check_generator(generator: torch.Generator, state: Tensor) -> None:
     """Only the generator knows its states: load this one, then its own again."""
     before = generator.get_state()
@@ -191,16 +187,6 @@ def check_generator(generator: torch.Generator, state: Tensor) -> None:
             generator.set_state(state)
         finally:
             generator.set_state(before)
-
-
-def _check_batches(batches: Batches, state: State, name: str) -> None:
-    """In a state of batches, every worker must hold its own samples."""
-    if batches.generator is not None:
-        check_generator(batches.generator, state["generator"])
-    with checkpoint_errors(name):
-        fits = batches.fits(state)
-    if not fits:
-        raise CheckpointError(f"its {name} hold samples of other workers")
 
 
 def try_rule_and_attack(training: Simulation, state: State) -> None:

@@ -64,19 +64,10 @@ def simulate(
     where it stopped, and ends with the same numbers; once it is done, the same call reads the
     result. A lock keeps two processes from working in one folder.
 
-    - `settings`: how many workers, attackers and rounds there are, and so on.
-    - `data`: what is learned.
-    - `model`: what is trained, in place.
+    The first parameters, and `loss` and `worker`, are those of `Simulation`.
+
     - `rule`: how the server aggregates what workers send; with `Settings.topology` there is none,
       and it is what each node does, which may also be a mixing such as `ClippedGossip`.
-    - `attack`: what attackers send; by default nobody attacks.
-    - `partition`: how the samples are dealt to the honest workers; by default `iid`.
-    - `optimizer`: a function that makes the server's optimizer of the parameters; by default plain
-      SGD with the learning rate of the settings.
-    - `loss`: a function of the outputs and the targets of a batch, instead of the loss that the
-      settings name.
-    - `worker`: what workers make of their gradients before they send, such as
-      `byzantium.related.SAGA()`; by default momentum, as the settings say.
     - `folder`: where to save it; None saves nothing. `model.pt` in it is the result: the model and
       the history.
     - `seconds`: the longest time between two savings; it also saves after evaluations.

@@ -50,16 +50,9 @@ class Momentum(WorkerMethod):
 
     def compute(self, rows: Tensor, task: Task) -> Tensor:
         """Bring the momenta of the workers of a simulation up to date; return the losses."""
-        return task.team.compute(
-            rows,
-            task.workers,
-            task.x,
-            task.y,
-            self,
-            rate=task.rate,
-            seeds=task.seeds,
-            models=task.models,
-        )
+        batches = task.workers, task.x, task.y
+        options: dict[str, Any] = {"rate": task.rate, "seeds": task.seeds, "models": task.models}
+        return task.team.compute(rows, *batches, self, **options)
 
     def factors(self, first: bool) -> tuple[float, float]:
         """The two factors (a, b) of the formula m = a m + b g, in the first round or a later one.
@@ -132,13 +125,14 @@ def _as_tensor(name: str, entry: Any) -> Tensor:
 
 
 def _check_same(m: Mapping[str, Tensor], vectors: Mapping[str, Tensor]) -> None:
-    before = {name: tuple(tensor.shape) for name, tensor in m.items()}
     rule = "a worker's updates have the same names and shapes in each round, and"
-    for name, shape in {name: tuple(tensor.shape) for name, tensor in vectors.items()}.items():
-        if before.pop(name, None) != shape:
+    for name, vector in vectors.items():
+        if name not in m or m[name].shape != vector.shape:
+            shape = tuple(vector.shape)
             raise ByzantiumError(f"{rule} {name} of shape {shape} was not in the one before")
-    for name in before:
-        raise ByzantiumError(f"{rule} {name} is not in this one")
+    for name in m:
+        if name not in vectors:
+            raise ByzantiumError(f"{rule} {name} is not in this one")
 
 
 def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

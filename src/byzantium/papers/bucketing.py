@@ -71,8 +71,6 @@ LONG_TAIL_NOTES = (
 def bucketed(s: int, rule: str, mixing: str = "Bucketing") -> str:
     """A rule behind buckets of s, as a text; the rule itself where s is 1.
 
-    - `s`: how many vectors are averaged in a bucket.
-    - `rule`: the rule.
     - `mixing`: the mixing that takes `s`: "Bucketing" or "Resampling".
 
     >>> bucketed(2, "Krum(f=5)"), bucketed(1, "Krum(f=5)")

@@ -6,14 +6,11 @@ import functools
 
 from byzantium.papers import bucketing, published
 from byzantium.runs import Store
-from byzantium.tables import Artifact, Cell, MeasuredCell, Published, ResultTable
+from byzantium.tables import Artifact, MeasuredCell, ResultTable
 
 
 def compare(artifact: Artifact, store: Store) -> ResultTable:
     """The results of an artifact that a store has, beside what was published.
-
-    - `artifact`: the table or figure.
-    - `store`: the folder of results.
 
     >>> from byzantium.papers import artifact
     >>> from byzantium.tables import Version
@@ -21,25 +18,17 @@ def compare(artifact: Artifact, store: Store) -> ResultTable:
     >>> compare(krum, Store("nowhere")).cells[0].published.mean
     37.33
     """
-    cells = tuple(
-        MeasuredCell(cell, _published(artifact, cell), tuple(store.results(cell.jobs)))
-        for cell in artifact.cells
-    )
-    return ResultTable(artifact, cells)
-
-
-def _published(artifact: Artifact, cell: Cell) -> Published | None:
-    """A repeated run is compared with the released runs of its own seeds."""
-    if artifact.version.released:
-        return published.of_seeds(artifact.name, cell.labels, len(cell.jobs))
-    return published.cell(artifact.name, cell.labels)
+    name, cells = artifact.name, []
+    for cell in artifact.cells:
+        number = published.cell(name, cell.labels)
+        if artifact.version.released:  # each run repeats the released one of its seed
+            number = published.of_seeds(name, cell.labels, len(cell.jobs))
+        cells.append(MeasuredCell(cell, number, tuple(store.results(cell.jobs))))
+    return ResultTable(artifact, tuple(cells))
 
 
 def published_cells(store: Store) -> list[MeasuredCell]:
-    """Every cell for which the paper has a number, with the results that a store has of it.
-
-    - `store`: the folder of results.
-    """
+    """Every cell for which the paper has a number, with the results that a store has of it."""
     tables = [compare(artifact, store) for artifact in _with_numbers()]
     return [cell for table in tables for cell in table.cells if cell.published]
 

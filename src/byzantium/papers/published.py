@@ -1,8 +1,4 @@
-"""The numbers that the bucketing paper published: its tables, and curves from its released logs.
-
-S. P. Karimireddy, L. He, M. Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via
-Bucketing, ICLR 2022.
-"""
+"""The numbers that the bucketing paper published: its tables, and curves from its released logs."""
 
 from __future__ import annotations
 

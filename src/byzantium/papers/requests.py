@@ -69,17 +69,12 @@ class Requests:
 
     def _read(self, entry: Any, number: int) -> Request | None:
         try:
-            return _request(entry)
+            match entry:
+                case [str(name), dict(values)]:
+                    version = Version.of(values)
+                    artifact(name, version)  # raises an error if it cannot be made
+                    return name, version
+            raise ByzantiumError("it is not the name of an artifact and its version")
         except Exception as error:  # the file may come from anybody
             self.store.pass_over(f"entry {number} of {self.path}", error)
             return None
-
-
-def _request(entry: Any) -> Request:
-    """The artifact and the version of an entry; raises an error if they cannot be made."""
-    match entry:
-        case [str(name), dict(values)]:
-            version = Version.of(values)
-            artifact(name, version)
-            return name, version
-    raise ByzantiumError("it is not the name of an artifact and its version")

@@ -1,7 +1,6 @@
 """Artifacts in a version: with other seeds or settings, or the random numbers of released runs.
 
-S. P. Karimireddy, L. He, M. Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via
-Bucketing, ICLR 2022. The released random numbers are in `runs/released.py`.
+The latter are in `runs/released.py`.
 """
 
 from __future__ import annotations
@@ -18,46 +17,10 @@ RELEASED = ("table1", "table2", "table3", "table4", "figure-main")
 # Whom the attackers copied, by seed, from the logs. The direction that decided it was drawn on a
 # GPU; from other directions the choice is nearly a lottery.
 COPIED = {"by_label()": (14, 17, 1), "iid()": (2, 4, 12)}
-FOUND = "Mimic(warmup=1)"
-#: Why a repeated run is not equal to the released one, by the name of its cell and its seed.
-CAUSES: dict[tuple[str, int], str] = {
-    ("cclip ipm momentum=0.9 s=1 noniid", 0): (
-        "rounding in float32, amplified; computed in float64 the difference is 8e-7"
-    ),
-    ("cclip label-flip momentum=0.9 s=2 noniid", 0): (
-        "rounding of a near tie: in round 9 the input of one ReLU of worker 5 is 5e-7; with that "
-        "unit off, the losses of rounds 11 and 21 are the logged ones to 6e-7. That of round 31 "
-        "then differs by 2e-5, for a reason that is not known"
-    ),
-    ("median bit-flip momentum=0.9 s=2 noniid", 0): (
-        "presumably rounding, amplified: both runs move by up to 19 points from one evaluation to "
-        "the next, so that the end, a mean of five evaluations, is a matter of chance"
-    ),
-    ("median alie momentum=0.9 s=1 noniid", 0): (
-        "rounding, amplified: both runs collapse, the released one in round 330, ours in round 210"
-    ),
-    ("rfa alie momentum=0.0 s=1 noniid", 0): (
-        "rounding, amplified: ours collapses in round 540, as the released run of seed 2 does in "
-        "round 570; repeated from two initial models that differ by 1e-7, it ends at 85.9 and at "
-        "72.4 (`scripts/perturbed_run.py`)"
-    ),
-    ("krum ipm momentum=0.9 s=2 noniid", 0): (
-        "rounding of a near tie: in round 9 the two largest values in one max-pooling window of "
-        "worker 9 differ by 2e-7; with the other one taken, the losses of rounds 11, 21 and 31 are "
-        "the logged ones to 6e-8"
-    ),
-    ("krum alie momentum=0.9 s=2 noniid", 0): (
-        "rounding of a near tie: in round 10 the input of one ReLU of worker 9 is 4e-7; with that "
-        "unit off, the losses of rounds 11, 21 and 31 are the logged ones to 6e-7"
-    ),
-}
 
 
 def in_version(artifact: Artifact, version: Version | None = None) -> Artifact:
-    """An artifact in a version; by default the paper's, with all its seeds.
-
-    - `artifact`: the artifact, with one job for each cell.
-    - `version`: the version.
+    """An artifact, which has one job for each cell, in a version; by default the paper's.
 
     >>> from byzantium.papers import MAKERS
     >>> len(in_version(MAKERS["table2"](), Version(seeds=2)).jobs)
@@ -68,9 +31,9 @@ def in_version(artifact: Artifact, version: Version | None = None) -> Artifact:
         raise ByzantiumError(
             f"no runs of {artifact.name} can be repeated; those of {', '.join(RELEASED)} can"
         )
-    if not artifact.trains:
+    if not artifact.models:
         version = Version(seeds=version.seeds, only=version.only)
-    if version.model is not None and artifact.varies_the_model:
+    if version.model is not None and len(artifact.models) > 1:
         raise ByzantiumError(
             f"{artifact.name} compares sizes of the paper's model; another model has no place in it"
         )
@@ -121,6 +84,6 @@ def released(run: Run) -> Run:
     if run.seed >= seeds:
         raise ByzantiumError(f"a released run needs seed < {seeds}, got seed={run.seed}")
     attack = run.attack
-    if attack == FOUND:
+    if attack == "Mimic(warmup=1)":
         attack = f"Mimic(target={COPIED[run.partition][run.seed]})"
     return run.varied(randomness="released", dropout="shared", record=("losses",), attack=attack)

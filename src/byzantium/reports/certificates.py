@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -16,9 +16,6 @@ from byzantium.guarantees import Certificate
 from byzantium.reports import palette
 from byzantium.reports.escaping import as_code
 from byzantium.reports.style import SMALL, USUAL, panels, render
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # The height at which an unbounded c is drawn, and the lower end of the axis.
 TOP, BOTTOM = 100.0, 0.4
@@ -95,10 +92,6 @@ def draw(certificates: Sequence[Certificate], path: Path, dpi: int = 150) -> Non
     It needs matplotlib.
     """
     import_optional("matplotlib", "report", "a figure")
-    files.write(path, render(_figure(certificates), "png", dpi))
-
-
-def _figure(certificates: Sequence[Certificate]) -> Figure:
     labels = {one: label(one) for one in certificates}
     mixings = list(dict.fromkeys(mixing for mixing, _ in labels.values()))
     rules = list(dict.fromkeys(rule for _, rule in labels.values()))
@@ -138,7 +131,7 @@ def _figure(certificates: Sequence[Certificate]) -> Figure:
         title="dotted: proved\ngrey: no rule gets there",
         title_fontsize=SMALL,
     )
-    return figure
+    files.write(path, render(figure, "png", dpi))
 
 
 def _colors(rules: Sequence[str]) -> dict[str, str]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from functools import cache
 from statistics import fmean, stdev
 from typing import Any
 
 from byzantium import __version__, rules
+from byzantium.core.texts import first_sentence
 from byzantium.learning import metrics
 from byzantium.reports import graphs, measurements, palette, text_tables
 from byzantium.reports.headline import headline
@@ -20,7 +18,7 @@ from byzantium.reports.palette import line_of, looks
 from byzantium.reports.promises import changed, command, promises
 from byzantium.rules import Trust
 from byzantium.rules.trust import CAUTION, FEWEST_ROUNDS
-from byzantium.runs import Federation, Job, Metrics, Result, Run, Store
+from byzantium.runs import Federation, Job, Metrics, Result, Run
 from byzantium.tables import CRITERION, MeasuredCell, ResultTable, pivots, terms
 from byzantium.tables.pivot import fields_of, setting, varying
 from byzantium.tables.results import grouped
@@ -34,7 +32,7 @@ FILTERS = ("data", "model", "partition", "momentum", "attack", "rule", "mixing")
 
 
 def contents(
-    store: Store,
+    results: Iterable[Result],
     artifacts: Sequence[ResultTable],
     tables: Sequence[ResultTable] | None = None,
 ) -> dict[str, Any]:
@@ -43,10 +41,10 @@ def contents(
     - `tables`: the tables of runs; by default rules by attacks.
     """
     now = datetime.now().astimezone()
-    results = {result.job: result for result in store}
+    shown = {result.job: result for result in results}
     absent = ("missing", "damaged")
-    results |= {r.job: r for r in text_tables.results(artifacts) if r.status not in absent}
-    trained = [result for job, result in results.items() if "data" in job.facets()]
+    shown |= {r.job: r for r in text_tables.results(artifacts) if r.status not in absent}
+    trained = [result for job, result in shown.items() if "data" in job.facets()]
     trained.sort(key=_place)
     if tables is None:
         tables = pivots(trained)
@@ -54,20 +52,21 @@ def contents(
     settings = _settings(jobs)
     places = {setting: k for k, setting in enumerate(settings)}
     numbers = {job: number for number, job in enumerate(jobs)}
+    kinds = dict.fromkeys(job.facets()["kind"] for job in jobs)
     top = headline(tables)
     if top:  # its table goes first
         tables = [tables[top.place], *(t for t in tables if t is not tables[top.place])]
     return {
         "byzantium": __version__,
         "made": f"{now.day} {now:%B %Y, %H:%M}",
-        "surroundings": _surroundings(results.values()),
+        "surroundings": _surroundings(shown.values()),
         "headline": dataclasses.asdict(top) if top else None,
         "palette": palette.for_page(),
         "settings": list(settings.values()),
         "zoom": _short(_zooms(trained, places)),
         "labels": _labels(jobs),
         "words": {term.short: term.full for term in terms.TERMS},
-        "rules": {name: _summary(name) for job in jobs if (name := job.facets()["kind"])},
+        "rules": {kind: first_sentence(getattr(rules, kind, None)) for kind in kinds if kind},
         # What can be drawn over rounds, in the order of the menu.
         "metrics": _quantities(trained),
         "defaults": _short({field.name: field.default for field in dataclasses.fields(Run)}),
@@ -130,13 +129,6 @@ def _labels(jobs: Sequence[Job]) -> dict[str, str]:
     return labels
 
 
-@cache
-def _summary(kind: str) -> str:
-    """What a rule does, in the first sentence of its documentation."""
-    text = inspect.getdoc(getattr(rules, kind, None)) or ""
-    return re.sub(r",? :math:`[^`]*`", "", text.split("\n\n")[0].replace("\n", " "))
-
-
 def _setting(job: Job) -> tuple[Any, ...]:
     if not isinstance(job, Run):
         return tuple(dataclasses.asdict(job).values())
@@ -169,10 +161,7 @@ def _run(result: Result, setting: int, others: Sequence[Result]) -> dict[str, An
         "n": facets["n"] or (len(weights["rows"][0]) if weights else 0),
         "identity": job.identity,
         "setting": setting,
-        "status": result.status,
-        "ending": result.ending,
-        "reason": result.reason,
-        "accuracy": result.accuracy,
+        **{name: getattr(result, name) for name in ("status", "ending", "reason", "accuracy")},
         "loss": result.summary.get("loss"),
         "success_rate": result.mean_of_last("success_rate"),
         "seconds": result.summary.get("seconds"),
@@ -235,13 +224,8 @@ def _weights(lines: Sequence[Metrics]) -> dict[str, Any] | None:
         return None
     step = math.ceil(len(weighed) / COLUMNS)
     groups = [weighed[k : k + step] for k in range(0, len(weighed), step)]
-    rows = [_means([line["weights"] for line in group]) for group in groups]
+    rows = [measurements.means([line["weights"] for line in group]) for group in groups]
     return {"round": [group[-1]["round"] for group in groups], "rows": rows}
-
-
-def _means(rows: Sequence[Sequence[float]]) -> list[float]:
-    """The mean of each column."""
-    return [fmean(column) for column in zip(*rows, strict=True)]
 
 
 # -- tables -------------------------------------------------------------------------------------
@@ -361,7 +345,7 @@ def _cell(table: ResultTable, cell: MeasuredCell, numbers: dict[Job, int]) -> di
         entries["theirs"] = [[*zip(*curve, strict=True)] for curve in theirs]
     if picture.kind == "bars":
         found = measurements.weights(cell)
-        entries["weights"] = _means(found) if found else None
+        entries["weights"] = measurements.means(found) if found else None
         entries["honest"] = facets["n"] - facets["q"]
     return {name: _short(value) for name, value in entries.items()}
 

@@ -322,7 +322,7 @@ def _bars(table: ResultTable) -> Figure:
         if not seeds:
             missing(axis)
             continue
-        means = [fmean(worker) for worker in zip(*seeds, strict=True)]
+        means = measurements.means(seeds)
         spread = [stdev(worker) for worker in zip(*seeds, strict=True)] if len(seeds) > 1 else None
         axis.axhline(1 / job.n, color=GREY, lw=0.8, ls=(0, (4, 2)), zorder=1)
         first = job.n - job.attacker_count

@@ -38,9 +38,6 @@ def form(path: Path) -> Callable[[Sequence[ResultTable]], str]:
     return FORMS[path.suffix]
 
 
-# -- Markdown -----------------------------------------------------------------------------------
-
-
 def markdown(tables: Sequence[ResultTable]) -> str:
     """Tables of runs as Markdown, each under its title."""
     return "\n".join(part for table in tables for part in section(table))
@@ -107,9 +104,6 @@ def how_many(count: int) -> str:
     return f"{count} run{'s' * (count != 1)}"
 
 
-# -- LaTeX --------------------------------------------------------------------------------------
-
-
 def latex(tables: Sequence[ResultTable]) -> str:
     """Tables as LaTeX, for the package booktabs."""
     return "\n".join(["% \\usepackage{booktabs}", *map(_latex, tables)])
@@ -142,8 +136,6 @@ def _strong(entry: Entry) -> str:
     text = in_latex(entry.text)
     return f"\\textbf{{{text}}}" if entry.tone in ("bad", "best") else text
 
-
-# -- CSV ----------------------------------------------------------------------------------------
 
 NUMBERS = ("mean", "deviation", "seeds", "diverged", "missing", "worst")
 

@@ -14,7 +14,6 @@ from byzantium.tables.results import grouped
 class Headline:
     """Results in one sentence about the worst case, with its numbers.
 
-    - `sentence`: the sentence.
     - `setting`: on what data, with what model and so on, and over how many seeds.
     - `place`: the number of the table that it is about.
     - `low`: the accuracy of the worst rule, in percent; None where no rule is shown to be worse

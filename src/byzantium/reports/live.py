@@ -125,22 +125,14 @@ def progress(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def _share(result: Result) -> float:
-    if result.done:
-        return 1.0
-    if not isinstance(result.job, Run) or not result.metrics:
-        return 0.0
+    if result.done or not isinstance(result.job, Run) or not result.metrics:
+        return float(result.done)
     return min(1.0, float(result.metrics[-1]["round"]) / result.job.rounds)
-
-
-# -- the server ---------------------------------------------------------------------------------
 
 
 @contextmanager
 def served(report: LiveReport, port: int) -> Iterator[str]:
-    """Serve a report on this machine meanwhile; gives the address.
-
-    - `port`: the port; 0 takes any that is free.
-    """
+    """Serve a report on this machine meanwhile; gives the address. Port 0 is any that is free."""
     with _Server(report, port) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()

@@ -113,7 +113,7 @@ def markdown(
 def terminal(table: ResultTable) -> rich.table.Table:
     """An artifact, or a table of runs, as a table for the terminal (of the library rich).
 
-    - `table`: what to show; where numbers were published, every cell has a row.
+    Where numbers were published, every cell has a row.
 
     >>> from byzantium.papers import artifact, compare
     >>> from byzantium.tables import Version
@@ -121,9 +121,6 @@ def terminal(table: ResultTable) -> rich.table.Table:
     >>> [column.header.plain for column in shown.columns]
     ['aggregator', 'published', 'ours', 'difference', 'verdict']
     """
-    from rich.table import Table as Drawn
-    from rich.text import Text
-
     released = table.artifact.version.released
     shown = replays.text_table(table) if released else text_tables.text_table(table, per_cell=True)
     title = table.artifact.title
@@ -135,16 +132,24 @@ def terminal(table: ResultTable) -> rich.table.Table:
         title += f"\n{table.artifact.fixed}"
     if released:
         caption = " ".join(replays.LEGEND.split())
-    elif table.is_published and not table.comparable:
+    if table.is_published and not table.comparable:
         caption += " No verdicts: the accuracies of a cheaper version are not comparable."
-    elif table.is_published:
+    elif table.is_published and not released:
         caption += f" A cell agrees if it is {CRITERION}."
-    drawn = Drawn(title=Text(printable_lines(title)), caption=Text(printable(caption)))
-    for k, head in enumerate(shown.head):
-        drawn.add_column(Text(printable(head)), justify="left" if k < shown.labels else "right")
-    for row in shown.rows:
-        drawn.add_row(*(Text(printable(entry.text), TONES[entry.tone]) for entry in row))
-    return drawn
+    return drawn(shown, title, caption)
+
+
+def drawn(table: TextTable, title: str, caption: str) -> rich.table.Table:
+    """A table of texts for the terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(title=Text(printable_lines(title)), caption=Text(printable(caption)))
+    for k, head in enumerate(table.head):
+        made.add_column(Text(printable(head)), justify="left" if k < table.labels else "right")
+    for row in table.rows:
+        made.add_row(*(Text(printable(entry.text), TONES[entry.tone]) for entry in row))
+    return made
 
 
 # -- parts of the text --------------------------------------------------------------------------

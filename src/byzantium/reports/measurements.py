@@ -143,7 +143,12 @@ def weights(cell: MeasuredCell, done: bool = False) -> list[list[float]]:
 def mean_weights(result: Result) -> list[float]:
     """The mean weight of each worker over the rounds of a run."""
     lengths, rows = zip(*weight_blocks(result), strict=True)
-    return [fmean(column, lengths) for column in zip(*rows, strict=True)]
+    return means(rows, lengths)
+
+
+def means(rows: Sequence[Sequence[float]], weights: Sequence[int] | None = None) -> list[float]:
+    """The mean of each column of some rows, by weight if there are weights."""
+    return [fmean(column, weights) for column in zip(*rows, strict=True)]
 
 
 def weight_blocks(result: Result) -> list[tuple[int, list[float]]]:

@@ -118,10 +118,10 @@ def looks(cells: Sequence[MeasuredCell], names: Sequence[str]) -> Looks:
     for key in ordered:
         rest = _rest(key)
         known = rest[0] if len(rest) == 1 else None
-        dashes = DASHES.get(known, _turn(CYCLE, rests.index(rest)))
+        dashes = DASHES.get(known, CYCLE[rests.index(rest) % len(CYCLE)])
         look = Look(line(*key[0], len(found)), dashes)
         if look in found.values():  # a rule with two sets of parameters, say
-            look = Look(_turn(OTHER_LINES, len(found)), dashes)
+            look = Look(OTHER_LINES[len(found) % len(OTHER_LINES)], dashes)
         found[key] = look
     return found
 
@@ -137,10 +137,6 @@ def _rest(key: Labels) -> tuple[Any, ...]:
     (name, value), *others = key
     before = (value.rpartition(" >> ")[0],) if name == "rule" else ()
     return (*before, *(value for _, value in others))
-
-
-def _turn(names: Sequence[Any], k: int) -> Any:
-    return names[k % len(names)]
 
 
 def scale(share: float) -> str:

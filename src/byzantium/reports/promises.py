@@ -55,11 +55,7 @@ def promises(run: Run, lines: Sequence[Metrics], others: Sequence[Result] = ()) 
     """
     if plugins.missing(run.plugin):
         return {}
-    return {**_theorems(run, lines), **_root(run, lines, others)}
-
-
-def _root(run: Run, lines: Sequence[Metrics], others: Sequence[Result]) -> dict[str, str]:
-    sentences = {}
+    sentences = _theorems(run, lines)
     if (alone := run.root_alone()) is not None:
         sentences["root alone"] = root_alone(alone, others)
     if metrics.root_is_doubtful(run.aggregator(), lines[-LAST:]):
@@ -70,16 +66,16 @@ def _root(run: Run, lines: Sequence[Metrics], others: Sequence[Result]) -> dict[
 def root_alone(alone: Run, others: Sequence[Result]) -> str:
     """The result of a training on root data alone, or the command that makes it, in words.
 
-    - `alone`: that training; see `Run.root_alone`.
     - `others`: results among which it, or an equal one, may be.
     """
     for result in others:
         if result.done and isinstance(result.job, Run) and result.job.same_root_training(alone):
+            number = f"{result.ending},"
             if result.accuracy is not None:
-                return f"accuracy {result.accuracy:.2f} % with the same root data and no workers"
-            if result.measured is not None:
-                return f"test loss {result.measured:.4g} with the same root data and no workers"
-            return f"{result.ending}, with the same root data and no workers"
+                number = f"accuracy {result.accuracy:.2f} %"
+            elif result.measured is not None:
+                number = f"test loss {result.measured:.4g}"
+            return f"{number} with the same root data and no workers"
     return f"not measured; {command(alone)} measures it"
 
 

@@ -24,6 +24,11 @@ SPLITS = {
     "dirichlet-0.1": "Dirichlet(0.1)",
     "dirichlet-1": "Dirichlet(1)",
     "iid": "iid data",
+    # What the level "full" adds.
+    "mnist": "MNIST sorted by label, with a convolutional network",
+    "fifty": "50 workers, data sorted by label",
+    "sampled": "25 of 50 workers in each round, data sorted by label",
+    "local-steps": "five local steps, data sorted by label",
 }
 # Marks a pipeline of the user.
 OWN = "*"
@@ -69,9 +74,6 @@ def splits_of(ranking: Ranking) -> list[str]:
     """The splits of a ranking, the most heterogeneous first."""
     there = dict.fromkeys(split for split, _ in ranking.settings)
     return [*(name for name in SPLITS if name in there), *(s for s in there if s not in SPLITS)]
-
-
-# -- Markdown -----------------------------------------------------------------------------------
 
 
 def write_page(path: Path, ranking: Ranking) -> list[Path]:
@@ -177,9 +179,6 @@ def _sentence(ranking: Ranking, row: Row, split: str) -> str:
     held = [SPLITS.get(s, s) for s, w in scores.items() if w and w.mean >= BROKEN]
     others = f", and on {' and '.join(held)} with {counts[-1]}" if held else ""
     return f"`{rule_text(row)}` {text} (worst attack with {counts[-1]}: {worst.attack}){others}."
-
-
-# -- figures ------------------------------------------------------------------------------------
 
 
 def _heat_map(ranking: Ranking) -> Figure:

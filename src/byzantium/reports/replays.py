@@ -24,7 +24,8 @@ on another device can be equal to the digit.
 LEGEND = """\
 Equal: at how many evaluations in a row, from the first, the test accuracy (of 9,984 images) is the
 published one to the digit. Losses: the largest relative difference of the logged training losses
-before that ends. Published, ours: the mean accuracy of the last five evaluations, with this seed.
+before that ends. Published, ours: the mean accuracy of the last five evaluations, with this seed,
+and in brackets by how much ours is higher.
 """
 MASKS = """\
 ## Shared and fresh dropout
@@ -38,12 +39,15 @@ as dropout is usually defined. {count} cells of the main figure were run with bo
 def opening(tables: Sequence[ResultTable]) -> Iterator[str]:
     """How many released runs were repeated, how far they are equal, and why they are not further.
 
-    - `tables`: all artifacts; those in their released version count.
+    - `tables`: all artifacts; those in their released version count, with the paper's settings.
     """
-    found = [r for c in tables if c.artifact.version.released for r in replays(c)]
-    if not found:
+    repeated = (c for c in tables if c.artifact.version.released and c.comparable)
+    listed = [replay for table in repeated for replay in replays(table)]
+    if not listed:
         return
-    cells = {id(replay.cell) for replay in found}
+    cells = {id(replay.cell) for replay in listed}
+    # Two artifacts may have the same run.
+    found = list({replay.result.folder: replay for replay in listed}.values())
     logged = [_first_losses(replay) for replay in found if replay.loss_differences]
     final = [bool(replay.agrees) for replay in found if replay.agrees is not None]
     ends = f"The final accuracies of {sum(final)} of these {len(final)} agree." if final else ""
@@ -97,12 +101,22 @@ def _exceptions(found: Sequence[Replay]) -> Iterator[str]:
             what.append(f"it ends at {ours:.2f}, published {theirs:.2f}")
         if what:
             name = replay.cell.cell.name
-            cause = CAUSES.get((name, replay.seed), "not known")
-            if cause == "not known" and replay.loss_differences and _first_losses(replay) <= LOGGED:
-                cause = "presumably rounding, amplified; the first three losses are the logged ones"
+            cause = CAUSES.get((name, replay.seed)) or f"not shown{_growth(replay)}"
             lines.append(f"- {name}, seed {replay.seed}: {'; '.join(what)}. Cause: {cause}.\n")
     if lines:
         yield folded(f"The exceptions ({len(lines)})", "".join(lines))
+
+
+def _growth(replay: Replay) -> str:
+    """How far the losses move apart, as a part of a sentence; empty if none were logged."""
+    gaps = replay.loss_differences
+    if not gaps:
+        return ""
+    first, most = min(gaps), max(gaps, key=gaps.__getitem__)
+    return (
+        f"; the relative difference of the losses grows from {gaps[first]:.0e} in round {first} "
+        f"to {gaps[most]:.0e} in round {most}"
+    )
 
 
 def text_table(table: ResultTable) -> TextTable:
@@ -112,23 +126,24 @@ def text_table(table: ResultTable) -> TextTable:
         equal = f"{replay.equal} of {len(replay.differences)}" if replay.curve else NONE
         losses = NONE if (gap := replay.loss_difference) is None else f"{gap:.0e}"
         own = text_tables.labels(table, replay.cell)
-        rows.append((*own, *map(Entry, (str(replay.seed), equal, losses)), *_ends(replay)))
-    head = ("seed", "equal", "losses", "published", "ours", "difference", "verdict")
+        ends = _ends(replay, table.comparable)
+        rows.append((*own, *map(Entry, (str(replay.seed), equal, losses)), *ends))
+    head = ("seed", "equal", "losses", "published", "ours", "verdict")
     return text_tables.with_labels(table, head, rows)
 
 
-def _ends(replay: Replay) -> tuple[Entry, Entry, Entry, Entry]:
-    """The final accuracies, released and ours, their difference, and whether they agree."""
+def _ends(replay: Replay, comparable: bool) -> tuple[Entry, Entry, Entry]:
+    """The final accuracies, released and ours, and whether they agree."""
     value = replay.result.accuracy
-    if replay.final is None:
+    if replay.final is None or not comparable:
         cell = replay.cell.published
         last = max((line["round"] for line in replay.result.metrics), default=0)
         ours = Entry(f"at round {last}", "faint") if value is None else Entry(f"{value:.2f}")
-        return Entry(f"{cell.mean:.2f}" if cell else NONE), ours, Entry(NONE), Entry(NONE)
+        return Entry(f"{cell.mean:.2f}" if cell else NONE), ours, Entry(NONE)
     theirs, counted = replay.final
+    text = "diverged" if value is None else f"{value:.2f}"
     verdict = Entry("agrees", "good") if replay.agrees else Entry("differs", "bad")
-    ours = Entry("diverged" if value is None else f"{value:.2f}")
-    return Entry(f"{theirs:.2f}"), ours, Entry(f"{counted - theirs:+.2f}"), verdict
+    return Entry(f"{theirs:.2f}"), Entry(f"{text} ({counted - theirs:+.2f})"), verdict
 
 
 def masks(store: Store) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from byzantium.core import files
 from byzantium.reports.contents import contents
-from byzantium.runs import Store
+from byzantium.runs import Result
 from byzantium.tables import ResultTable
 
 # The files of the page's script, in the order in which they are joined.
@@ -35,7 +35,7 @@ TITLE = "Byzantine-robust learning"
 
 
 def write(
-    store: Store,
+    results: Iterable[Result],
     artifacts: Sequence[ResultTable],
     path: Path,
     title: str = TITLE,
@@ -43,17 +43,18 @@ def write(
 ) -> Path:
     """Write the report: one HTML page that holds all it shows, and loads nothing from elsewhere.
 
+    - `results`: the results to show, such as a `Store` or a list.
     - `tables`: the tables of runs, as `pivots` makes them; by default rules by attacks.
 
     Returns the file.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     page = write(Store(folder), [], Path(folder, "report.html"))
+    ...     page = write([], [], Path(folder, "report.html"))
     ...     page.read_text(encoding="utf-8").startswith("<!doctype html>")
     True
     """
-    files.write(path, page(contents(store, artifacts, tables), title))
+    files.write(path, page(contents(results, artifacts, tables), title))
     return path
 
 
@@ -66,18 +67,18 @@ def page(values: dict[str, Any], title: str = TITLE) -> str:
     # The partial bundle of plotly.js that draws what we draw, as npm has it: page/README.md.
     script = "".join(_file(f"{name}.js") for name in SCRIPTS)
     scripts = {"plotly": _file("plotly-basic.min.js"), "script": script}
+    # JSON, compressed to a fifth, in characters that cannot end its HTML element.
+    text = json.dumps(values, separators=(",", ":"), allow_nan=False)
+    data = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
     parts = {
         **scripts,
         "title": html.escape(title),
         "style": _file("report.css"),
         "policy": html.escape(_policy(scripts.values(), asks="live" in values)),
-        "data": _embedded(values),
+        "data": data,
     }
     # In one pass: what is filled in is never searched for places to fill.
     return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _file("report.html"))
-
-
-# -- the page -----------------------------------------------------------------------------------
 
 
 def _file(name: str) -> str:
@@ -94,9 +95,3 @@ def _policy(scripts: Iterable[str], *, asks: bool) -> str:
     hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'"
     return f"{policy}; img-src data: blob:" + ("; connect-src 'self'" if asks else "")
-
-
-def _embedded(values: Any) -> str:
-    """JSON, compressed to a fifth, in characters that cannot end its HTML element."""
-    text = json.dumps(values, separators=(",", ":"), allow_nan=False)
-    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()

@@ -47,15 +47,9 @@ def sheet(
     bottom: float = 0.85,
     titled: bool = True,
 ) -> tuple[Figure, list[list[Axes]]]:
-    """Panels of one size under a title and, in small, how the version is cheaper.
+    """Panels in rows and columns, of one size, under a title; in small, how the version is cheaper.
 
-    - `artifact`: the artifact to draw.
-    - `shape`: the numbers of rows and columns.
-    - `panel`: the width and the height of a panel.
     - `share`: whether panels share their axes; "row" if only those of a row share the vertical one.
-    - `gap`: the distances between panels.
-    - `left`, `right`, `bottom`: the margins.
-    - `titled`: whether panels have titles.
     """
     inner = shape[1] * panel[0] + (shape[1] - 1) * gap[0]
     width = left + inner + right

@@ -174,7 +174,7 @@ def shares(table: ResultTable) -> TextTable:
             continue
         facets = cell.jobs[0].facets()
         n, attackers = facets["n"], facets["q"]
-        mean = [fmean(column) for column in zip(*found, strict=True)]
+        mean = measurements.means(found)
         total, squares = sum(mean), sum(weight**2 for weight in mean)
         largest = max(range(len(mean)), key=mean.__getitem__)
         who = f"worker {largest}" + ", an attacker" * (largest >= n - attackers)
@@ -336,8 +336,6 @@ def results(tables: Sequence[ResultTable]) -> list[Result]:
 
 def duration(seconds: float) -> str:
     """A time in words.
-
-    - `seconds`: the time.
 
     >>> duration(42), duration(750), duration(9000)
     ('42 s', '12 min', '2.5 h')

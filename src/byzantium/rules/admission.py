@@ -53,8 +53,6 @@ def admit(
 ) -> Admission:
     """Check vectors against a pipeline, and reject unusable vectors.
 
-    - `stages`: the stages of the pipeline.
-    - `source`: the vectors.
     - `center`: the center that the rule holds, (d,), if it holds one.
     - `norm_bound`: an upper bound on the norm of every vector, if one is known already.
     - `root`: the root gradient, in the form of one of the vectors, for stages that need it.

@@ -24,7 +24,7 @@ MOST_STEPS = 200
 PATIENCE = 2
 # The gradient at which a row counts as the minimizer: far below any useful accuracy.
 FLAT = 1e-9
-# The determinant of the Hessian above which a sum counts as curved; for points on a line it is 0.
+# The curvature above which a sum counts as curved; for points on a line it is 0.
 CURVED = 1e-3
 # Smaller distances, relative to the typical one, are replaced by this, so that none is zero.
 NEAR = 1e-10
@@ -106,7 +106,7 @@ class SumOfDistances:
         minimum = cpu_backend().newton(self.geometry.gram, self.counts, self.smoothing)
         if minimum is None:
             return None
-        flat, curved = minimum.slope < FLAT**2, minimum.determinant > CURVED
+        flat, curved = minimum.slope < FLAT**2, minimum.curvature > CURVED
         if not (flat and curved and minimum.corners == 0):
             return None
         if not np.isfinite(minimum.weights).all():  # a step so long that no row pulls any more
@@ -204,13 +204,11 @@ class _Search:
     def _distances(self, weights: Array) -> Array:
         products = self.based @ weights
         squares = self.based.diagonal() - 2 * products + weights @ products
-        distances: Array = np.sqrt(squares.clip(min=0))
-        return distances
+        return np.sqrt(squares.clip(min=0))
 
     def _pull(self, weights: Array) -> Array:
         """How strongly each row pulls at a point."""
-        pull: Array = self.counts / self._distances(weights).clip(min=self.near)
-        return pull
+        return self.counts / self._distances(weights).clip(min=self.near)
 
     def _force(self, weights: Array) -> Array:
         """Minus the gradient, as weights that sum to zero."""

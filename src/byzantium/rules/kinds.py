@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -39,14 +39,18 @@ class Weighting(BaseRule):
     """
 
     weights_known = "always"
-
-    @property
-    def measures(self) -> bool:
-        return True
+    measures = True
 
     @abstractmethod
     def weights(self, geometry: Geometry) -> Array:
         """The weights: (n,), or (points,) with those of the anchors. They sum to one."""
+
+    def weights_of(self, geometries: Sequence[Geometry]) -> list[Array]:
+        """The weights of each of several geometries, for attackers who try many vectors.
+
+        They are those of `weights` to the bit; rules that can compute them together do so.
+        """
+        return [self.weights(geometry) for geometry in geometries]
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
         weights = geometry.basis.source.team.decide_on_leader(lambda: self.point_weights(geometry))
@@ -54,7 +58,11 @@ class Weighting(BaseRule):
 
     def point_weights(self, geometry: Geometry) -> Array:
         """The weights of all points, (points,), checked."""
-        weights = np.asarray(self.weights(geometry), dtype=np.float64)
+        return self.checked(self.weights(geometry), geometry)
+
+    def checked(self, weights: Array, geometry: Geometry) -> Array:
+        """The weights of all points, from what `weights` returned."""
+        weights = np.asarray(weights, dtype=np.float64)
         if geometry.anchors and weights.shape == (geometry.n,):  # nothing lies on an anchor
             weights = np.append(weights, np.zeros(geometry.anchors))
         if weights.shape != (geometry.points,):

@@ -17,7 +17,7 @@ from byzantium.core import ByzantiumError, Count, OrInfinity, Positive
 from byzantium.rules.admission import check_sizes
 from byzantium.rules.pipeline import Aggregator, Mixing
 from byzantium.rules.stage import Stage
-from byzantium.vectors.distances import EQUAL, Array
+from byzantium.vectors.distances import EQUAL, Array, chunks
 from byzantium.vectors.geometry import Geometry
 from byzantium.vectors.weights import Weights, smallest_masses
 
@@ -94,6 +94,21 @@ def _averages(indices: NDArray[np.int64], sizes: NDArray[np.int64], n: int) -> A
     return np.bincount(places, minlength=m * n).reshape(m, n) / sizes[:, None]
 
 
+def _nearest(geometry: Geometry, near: int) -> NDArray[np.bool_]:
+    """(n, n): for each row, which are the first `near` rows of `_by_distance`."""
+    n = geometry.n
+    nearest = np.empty((n, n), dtype=bool)
+    for rows in chunks(n):
+        distances = geometry.squared_distances_of(rows)
+        own = np.arange(len(distances))
+        distances[own, rows.start + own] = -1
+        last = np.partition(distances, near - 1, axis=1)[:, near - 1, None]
+        nearer, equal = distances < last, distances == last
+        missing = near - nearer.sum(axis=1, keepdims=True)
+        nearest[rows] = nearer | equal & (equal.cumsum(axis=1) <= missing)
+    return nearest
+
+
 def _by_distance(geometry: Geometry) -> NDArray[np.int64]:
     """(n, n): for each row the indices of all rows by distance, beginning with itself."""
     distances = geometry.squared_distances.copy()
@@ -144,15 +159,10 @@ class Bucketing(Mixing):
         if self.s == "auto" and self.f is None:
             raise ByzantiumError(f"{self!r} needs f, the number of vectors that may be Byzantine")
 
-    def resolved(self, n: int, following: Sequence[Stage]) -> Stage:
-        return self._resolved(n, following)
-
     def resolved_for(self, weights: Weights, following: Sequence[Stage]) -> Stage:
-        return self._resolved(len(weights.shares), following, weights)
+        return self.resolved(len(weights.shares), following, weights)
 
-    def _resolved(
-        self, n: int, following: Sequence[Stage], weights: Weights | None = None
-    ) -> Stage:
+    def resolved(self, n: int, following: Sequence[Stage], weights: Weights | None = None) -> Stage:
         if self.s != "auto":
             return self
         if not following or isinstance(following[-1], Mixing):
@@ -270,10 +280,7 @@ class NearestNeighborMixing(Mixing):
 
     f: Count
     takes_weights: ClassVar[bool] = True
-
-    @property
-    def measures(self) -> bool:
-        return True
+    measures = True
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         if geometry.vouched is not None:
@@ -282,8 +289,8 @@ class NearestNeighborMixing(Mixing):
             near_share = 1 - geometry.bad_share(self.f)
             masses = smallest_masses(distances, geometry.shares, near_share)
             return masses / masses.sum(axis=1, keepdims=True)
-        n, near = geometry.n, geometry.n - self.f
-        return _averages(_by_distance(geometry)[:, :near].ravel(), np.full(n, near), n)
+        near = geometry.n - self.f
+        return _nearest(geometry, near) / near
 
 
 @dataclass(frozen=True, repr=False)
@@ -306,10 +313,7 @@ class AdaptiveClipping(Mixing):
     """
 
     f: Count
-
-    @property
-    def needs_origin(self) -> bool:
-        return True
+    needs_origin = True
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         n = geometry.n
@@ -338,10 +342,7 @@ class RankClipping(Mixing):
     """
 
     f: Count
-
-    @property
-    def needs_origin(self) -> bool:
-        return True
+    needs_origin = True
 
     def min_vectors(self) -> tuple[int, str]:
         return (2 * self.f + 1, "2f + 1") if self.f else (2, "2")
@@ -367,10 +368,7 @@ class Clipping(Mixing):
     """
 
     radius: Annotated[float, Gt(0), OrInfinity]
-
-    @property
-    def needs_origin(self) -> bool:
-        return True
+    needs_origin = True
 
     def matrix(self, geometry: Geometry, generator: torch.Generator | None) -> Array:
         return _clipping(geometry, self.radius)
@@ -399,10 +397,7 @@ class KrumSelection(Mixing):
 
     f: Count
     keeps_workers: ClassVar[bool] = False
-
-    @property
-    def measures(self) -> bool:
-        return True
+    measures = True
 
     def rows(self, n: int) -> int:
         return n - 2 * self.f

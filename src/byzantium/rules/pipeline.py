@@ -232,6 +232,7 @@ class Aggregator(Stage, Stateful):
         root: Any = None,
         weights: Any = None,
     ) -> Any: ...
+    @fork_safe
     def __call__(
         self,
         updates: Any,
@@ -262,18 +263,6 @@ class Aggregator(Stage, Stateful):
 
         Returns one vector, of the form, dtypes and device of those that went in.
         """
-        return self._called(updates, generator, base, strict, root, weights)
-
-    @fork_safe
-    def _called(
-        self,
-        updates: Any,
-        generator: torch.Generator | None,
-        base: Any,
-        strict: bool,
-        root: Any,
-        weights: Any,
-    ) -> Any:
         call = Vouched(updates, weights, base=base, strict=strict)
         outcome = self._run(call, generator, explain=False, root=root)
         return call.source.result(outcome.aggregate, outcome.points.rows)

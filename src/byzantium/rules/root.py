@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 from annotated_types import Gt, Le
+from numpy.typing import NDArray
 
 from byzantium.core import Count
 from byzantium.rules.capped_simplex import CappedSimplex
@@ -33,18 +35,8 @@ class RootRule(Weighting):
     delta_max: ClassVar[float] = 1
     #: What is proved of it, whatever the Byzantine vectors are, in words; "" if nothing is.
     promise: ClassVar[str] = ""
-
-    @property
-    def max_share(self) -> float:
-        return self.delta_max
-
-    @property
-    def needs_root(self) -> bool:
-        return True
-
-    @property
-    def needs_origin(self) -> bool:
-        return True
+    max_share = delta_max
+    needs_root = needs_origin = True
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,17 +89,39 @@ class RootMatching(RootRule):
         return self.f + 1, "f + 1"
 
     def weights(self, geometry: Geometry) -> Array:
+        return self.weights_of([geometry])[0]
+
+    def weights_of(self, geometries: Sequence[Geometry]) -> list[Array]:
+        measured = [self._measured(geometry) for geometry in geometries]
+        matched = _matched([self._problem(*each) for each in measured])
+        if self.guard:
+            for k, geometry in enumerate(geometries):
+                matched[k] = self._guarded(matched[k], geometry, *measured[k])
+        return matched
+
+    def _measured(self, geometry: Geometry) -> tuple[Array, float, float, Weights | None]:
+        """Inner products about the root gradient, s^2, |g0|^2, and the weights of the rows."""
         n, vouched = geometry.n, geometry.vouched
-        about_root = geometry.gram_about(geometry.root)
-        norms = geometry.gram_about(geometry.origin).diagonal()
-        root_square = float(norms[geometry.root])
-        s_square = self._scale(norms[:n], root_square, vouched)
-        weights = self._matched(about_root[:n, :n], s_square, root_square, vouched)
-        f = self.f
-        while self.guard and weights @ about_root[:n, :n] @ weights > root_square and f < n - 1:
+        products = geometry.gram_about(geometry.root)[:n, :n]
+        squared_norms = geometry.squares_about(geometry.origin)
+        root_square = float(squared_norms[geometry.root])
+        return products, self._scale(squared_norms[:n], root_square, vouched), root_square, vouched
+
+    def _guarded(
+        self,
+        weights: Array,
+        geometry: Geometry,
+        products: Array,
+        s_square: float,
+        root_square: float,
+        vouched: Weights | None,
+    ) -> Array:
+        """The weights after f was doubled as often as `guard` says."""
+        n, f = len(products), self.f
+        while weights @ products @ weights > root_square and f < n - 1:
             f = min(max(1, 2 * f), n - 1)
             rule = replace(self, f=f)
-            weights = rule._matched(about_root[:n, :n], root_square, root_square, vouched)
+            (weights,) = _matched([rule._problem(products, root_square, root_square, vouched)])
         if f > self.f:
             geometry.note(f"{self!r} was farther from the root gradient than zero is, so f is {f}")
         return weights
@@ -117,7 +131,11 @@ class RootMatching(RootRule):
         if vouched is not None:
             minority = vouched.of_largest(self.f) < 1 / 2
             return weighted_median(squared_norms, vouched.shares) if minority else root_square
-        return float(np.median(squared_norms)) if 2 * self.f < len(squared_norms) else root_square
+        n = len(squared_norms)
+        if 2 * self.f >= n:
+            return root_square
+        ordered = np.sort(squared_norms)
+        return float(ordered[(n - 1) // 2] + ordered[n // 2]) / 2
 
     def slack(self, norms: Array, root_norm: float, vouched: Weights | None = None) -> float:
         r"""How much farther from the root gradient the result can be than the honest mean is.
@@ -136,15 +154,17 @@ class RootMatching(RootRule):
         bad = vouched.of_largest(self.f)
         return math.sqrt(self.ridge * s_square * bad / (n * (1 - bad)))
 
-    def _matched(
+    def _problem(
         self, products: Array, s_square: float, root_square: float, vouched: Weights | None
-    ) -> Array:
-        """The weights of the rows, (n,), from their inner products about the root gradient.
+    ) -> _Problem:
+        """The problem whose solution are the weights of the rows.
 
         Weights sum to one, so |sum_i w_i x_i - g0|^2 = w^T K w with K_ij = <x_i - g0, x_j - g0>,
         and |w - 1/n|^2 = |w|^2 - 1/n. Therefore w minimizes w^T (K + ridge s^2 I) w. With the
         shares p that an operator vouches for, I is the diagonal of 1 / (n p_i), and 1 / (n - f) is
         p_i / (1 - F/N).
+
+        - `products`: the matrix K, (n, n).
         """
         n, squares = len(products), products.diagonal()
         shares = np.ones(n) if vouched is None else vouched.shares
@@ -156,15 +176,35 @@ class RootMatching(RootRule):
             nearest = weighted_quantile(squares, shares, 1 - bad)
             caps, spread = np.minimum(shares / (1 - bad), 1), 1 / (n * shares)
         usual = max(s_square, root_square, nearest)
-        if not usual > 0:  # n - f vectors and the root gradient are zero
-            zeros = np.where(squares > 0, 0, shares)
-            return zeros / zeros.sum()
-        near = np.flatnonzero(squares <= FAR**2 * usual)
+        if not usual > 0:  # n - f vectors and the root gradient are zero: so is their mean
+            near = squares == 0
+            return _Problem(near, np.eye(near.sum()), shares[near] / shares[near].sum())
+        near = squares <= FAR**2 * usual
         ridge = max(self.ridge * s_square, SMALLEST_RIDGE * usual)
-        form = products[np.ix_(near, near)] + np.diag(ridge * spread[near])
-        weights = np.zeros(n)
-        weights[near] = CappedSimplex(form, caps[near]).minimize()
-        return weights
+        form = products.compress(near, 0).compress(near, 1)
+        form.flat[:: len(form) + 1] += ridge * spread[near]
+        return _Problem(near, form, caps[near])
+
+
+class _Problem(NamedTuple):
+    """Weights to compute: which rows can have any, (n,), the quadratic form, and the caps."""
+
+    near: NDArray[np.bool_]
+    form: Array
+    caps: Array
+
+
+def _matched(problems: Sequence[_Problem]) -> list[Array]:
+    """The weights of all rows, (n,) for each problem; those of one size are solved together."""
+    results = [np.zeros(len(problem.near)) for problem in problems]
+    sizes = [len(problem.caps) for problem in problems]
+    for size in set(sizes):
+        chosen = [k for k, other in enumerate(sizes) if other == size]
+        forms = np.stack([problems[k].form for k in chosen])
+        solved = CappedSimplex(forms, np.stack([problems[k].caps for k in chosen])).minimize()
+        for k, weights in zip(chosen, solved, strict=True):
+            results[k][problems[k].near] = weights
+    return results
 
 
 @dataclass(frozen=True, repr=False)
@@ -216,10 +256,7 @@ class RootOnly(RootRule):
     """
 
     promise: ClassVar[str] = "the root gradient itself, whatever workers send"
-
-    @property
-    def needs_origin(self) -> bool:
-        return False
+    needs_origin = False
 
     def weights(self, geometry: Geometry) -> Array:
         return geometry.at(geometry.root)

@@ -68,6 +68,8 @@ class Stage(Formula):
 
     least = FormerHook()
     settled = FormerHook()
+    #: Whether it uses distances: then one reading measures and checks vectors.
+    measures: ClassVar[bool] = False
     #: Whether it takes weights of the operator, `rule(updates, weights=...)`.
     takes_weights: ClassVar[bool] = False
     #: Whether it remembers what each worker sent: vector i is that of the same worker in each call.
@@ -118,11 +120,6 @@ class Stage(Formula):
         - `loss`: the loss of root data after a step, a vector that is subtracted from the model.
         """
         return loss if self.stages[-1].root_form == "loss" else gradient
-
-    @property
-    def measures(self) -> bool:
-        """Whether this stage uses distances: then one reading measures and checks vectors."""
-        return False
 
     @property
     def separate(self) -> bool:

@@ -142,7 +142,6 @@ class Trust:
 
         - `weights`: the weight of each worker whose vector was used; NaN where it is unknown.
         - `rejected`: for each rejected worker, the reason.
-        - `absent`: the workers who were asked and sent nothing.
         - `rounds`: of how many rounds the weights are the means. They count as one round.
         - `vouched`: the share of each worker that the operator vouches for: then the weights count
           in units of these, and a worker whose share is 0 is not counted.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -32,10 +32,7 @@ class Mean(Weighting):
 
     delta_max: ClassVar[float] = 0
     takes_weights: ClassVar[bool] = True
-
-    @property
-    def measures(self) -> bool:
-        return False
+    measures = False
 
     def weights(self, geometry: Geometry) -> Array:
         return geometry.shares
@@ -341,24 +338,43 @@ class SpectralFilter(Weighting):
     f: Count
 
     def weights(self, geometry: Geometry) -> Array:
-        n = geometry.n
-        gram = geometry.gram[:n, :n]
-        c = np.ones(n)
-        best, smallest = c / n, math.inf
-        while c.sum() > n - 2 * self.f:
-            w = c / c.sum()
+        return self.weights_of([geometry])[0]
+
+    def weights_of(self, geometries: Sequence[Geometry]) -> list[Array]:
+        n = geometries[0].n
+        filtered = self._filtered(np.stack([geometry.gram[:n, :n] for geometry in geometries]))
+        anchors = np.zeros(geometries[0].anchors)
+        return [np.append(weights, anchors) for weights in filtered]
+
+    def _filtered(self, grams: Array) -> Array:
+        """The weights, (k, n), from the inner products of the rows of k geometries."""
+        k, n, _ = grams.shape
+        best, smallest = np.full((k, n), 1 / n), np.full(k, np.inf)
+        # Those of which weights must still be removed, and the c_i of these.
+        which, c = np.arange(k), np.ones((k, n))
+        while len(which):
+            totals = c.sum(axis=1)
+            going = totals > n - 2 * self.f
+            which, c, totals, grams = which[going], c[going], totals[going], grams[going]
+            w = c / totals[:, None]
             # K_ij = <x_i - mu, x_j - mu>. With A the rows sqrt(w_i) (x_i - mu), the covariance is
             # A^T A, and its top eigenvector comes from that of A A^T.
-            products = gram @ w
-            centered = gram - products[:, None] - products + w @ products
+            products = grams @ w[:, :, None]
+            centered = grams - products
+            centered -= products.transpose(0, 2, 1)
+            centered += w[:, None, :] @ products
             roots = np.sqrt(w)
-            values, vectors = np.linalg.eigh(roots[:, None] * centered * roots)
-            if values[-1] < smallest:
-                best, smallest = w, float(values[-1])
-            projections = abs(centered @ (roots * vectors[:, -1])) * (c > 0)
-            if not projections.max() > 0:
-                break
-            shares = projections / projections.max()
+            covariances = roots[:, :, None] * centered
+            covariances *= roots[:, None, :]
+            values, vectors = np.linalg.eigh(covariances)
+            better = values[:, -1] < smallest[which]
+            best[which[better]], smallest[which[better]] = w[better], values[better, -1]
+            tops = (roots * vectors[:, :, -1])[:, :, None]
+            projections = abs(centered @ tops)[:, :, 0] * (c > 0)
+            largest = projections.max(axis=1, initial=0)
+            going = largest > 0
+            which, c, grams = which[going], c[going], grams[going]
+            shares = projections[going] / largest[going, None]
             # Equal vectors lose all weight together, however their products are rounded.
             c = np.where(shares < 1 - EQUAL, c * (1 - shares**2), 0)
-        return np.append(best, np.zeros(geometry.anchors))
+        return best

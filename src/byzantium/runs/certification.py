@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import io
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from byzantium import guarantees
 from byzantium.core import ByzantiumError, Positive, Seed, files, option, with_options
 from byzantium.core.registry import exported
 from byzantium.runs import packs, plugins, records, values
-from byzantium.runs.job import METRICS, SUMMARY, Job, Stop, Watch, append
+from byzantium.runs.job import METRICS, SUMMARY, Job, Stop, Watch
 from byzantium.runs.plugins import PLUGINS_USED
 from byzantium.runs.run import Run
 from byzantium.runs.values import Checks
@@ -108,8 +109,8 @@ class Certification(Job):
         content = io.BytesIO()
         np.save(content, finding.rows, allow_pickle=False)
         files.write(folder / INPUT, content.getvalue())
-        files.write(folder / METRICS, "")
-        append(folder / METRICS, {"round": finding.tried, "c": finding.c, "error": finding.error})
+        line = {"round": finding.tried, "c": finding.c, "error": finding.error}
+        files.write(folder / METRICS, json.dumps(line) + "\n")
         found = {name: getattr(finding, name) for name in ("c", "error", "how", "tried")}
         return {"status": "completed", **found}
 
@@ -162,11 +163,9 @@ def _fits(text: str, n: int, f: int) -> bool:
 
 
 def certificates(results: Iterable[Result]) -> list[Certificate]:
-    """What the finished searches among some results found, for each pipeline.
+    """What the finished searches among some results found: a certificate for each pipeline.
 
-    - `results`: results of certifications; others, and unfinished ones, are left out.
-
-    Returns a certificate for each pipeline, with the findings of all seeds.
+    It has the findings of all seeds. Other results, and unfinished ones, are left out.
 
     >>> import tempfile
     >>> from byzantium.runs import Store, execute
@@ -180,16 +179,12 @@ def certificates(results: Iterable[Result]) -> list[Certificate]:
     for result in results:
         if isinstance(result.job, Certification) and result.done:
             found.setdefault(result.job.varied(seed=0), []).append(finding(result))
-    return [
-        guarantees.Certificate(
-            job.aggregator(),
-            job.n,
-            job.f,
-            tuple(findings),
-            guarantees.breakdown(job.aggregator(), job.n),
-        )
-        for job, findings in found.items()
-    ]
+    made = []
+    for job, findings in found.items():
+        rule, n = job.aggregator(), job.n
+        broken = guarantees.breakdown(rule, n)
+        made.append(guarantees.Certificate(rule, n, job.f, tuple(findings), broken))
+    return made
 
 
 def finding(result: Result) -> Finding:

@@ -104,13 +104,7 @@ class Job(ABC):
     def __post_init__(self) -> None:
         check_fields(self, self.display_name)
         self.check()
-        self._check_texts()
-
-    def _check_texts(self) -> None:
-        """Raise an error where a text cannot be shown: tables, figures and terminals show them.
-
-        A text with a line break or an escape sequence could show something else than it is.
-        """
+        # A text with a line break or an escape sequence could show something else than it is.
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             for text in value if isinstance(value, tuple) else (value,):
@@ -230,10 +224,8 @@ def perform(
     its holder dies. An error is raised, and also written into the folder, where it stays until the
     next attempt.
 
-    - `job`: what to carry out.
     - `folder`: its folder, such as `Store.folder` names it.
-    - `watch`: called with how much is done, how much there is in all, and a short note.
-    - `stop`: asked now and then; once it answers True, the job saves itself and ends.
+    - `watch`, `stop`: as those of `Job.work`.
 
     Returns the summary of the finished job; None if it was stopped before.
 
@@ -263,7 +255,11 @@ def _attempt(job: Job, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any]
     files.write(folder / CONFIGURATION, job.toml())
     start = time.monotonic()
     result = job.work(folder, watch, stop)
-    seconds = time.monotonic() - start + _seconds_before(folder)
+    seconds = time.monotonic() - start
+    try:
+        seconds += records.seconds(folder / SECONDS)
+    except ValueError as error:
+        logger.warning("%s; the time of earlier attempts is not counted", error)
     if result is None:
         with suppress(OSError):  # only a time is lost
             files.write(folder / SECONDS, f"{seconds:.1f}")
@@ -298,14 +294,6 @@ def measured(job: Job, folder: Folder) -> list[Metrics]:
     return records.metrics(folder / METRICS, job.workers, job.metric_checks)
 
 
-def _seconds_before(folder: Path) -> float:
-    try:
-        return records.seconds(folder / SECONDS)
-    except ValueError as error:
-        logger.warning("%s; the time of earlier attempts is not counted", error)
-        return 0.0
-
-
 def environment() -> dict[str, Any]:
     """The versions and the machine that a result was made with."""
     import torch
@@ -320,11 +308,6 @@ def environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "machine": f"{os.cpu_count()} x {processor()}, {platform.system()}",
     }
-
-
-def append(path: Path, line: Metrics) -> None:
-    """One line of JSON, whole on the disk when this returns."""
-    files.append(path, json.dumps(line) + "\n")
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from byzantium.core import ByzantiumError, Count, Positive, Seed, files, option, with_options
 from byzantium.runs import plugins, values
-from byzantium.runs.job import METRICS, Job, Stop, Watch, append, rule_facets
+from byzantium.runs.job import METRICS, Job, Stop, Watch, rule_facets
 from byzantium.runs.plugins import PLUGINS_USED
 from byzantium.runs.values import Checks
 
@@ -98,8 +99,8 @@ class Mimicry(Job):
             watch(draw + 1, self.draws, "")
         mean = sum(errors) / self.draws
         deviation = math.sqrt(sum((error - mean) ** 2 for error in errors) / self.draws)
-        files.write(folder / METRICS, "")
-        append(folder / METRICS, {"round": self.draws, "error": mean, "deviation": deviation})
+        line = {"round": self.draws, "error": mean, "deviation": deviation}
+        files.write(folder / METRICS, json.dumps(line) + "\n")
         return {"status": "completed", "error": mean}
 
     def facets(self) -> dict[str, Any]:

@@ -45,9 +45,6 @@ class Changes:
     remainders: list[Path] = dataclasses.field(default_factory=list)
 
 
-# -- packing ------------------------------------------------------------------------------------
-
-
 def pack(
     store: Store, pack_of: Callable[[Job], str], watch: Watch = lambda done, total: None
 ) -> Changes:
@@ -57,7 +54,6 @@ def pack(
     done and has a checkpoint from which it goes on. Models, logs and other files that are not
     packed stay in the folder.
 
-    - `store`: the folder of results.
     - `pack_of`: the name of the pack for a job, such as "table2".
     - `watch`: called with how many folders are read, and how many there are.
 
@@ -173,15 +169,11 @@ def _remove(folder: Path, line: bytes, pack: Path, changes: Changes) -> None:
         changes.skipped[str(folder)] = records.describe_file_error(error)
 
 
-# -- unpacking ----------------------------------------------------------------------------------
-
-
 def unpack(store: Store, watch: Watch = lambda done, total: None) -> Changes:
     """Move all lines of packs back into folders with the same files, and remove empty packs.
 
     A line stays where it cannot be read, or where there is a folder of the job with other contents.
 
-    - `store`: the folder of results.
     - `watch`: called with how many lines are done, and how many there are.
 
     >>> import tempfile
@@ -240,9 +232,6 @@ def _restore(root: Path, line: bytes) -> None:
             return
         for name in sorted(contents, key=lambda name: name == CONFIGURATION):
             files.write(folder / name, contents[name])
-
-
-# -- both ---------------------------------------------------------------------------------------
 
 
 def _clear(root: Path) -> None:

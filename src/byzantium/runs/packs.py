@@ -41,9 +41,6 @@ NAME = re.compile(r"(?!.*\.(pt|log|writing)$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 KEYS = {CONFIGURATION: "config", METRICS: "metrics", SUMMARY: "summary"}
 
 
-# -- a line -------------------------------------------------------------------------------------
-
-
 def encode(identity: str, contents: dict[str, bytes]) -> bytes:
     r"""The line of a pack with these files; raises an error where it would not give them back.
 
@@ -119,9 +116,6 @@ def _text(name: str, values: Any) -> str:
             raise ByzantiumError("its metrics are not a list")
         return "".join(json.dumps(line) + "\n" for line in values)
     return json.dumps(values, indent=1) + "\n"
-
-
-# -- a pack -------------------------------------------------------------------------------------
 
 
 class Place(NamedTuple):

@@ -31,7 +31,6 @@ PAUSE, PATIENCE = 5.0, 900.0
 class Event:
     """An event in the execution of a job, such as its begin or its end.
 
-    - `job`: the job.
     - `kind`: "begun", "progress", "done", "stopped", "paused" (it is at the round that it was to
       reach for now), "busy" (another process works on it) or "failed".
     - `done`: for "progress", how many rounds are done.
@@ -67,10 +66,8 @@ class Engine(Protocol):
     """
 
     def execute(self, jobs: Sequence[Job], store: Store, listen: Listen, stop: Stop) -> None:
-        """Execute jobs, and report what happens to each as events; errors of jobs are not raised.
+        """Execute unfinished jobs, and report what happens as events; their errors are not raised.
 
-        - `jobs`: jobs that are not finished.
-        - `store`: where the results are kept.
         - `listen`: called with an `Event` whenever something happens to a job.
         - `stop`: asked now and then; once it answers True, the jobs under way save themselves, and
           no other is begun.
@@ -80,10 +77,7 @@ class Engine(Protocol):
 def perform_with_events(job: Job, root: Path, listen: Listen, stop: Stop) -> None:
     """Perform one job, and report what happens as events; its errors are not raised.
 
-    - `job`: the job.
-    - `root`: the folder of results.
-    - `listen`: called with an `Event` whenever something happens.
-    - `stop`: asked now and then; once it answers True, the job saves itself and ends.
+    - `root`: the folder of results. The other parameters are those of `Engine.execute`.
 
     >>> import tempfile
     >>> from byzantium.runs import Mimicry
@@ -113,9 +107,6 @@ def perform_with_events(job: Job, root: Path, listen: Listen, stop: Stop) -> Non
             listen(Event(job, "done", note=str(result["status"])))
         else:
             listen(Event(job, "stopped" if stop() else "paused"))
-
-
-# -- many workers ---------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,11 +150,8 @@ class Pool(ABC, Generic[AnyWorker]):
     """A pool of workers that share jobs; an engine derives from it to say how workers start.
 
     A worker that dies is replaced, and its job is given to another one, `retries` times at most;
-    a death after the job got further than before does not count.
-
-    - `store`: where the results are kept.
-    - `listen`: called with an `Event` whenever something happens to a job.
-    - `stop`: asked now and then; once it answers True, all workers save their jobs and end.
+    a death after the job got further than before does not count. Its parameters are those of
+    `Engine.execute`.
     """
 
     retries: ClassVar[int] = 0

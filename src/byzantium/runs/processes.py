@@ -118,12 +118,9 @@ class _Process(Worker):
     def news(self) -> Event | Gone:
         try:
             event: Event = self.pipe.recv()
+            return event
         except (EOFError, OSError):
-            return self._gone()
-        return event
-
-    def _gone(self) -> Gone:
-        self.process.join()
+            self.process.join()
         code = self.process.exitcode or 0
         if -code in (0, *INTERRUPTS):  # a signal stopped it before the job came
             return Gone()

@@ -25,8 +25,6 @@ def check_ready(jobs: Iterable[Job]) -> None:
     It takes seconds, and can save hours. Runs with the same data, model and
     partition are checked once.
 
-    - `jobs`: the jobs to check; only runs need data, models and so on.
-
     >>> check_ready([Run(model="convnet"), Run(model="linear")])
     >>> check_ready([Run(model="cnn")])  # doctest: +ELLIPSIS
     Traceback (most recent call last):

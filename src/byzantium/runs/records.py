@@ -39,11 +39,9 @@ DIVERGED = re.compile(r"diverged in round ([0-9]{1,15})")
 class PackedFolder:
     """A line of a pack, read like the folder of a job: `/` gives a file in it.
 
-    - `pack`: the pack.
     - `number`: the number of the line.
     - `name`: the identity of the job, which would be the name of the folder.
     - `contents`: the bytes of its files, by name.
-    - `line`: the line itself.
     """
 
     pack: Path
@@ -179,12 +177,6 @@ def metrics(path: File, workers: int | None, declared: Checks) -> list[Metrics]:
         return checked
 
 
-def lines(path: File) -> list[Metrics]:
-    """The whole lines of a file that may be growing; a torn last one is left out."""
-    with reading(path):
-        return list(_lines(path))
-
-
 def entries(path: Path) -> list[Any]:
     """What is listed in a JSON file; empty if there is none."""
     with reading(path):
@@ -204,9 +196,6 @@ def seconds(path: Path) -> float:
         if not kinds.size(value):
             raise ByzantiumError(f"it says {value}")
         return value
-
-
-# -- how ----------------------------------------------------------------------------------------
 
 
 @contextmanager

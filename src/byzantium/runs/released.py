@@ -169,19 +169,13 @@ def _order(seed: int, count: int) -> Tensor:
 
 def check(run: Run) -> None:
     """Raise an error unless there are released random numbers for a run."""
-    for name, value in NEEDED.items():
-        if getattr(run, name) != value:
+    checks = [(name, f"{name}={one!r}", getattr(run, name) == one) for name, one in NEEDED.items()]
+    partitions = f"{' or '.join(map(repr, PARTITIONS))} for partition"
+    checks.append(("partition", partitions, run.partition in PARTITIONS))
+    checks.append(("seed", f"seed < {LARGEST_SEED}", run.seed < LARGEST_SEED))
+    for name, condition, holds in checks:
+        if not holds:
             raise ByzantiumError(
-                f"a run with randomness='released' needs {name}={value!r}, got "
+                f"a run with randomness='released' needs {condition}, got "
                 f"{name}={getattr(run, name)!r}"
             )
-    partition, seed = run.partition, run.seed
-    if partition not in PARTITIONS:
-        raise ByzantiumError(
-            f"a run with randomness='released' needs {' or '.join(map(repr, PARTITIONS))} for "
-            f"partition, got partition={partition!r}"
-        )
-    if seed >= LARGEST_SEED:
-        raise ByzantiumError(
-            f"a run with randomness='released' needs seed < {LARGEST_SEED}, got seed={seed}"
-        )

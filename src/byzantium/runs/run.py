@@ -24,12 +24,11 @@ from byzantium.core import (
     type_name,
     with_options,
 )
-from byzantium.core.options import former_attribute, with_default
+from byzantium.core.options import former_attribute, options_of, with_default
 from byzantium.learning import checks, metrics
-from byzantium.learning.clocks import SYNCHRONOUS
 from byzantium.learning.settings import TrainingOptions
 from byzantium.runs import plugins, values
-from byzantium.runs.job import METRICS, Job, Stop, Watch, append, rule_facets
+from byzantium.runs.job import METRICS, Job, Stop, Watch, rule_facets
 from byzantium.runs.records import Metrics
 from byzantium.runs.values import Checks
 
@@ -267,14 +266,10 @@ class Run(Job, TrainingOptions):
         """
         if not self.root or self.rule == "RootOnly()" or not self.aggregator().needs_root:
             return None
-        alone: dict[str, Any] = {
-            "rule": "RootOnly()",
-            "attack": "NoAttack()",
-            "attackers": None,
-            "plugin": (),
-        }
-        alone |= {"weights": "equal", "worker": "Momentum()", "clock": SYNCHRONOUS, "redundancy": 1}
-        return self.varied(**alone)
+        defaults = ("attackers", "plugin", "weights", "worker", "clock", "redundancy")
+        alone = {option.name: option.default for option in options_of(Run)}
+        changes = {name: alone[name] for name in defaults}
+        return self.varied(rule="RootOnly()", attack="NoAttack()", **changes)
 
     def same_root_training(self, other: Run) -> bool:
         """Whether this and another run train on the same root data alone, in the same way.
@@ -301,8 +296,6 @@ class Run(Job, TrainingOptions):
         It is "" for rules with root data, which the limit does not bind, without a server, where
         rules see models, and where nothing was measured: :math:`B^2` is recorded in the first
         rounds, which a run may not have reached.
-
-        - `lines`: the lines of its metrics.
 
         >>> lines = [{"round": 30, "early_heterogeneity": [27.0, 28.0, 31.0]}]
         >>> Run(f=5).beyond_limit(lines)
@@ -420,7 +413,8 @@ class Run(Job, TrainingOptions):
 
         for record in learning.checkpointed(training, folder, stop=stopped):
             if len(history.evaluations) > written:
-                append(path, _blocks(history.evaluations, history.rounds, written)[0])
+                block = _blocks(history.evaluations, history.rounds, written)[0]
+                files.append(path, json.dumps(block) + "\n")
                 written += 1
             accuracy = "" if math.isnan(history.accuracy) else f"{history.accuracy:.1f} %"
             watch(record["round"], self.rounds, accuracy)

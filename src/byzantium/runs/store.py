@@ -36,7 +36,6 @@ KINDS: dict[str, type[Job]] = {
 class Result:
     """What is on disk of a job: how far it is, and what it measured.
 
-    - `job`: the job.
     - `folder`: its folder; where `pack` names a file, it need not exist.
     - `status`: "missing" (nothing is there), "unfinished", "running" (another process works on it),
       "failed", "completed", "diverged", or "damaged" (its files cannot be read).
@@ -121,8 +120,6 @@ class Store:
         """The folder of a job, whether it exists or not."""
         return self.root / job.identity
 
-    # -- looking: it takes no lock and writes nothing --------------------------------------------
-
     def result(self, job: Job) -> Result:
         """What is on disk of a job; raises an error where its files cannot be read."""
         return self._result(job, self._packs())
@@ -198,8 +195,6 @@ class Store:
         if what not in self._named:
             self._named.add(what)
             logger.warning("%s is skipped: %s", what, records.describe_file_error(error))
-
-    # -- all of it --------------------------------------------------------------------------------
 
     def table(self) -> pandas.DataFrame:
         """All results as a table of pandas: fields, status, accuracy and seconds, a row each."""

@@ -19,8 +19,6 @@ from byzantium.runs.records import read
 from byzantium.runs.run import Run
 from byzantium.runs.store import Result, Store
 
-# -- jobs ---------------------------------------------------------------------------------------
-
 
 def product(fixed: Mapping[str, Any], varies: Mapping[str, Sequence[Any]]) -> list[Run]:
     """The runs for all combinations of settings; equal runs come once.
@@ -50,8 +48,6 @@ def load(path: Path) -> list[Run]:
     It is a TOML or JSON file with two parts: `fixed` has the fields that all runs share, `varies`
     has lists of values. Above them, `plugin = ["my_rules.py"]` may name Python files; their code is
     run.
-
-    - `path`: the file.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -85,9 +81,6 @@ def _load_plugins(path: Path, names: Any) -> None:
         plugins.load_plugin(path.parent / Path(name).expanduser())
 
 
-# -- execution ----------------------------------------------------------------------------------
-
-
 def execute(
     jobs: Iterable[Job],
     store: Store,
@@ -101,7 +94,6 @@ def execute(
     A job that fails does not stop the others; its result has the status "failed", and the reason.
     What cannot be promised of the rules of runs is logged before the first one begins.
 
-    - `jobs`: the jobs.
     - `store`: the folder of results.
     - `engine`: who does the work: by default this process; `Processes(4)` are four at a time, and
       `byzantium.engines.Ray` is a cluster.

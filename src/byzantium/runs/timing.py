@@ -28,11 +28,9 @@ BUDGET = 60.0
 
 
 class Cost(NamedTuple):
-    """How many seconds parts of a run take.
+    """How many seconds parts of a run take: a round, an evaluation, and what it needs once.
 
-    - `start`: what a run needs once: to make the data, the model and the files.
-    - `round`: a round.
-    - `evaluation`: an evaluation.
+    - `start`: what it needs once: to make the data, the model and the files.
     """
 
     start: float

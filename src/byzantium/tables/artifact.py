@@ -78,11 +78,9 @@ class Artifact:
     """A table or figure: which jobs it is made of, and how it is drawn.
 
     - `name`: its name on the command line, such as "table2".
-    - `title`: its title.
     - `fixed`: the settings that all its cells share, in words.
     - `varies`: the settings by which its cells differ, in words.
     - `picture`: how it is drawn.
-    - `cells`: its cells.
     - `notes`: remarks that a reader needs to compare its numbers with others.
     - `version`: the paper's version, or a cheaper one.
     - `maker`: the command that makes it; empty where no single command does.
@@ -119,14 +117,9 @@ class Artifact:
         return "-".join(re.findall(r"[\w.]+", " ".join([self.name, *self.version.flags()])))
 
     @property
-    def trains(self) -> bool:
-        """Whether any of its jobs trains a model."""
-        return any(isinstance(job, Run) for job in self.jobs)
-
-    @property
-    def varies_the_model(self) -> bool:
-        """Whether it compares different models."""
-        return len({job.model for job in self.jobs if isinstance(job, Run)}) > 1
+    def models(self) -> set[str]:
+        """The models that its jobs train; empty if none trains any."""
+        return {job.model for job in self.jobs if isinstance(job, Run)}
 
     @property
     def jobs(self) -> tuple[Job, ...]:

@@ -70,9 +70,13 @@ def pivots(
     trained = [
         (result, result.job)
         for result in results
-        if isinstance(result.job, Run) and _shows(result, metric)
+        if isinstance(result.job, Run)
+        # It has recorded the metric, or may still do so.
+        and (not metric or result.status != "completed" or any(metric in m for m in result.metrics))
     ]
-    several = _versions([run for _, run in trained])
+    used = {text for _, run in trained for text in run.plugin}
+    names = [text.rpartition(" ")[0] for text in used]
+    several = {name for name in names if names.count(name) > 1}  # in different versions
     pairs = [(result, fields_of(run, several)) for result, run in trained]
     varies = varying([values for _, values in pairs])
     beaten = ("attack",) if worst_case else ()
@@ -85,35 +89,17 @@ def pivots(
         groups.setdefault(key, []).append((result, values))
     keys = sorted(groups, key=lambda key: (-len(groups[key]), [sort_key(v) for v in key]))
     named = [name for name in varies if name not in hidden]
-    tables = [
-        _table(groups[key], rows, columns, named, k if len(keys) > 1 else 0, worst_case, metric)
+    options = rows, columns, named, worst_case, metric, over
+    return [
+        _table(groups[key], *options, number=k if len(keys) > 1 else 0)
         for k, key in enumerate(keys, 1)
     ]
-    return [_over(table, over) for table in tables]
-
-
-def _over(table: ResultTable, x: str) -> ResultTable:
-    """The same table, whose curves are drawn over something."""
-    made = table.artifact
-    picture = dataclasses.replace(made.picture, x=x)
-    return dataclasses.replace(table, artifact=dataclasses.replace(made, picture=picture))
-
-
-def _shows(result: Result, metric: str) -> bool:
-    """Whether a table of a metric shows a run: it has recorded it, or may still do so."""
-    recorded = any(metric in line for line in result.metrics)
-    return not metric or recorded or result.status != "completed"
 
 
 def check_axes(
     rows: Sequence[str] = (), columns: str = "", worst_case: bool = False, metric: str = ""
 ) -> None:
-    """Raise an error unless `pivots` can make such tables; it needs no results.
-
-    - `rows`: the fields of a run that make the rows.
-    - `columns`: the field of a run that makes the columns.
-    - `worst_case`: whether each cell shows the worst of all attacks.
-    - `metric`: the name of the metric that is shown; empty for the usual one.
+    """Raise an error unless `pivots` can make tables with these options; it needs no results.
 
     >>> check_axes(["rule"], "rule")
     Traceback (most recent call last):
@@ -144,10 +130,7 @@ def check_axes(
 
 
 def own_runs(results: Iterable[Result], tables: Sequence[ResultTable]) -> list[Result]:
-    """The results that belong to none of some artifacts.
-
-    - `results`: any results.
-    - `tables`: the artifacts.
+    """Those of some results that belong to none of some artifacts.
 
     >>> own_runs([], [])
     []
@@ -165,13 +148,6 @@ def fields_of(run: Run, several: Collection[str] = ()) -> Values:
     split = (text.rpartition(" ") for text in run.plugin)
     versions = [f"{name} {digest[:DIGEST]}" for name, _, digest in split if name in several]
     return {**values, "rule": without_f(run.rule), "plugin": ", ".join(versions)}
-
-
-def _versions(runs: Iterable[Run]) -> set[str]:
-    """The names of plugins that some runs used in different versions."""
-    used = {text for run in runs for text in run.plugin}
-    names = [text.rpartition(" ")[0] for text in used]
-    return {name for name in names if names.count(name) > 1}
 
 
 def varying(all_values: Sequence[Values]) -> list[str]:
@@ -199,9 +175,10 @@ def _table(
     rows: Sequence[str],
     columns: str,
     named: Sequence[str],
-    number: int,
     worst_case: bool,
     metric: str,
+    over: str,
+    number: int,
 ) -> ResultTable:
     names, values = [*rows, columns], pairs[0][1]
     attacks = {result_values["attack"] for _, result_values in pairs}
@@ -222,9 +199,9 @@ def _table(
         title[0].upper() + title[1:],
         setting({name: v for name, v in values.items() if name not in keys}, named),
         ", ".join(map(_title, names)),
-        Picture("grid", rows[0], columns, y=y)
+        Picture("grid", rows[0], columns, y=y, x=over)
         if worst_case
-        else Picture("curves", "", columns, tuple(rows), y=y),
+        else Picture("curves", "", columns, tuple(rows), y=y, x=over),
         tuple(cell.cell for cell in cells),
         notes,
     )

@@ -137,8 +137,6 @@ class Ranking:
         kept = [row for row in self.rows if (row.rule, row.root) not in new]
         return type(self)(self.suite, self.attacks, (*kept, *rows), self.machine)
 
-    # -- files ----------------------------------------------------------------------------------
-
     def write(self, path: Path) -> None:
         """Write the ranking to a JSON file, a row to a line."""
         lines = [json.dumps(_as_json(row)) for row in self.rows]
@@ -177,9 +175,6 @@ def _from_json(values: Mapping[str, Any]) -> Row:
 
 def ranking_rows(table: ResultTable, commit: str = "") -> list[Row]:
     """The rows of a ranking, from the results of a benchmark; cells with missing runs are left out.
-
-    - `table`: the benchmark with its results.
-    - `commit`: the commit of the program that made them.
 
     >>> from byzantium.papers import benchmark, compare
     >>> from byzantium.runs import Store

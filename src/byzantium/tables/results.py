@@ -83,7 +83,6 @@ class Published:
 class MeasuredCell:
     """A cell of a table or figure with its published number and our results.
 
-    - `cell`: the cell.
     - `published`: the published number; None if there is none.
     - `results`: the results of its jobs, one for each seed.
     - `metric`: the name of the metric that it shows; by default what its jobs are judged by.

@@ -25,12 +25,20 @@ def squared_distances(gram: Array) -> Array:
 
     |p_i - p_j|^2 = |p_i - r|^2 + |p_j - r|^2 - 2 <p_i - r, p_j - r>.
     """
-    squares = gram.diagonal()
-    distances = squares[:, None] + squares
+    distances = np.empty_like(gram)
     for rows in chunks(len(gram)):  # a matrix of n x n is large where there are many rows
-        distances[rows] -= 2 * gram[rows]
+        distances[rows] = distances_of(rows, gram)
+    return distances
+
+
+def distances_of(rows: slice, gram: Array) -> Array:
+    """Some rows of `squared_distances`."""
+    squares = gram.diagonal()
+    distances = squares[rows, None] + squares
+    distances -= 2 * gram[rows]
     np.maximum(distances, 0, out=distances)
-    np.fill_diagonal(distances, 0)
+    own = np.arange(len(distances))
+    distances[own, rows.start + own] = 0
     return distances
 
 

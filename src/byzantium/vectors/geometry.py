@@ -33,6 +33,7 @@ from byzantium._kernels.torch_passes import mixed_blocks
 from byzantium.core import ByzantiumError
 from byzantium.vectors.distances import (
     Array,
+    distances_of,
     distinct,
     largest_rounding,
     reach,
@@ -149,10 +150,18 @@ class Geometry:
         With q the point, <p_i - q, p_j - q> = G_ij - G_iq - G_jq + G_qq.
         """
         gram = self.gram
-        products = gram - gram[:, [index]] - gram[index] + gram[index, index]
-        distances = squared_distances(gram)[index]
-        np.fill_diagonal(products, distances)
+        products = gram - gram[:, [index]]
+        products -= gram[index]
+        products += gram[index, index]
+        np.fill_diagonal(products, self.squares_about(index))
         return products
+
+    def squares_about(self, index: int) -> Array:
+        """(points,): the diagonal of `gram_about`, the squared distances from one of the points."""
+        squares = self.gram.diagonal()
+        distances = (squares + squares[index] - 2 * self.gram[index]).clip(min=0)
+        distances[index] = 0
+        return distances
 
     @property
     def centre(self) -> int:  # former name
@@ -260,6 +269,13 @@ class Geometry:
             self._squared_distances = squared_distances(self.gram)[: self.n, : self.n]
         return self._squared_distances
 
+    def squared_distances_of(self, rows: slice) -> Array:
+        """A copy of some rows of `squared_distances`, which need not be stored for it."""
+        gram = self.gram  # distances may be found with it
+        if self._squared_distances is not None:
+            return self._squared_distances[rows].copy()
+        return distances_of(rows, gram[: self.n, : self.n])
+
     @property
     def norms(self) -> Array:
         """(n,): the norms of the rows, for stages whose `needs_origin` is True."""
@@ -312,7 +328,9 @@ class Geometry:
         (The only anchor that can be mixed in is the origin, which adds nothing.)
         """
         matrix = self.factor[: self.n, : self.basis.n]
-        return None if np.array_equal(matrix, np.eye(self.basis.n)) else matrix
+        n, ones = self.n, (matrix.diagonal() == 1).all()
+        identity = n == self.basis.n and ones and np.count_nonzero(matrix) == n
+        return None if identity else matrix
 
     def rows(self) -> Tensor:
         """(n, d): the rows themselves, which only rules without weights need."""
@@ -370,9 +388,11 @@ class Geometry:
                 f"the rows of a mixing matrix must sum to one, but its row {row} sums to "
                 f"{matrix[row].sum():.6g}; what is missing belongs in the column of the origin"
             )
-        extended = np.zeros((m + self.anchors, self.points))
-        extended[:m, :columns] = matrix
-        extended[m:, self.n :] = np.eye(self.anchors)
+        extended = matrix
+        if self.anchors:
+            extended = np.zeros((m + self.anchors, self.points))
+            extended[:m, :columns] = matrix
+            extended[m:, self.n :] = np.eye(self.anchors)
         mixing = extended if self._mixing is None else extended @ self._mixing
         basis, chosen = self.basis, extended[:m, : self.n]
         if (

@@ -69,7 +69,7 @@ def _bits(tensor: Tensor) -> tuple[torch.dtype, list[int]]:
     ("scenario", "rules"),
     [
         pytest.param("sweep", world.BUCKETED, id="rules alone and behind buckets"),
-        pytest.param("whole sweep", members.EVERYTHING, id="all", marks=pytest.mark.slow),
+        pytest.param("whole sweep", members.BY_COLUMNS, id="all", marks=pytest.mark.slow),
     ],
 )
 def test_every_rule_and_pipeline_is_what_it_is_in_one_process(
@@ -111,7 +111,7 @@ def test_rows_whose_squares_underflow_are_what_they_are_in_one_process(
 
 FORMS = [
     pytest.param(9, "forms", [members.Rule(rule, None) for rule in world.FEW], id="a few rules"),  # type: ignore[arg-type]
-    pytest.param(N, "all forms", members.RULES, id="every rule", marks=pytest.mark.slow),
+    pytest.param(N, "all forms", members.RULES_BY_COLUMNS, id="every rule", marks=pytest.mark.slow),
 ]
 
 

@@ -102,17 +102,8 @@ def explain_all_reduce(
 ) -> Report:
     """Aggregate like `robust_all_reduce`, and report how much each rank counted.
 
-    - `vector`: the vector of this rank, (d,), dense and of floats.
-    - `rule`: the rule, with or without mixings before it; the same on all ranks.
-    - `group`: the process group; by default all processes.
-    - `generator`: the source of randomness of random mixings; that of the first rank counts.
-    - `root`: the root gradient, (d,), for rules that need it; the same on all ranks, to the bit.
-    - `weights`: how much each rank counts: a number for each that you vouch for; the same on all
-      ranks.
-    - `replicated`: whether every rank gets all vectors and aggregates them by itself.
-    - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
-
-    Returns a `byzantium.Report`, the same on all ranks.
+    The parameters are those of `robust_all_reduce`. Returns a `byzantium.Report`, the same on all
+    ranks.
     """
     trusted = Trusted(root, weights)
     with _agreed_source(vector, rule, group, generator, trusted, replicated, timeout) as shared:

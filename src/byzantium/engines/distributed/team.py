@@ -33,7 +33,6 @@ class UnusableVectors(BaseException):  # no rule that catches errors should catc
 class RankTeam(Team):
     """The ranks of a group, of which each holds some columns of each chunk; rank 0 is the leader.
 
-    - `ranks`: the ranks.
     - `chunks`: the columns of each chunk.
     - `widths`: for each chunk, how many of its columns each rank holds.
     - `vector`: the vector of this rank, (d,).

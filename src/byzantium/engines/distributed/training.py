@@ -40,18 +40,12 @@ def aggregate_gradients(
     counts as zero, and parameters that are not trained are omitted.
 
     - `parameters`: the parameters of the model, such as `model.parameters()`.
-    - `rule`: the rule, with or without mixings before it; the same on all ranks.
-    - `group`: the process group; by default all processes.
-    - `generator`: the source of randomness of random mixings; that of the first rank counts.
     - `momentum`: the momentum of this worker, which it then sends instead of its gradient.
     - `root`: the root gradient, (d,), for rules that need it: that of the trained parameters, one
       after the other, the same on all ranks to the bit. Or a function that returns it, which is
       called before each aggregation: `lambda: root_gradient(model, loader)`.
-    - `weights`: how much each rank counts: a number for each that you vouch for, such as the
-      number of samples that it was given; the same on all ranks.
-    - `replicated`: whether every rank gets all gradients and aggregates them by itself: see
-      `robust_all_reduce`.
-    - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
+
+    The other parameters are those of `robust_all_reduce`.
 
     A training loop is changed by one line::
 
@@ -60,19 +54,11 @@ def aggregate_gradients(
         optimizer.step()
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
-    vector = _joined(trained, {id(p): p.grad for p in trained if p.grad is not None}, momentum)
-    robust_all_reduce(
-        vector,
-        rule,
-        group,
-        generator,
-        out=vector,
-        root=root() if callable(root) else root,
-        weights=weights,
-        replicated=replicated,
-        timeout=timeout,
-    )
-    for parameter, piece in zip(trained, _pieces(vector, trained), strict=True):
+    gradients = {id(p): p.grad for p in trained if p.grad is not None}
+    options: dict[str, Any] = {"weights": weights, "replicated": replicated, "timeout": timeout}
+    shared = momentum, root, rule, group, generator
+    pieces = _aggregated(trained, gradients, *shared, **options)
+    for parameter, piece in zip(trained, pieces, strict=True):
         if parameter.grad is None:
             parameter.grad = torch.empty_like(parameter)
         parameter.grad.copy_(piece)
@@ -84,10 +70,8 @@ def aggregate_before_step(
 ) -> RemovableHandle:
     """Make an optimizer aggregate the gradients of all ranks before each of its steps.
 
-    - `optimizer`: the optimizer.
     - `rule`: the rule, with or without mixings before it; the same on all ranks.
-    - `args`: further arguments of `aggregate_gradients`.
-    - `kwargs`: the same, by name.
+    - `args`, `kwargs`: further arguments of `aggregate_gradients`.
 
     Returns a handle, whose method `remove` undoes this.
 
@@ -121,18 +105,9 @@ def aggregate_in_ddp(
     workers for different pieces, so all pieces are collected first, and the rule sees the whole
     gradient, in the order of the model's parameters.
 
-    - `model`: the model in DDP.
-    - `rule`: the rule, with or without mixings before it; the same on all ranks.
-    - `generator`: the source of randomness of random mixings; that of the first rank counts.
-    - `momentum`: the momentum of this worker, which it then sends instead of its gradient.
-    - `root`: the root gradient, (d,), for rules that need it: that of the trained parameters, one
-      after the other, the same on all ranks to the bit. Or a function that returns it, which is
-      called before each aggregation: `lambda: root_gradient(model, loader)`.
-    - `weights`: how much each rank counts: a number for each that you vouch for, such as the
-      number of samples that it was given; the same on all ranks.
-    - `replicated`: whether every rank gets all gradients and aggregates them by itself: see
-      `robust_all_reduce`.
-    - `timeout`: how many seconds a rank waits for the others; then it raises `LostRankError`.
+    - `model`: the model in DDP, whose process group is used.
+
+    The other parameters are those of `aggregate_gradients`.
 
     The training loop stays unchanged; before it, write::
 
@@ -141,6 +116,7 @@ def aggregate_in_ddp(
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     waiting: list[tuple[Any, torch.futures.Future[Tensor]]] = []
+    options: dict[str, Any] = {"weights": weights, "replicated": replicated, "timeout": timeout}
 
     def hook(_: object, bucket: Any) -> torch.futures.Future[Tensor]:
         future: torch.futures.Future[Tensor] = torch.futures.Future()
@@ -154,20 +130,9 @@ def aggregate_in_ddp(
             for bucket, _ in buckets
             for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)
         }
-        vector = _joined(parameters, gradients, momentum)
-        group = model.process_group
-        robust_all_reduce(
-            vector,
-            rule,
-            group,
-            generator,
-            out=vector,
-            root=root() if callable(root) else root,
-            weights=weights,
-            replicated=replicated,
-            timeout=timeout,
-        )
-        for parameter, piece in zip(parameters, _pieces(vector, parameters), strict=True):
+        shared = momentum, root, rule, model.process_group, generator
+        pieces = _aggregated(parameters, gradients, *shared, **options)
+        for parameter, piece in zip(parameters, pieces, strict=True):
             if id(parameter) in gradients:
                 gradients[id(parameter)].copy_(piece)
         for bucket, waiter in buckets:
@@ -177,6 +142,21 @@ def aggregate_in_ddp(
 
     hook.__annotations__.clear()  # DDP compares them with classes, but here they are strings
     model.register_comm_hook(None, hook)
+
+
+def _aggregated(
+    parameters: Sequence[Tensor],
+    gradients: Mapping[int, Tensor],
+    momentum: Momentum | None,
+    root: Root | None,
+    *arguments: Any,
+    **options: Any,
+) -> list[Tensor]:
+    """The aggregate of the gradients of all ranks, in the shapes of the parameters."""
+    vector = _joined(parameters, gradients, momentum)
+    trusted = root() if callable(root) else root
+    robust_all_reduce(vector, *arguments, out=vector, root=trusted, **options)
+    return _pieces(vector, parameters)
 
 
 def _joined(

@@ -49,16 +49,10 @@ class Aggregation:
 
     A round begins with `begin`, is aggregated by `explain`, and ends with `end`.
 
+    Parameters that are not listed are those of `RobustStrategy`.
+
     - `owner`: the name of the class that users see, for errors.
-    - `rule`: the rule or its text, in which f may be omitted; or a function that returns one for a
-      number of sampled nodes.
-    - `f`: how many of the sampled nodes may be Byzantine: an integer or a fraction.
-    - `root`: a function for rules that need a root update.
-    - `weights`: the weights of nodes that the operator vouches for; None if all are equal.
-    - `patience`: after so many rounds in a row that leave the model unchanged: `Standstill`.
     - `logger`: where the rounds are logged.
-    - `adapters`: whether LoRA factors are aggregated as products, or their configuration; see
-      `space_of`.
     - `added`: whether the aggregated change is added to the model, rather than an optimizer's step.
     - `cache`: the last changes of all nodes: those of nodes that were not sampled are aggregated,
       too, and f counts among all nodes.
@@ -126,7 +120,6 @@ class Aggregation:
         """The report of the rule about the rows; None if the model must not change.
 
         - `at`: the round, which gets what is found out.
-        - `model`: the model that the nodes were sent.
         - `rows`: the arrays of each node whose reply is usable so far.
         """
         if self.cache is not None:
@@ -142,10 +135,15 @@ class Aggregation:
             nodes = list(dict.fromkeys([*at.sampled, *at.cached]))
             at.vouched = dict(zip(nodes, self.weights.of(nodes) or [], strict=True))
         nodes = [*(node for node in at.sampled if node not in at.absent), *at.cached]
-        source, root = self._source(nodes, model, rows), self.root.update
+        source: Source
+        if self.cache is None:  # the rule rejects unreadable rows, None: so its f is reduced
+            source = self.space.source([rows.get(node) for node in nodes], model, nodes)
+        else:
+            source = self.cache.source(nodes, model)
         try:
+            root = self.space.vector(self.root.update)
             weights = [at.vouched[node] for node in nodes] if at.vouched else None
-            report = self.rule.explain(source, root=self.space.vector(root), weights=weights)
+            report = self.rule.explain(source, root=root, weights=weights)
         except TooManyRejected as error:
             at.reject(nodes, error.reasons)
             at.check()
@@ -160,38 +158,18 @@ class Aggregation:
             if not at.kept:
                 report = self.space.finished(report, model)
                 at.use(nodes, report)
-                far, at.spread_to_mean = self._measured(at, model, nodes, rows, source, report)
+                if self.cache is None:
+                    used = [rows[node] for node in at.used]
+                    far, at.spread_to_mean = self.space.measure(model, used, report.aggregate)
+                else:
+                    usable = [k for k, node in enumerate(nodes) if node not in at.rejected]
+                    change = change_vector(model, report.aggregate)
+                    far, at.spread_to_mean = measure_changes(source, np.array(usable), change)
                 at.distances = dict(zip(at.used, far, strict=True))
                 self.root.measure(at, model, report.aggregate, self.space)
                 return report
         self.rule.load_state_dict(before)
         return None
-
-    def _source(self, nodes: Sequence[Node], model: Arrays, rows: Mapping[Node, Arrays]) -> Source:
-        """What the rule gets: the rows, or the last changes of all nodes.
-
-        It also gets the unreadable rows, as None, and rejects them: so it knows how many there
-        were, and reduces its f.
-        """
-        if self.cache is not None:
-            return self.cache.source(nodes, model)
-        return self.space.source([rows.get(node) for node in nodes], model, nodes)
-
-    def _measured(
-        self,
-        at: Round[Node],
-        model: Arrays,
-        nodes: Sequence[Node],
-        rows: Mapping[Node, Arrays],
-        source: Source,
-        report: Report,
-    ) -> tuple[list[float], float | None]:
-        """The distance of each used row to the aggregate, and the spread-to-mean ratio."""
-        if self.cache is None:
-            used = [rows[node] for node in at.used]
-            return self.space.measure(model, used, report.aggregate)
-        indices = np.array([k for k, node in enumerate(nodes) if node not in at.rejected])
-        return measure_changes(source, indices, change_vector(model, report.aggregate))
 
     def end(self, at: Round[Any], title: str) -> None:
         """End a round: write it to the log, and add it to the records of the nodes."""

@@ -91,8 +91,6 @@ class Record:
         }
         files.write(self.folder / job.SUMMARY, json.dumps(summary, indent=1) + "\n")
 
-    # -- rounds ------------------------------------------------------------------------------------
-
     def add(self, at: Round[Any]) -> None:
         """Add a round of training; `add_evaluation` adds to its line."""
         new = [node for node in at.sampled if node not in set(self.nodes)]
@@ -108,9 +106,7 @@ class Record:
         self.lines.append(
             {
                 "round": at.number,
-                "sampled": len(at.sampled),
-                "used": len(at.used),
-                "absent": len(at.absent),
+                **{name: len(getattr(at, name)) for name in ("sampled", "used", "absent")},
                 "kept": int(bool(at.kept)),
                 "f": at.f,
                 **({"cached": len(at.cached)} if at.cached else {}),
@@ -143,8 +139,6 @@ class Record:
         self.written = len(self.lines)
         if self.tracking is not None:
             self.tracking.update(self.federation)
-
-    # -- checkpoints -------------------------------------------------------------------------------
 
     def save(self, number: int, model: Arrays, state: Mapping[str, Any]) -> None:
         """Save the model after a round, and the state that is needed to continue."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from byzantium.core import ByzantiumError
+from byzantium.core import ByzantiumError, one_line
 
 # The most characters of a node's text that messages show.
 MAX_TEXT = 80
@@ -21,20 +22,27 @@ class UnusableReply(ByzantiumError):  # noqa: N818
     """A reply cannot be used; the message is a predicate whose subject is its node."""
 
 
+@contextmanager
+def any_error_is_unusable() -> Iterator[None]:
+    """Convert every error to `UnusableReply`: a node can provoke any."""
+    try:
+        yield
+    except UnusableReply:
+        raise
+    except Exception as error:
+        raise UnusableReply(f"cannot be read: {type(error).__name__}") from error
+
+
 def printable(text: Any) -> str:
     """A text from a node, in one short printable line."""
-    line = " ".join(str(text)[: 4 * MAX_TEXT].split())
-    line = "".join(character if character.isprintable() else "?" for character in line)
-    return line if len(line) <= MAX_TEXT else f"{line[:MAX_TEXT]}..."
+    return one_line(str(text)[: 4 * MAX_TEXT], MAX_TEXT)
 
 
 def median_metrics(records: Sequence[Mapping[str, Any]], omitted: str = "") -> dict[str, Any]:
     """The median of each metric over nodes, of the finite numbers; lists element by element.
 
-    A metric must be of the same length, or no list, in more than half of the records.
-
-    - `records`: the metrics of each node.
-    - `omitted`: the name of a metric to omit.
+    A metric must be of the same length, or no list, in more than half of the records. The one
+    named `omitted` is omitted.
     """
     result: dict[str, Any] = {}
     for name in dict.fromkeys(name for metrics in records for name in metrics):

@@ -37,7 +37,6 @@ class Root:
     def check(self, rule: Aggregator, used: bool = False) -> None:
         """Raise an error unless a rule gets the root update that it needs.
 
-        - `rule`: the rule.
         - `used`: whether a root that the rule does not use is an error, too.
         """
         last = rule.stages[-1]

@@ -140,10 +140,7 @@ class Round(Generic[Node]):
             )
 
     def _held(self, left: int) -> float:
-        """The share of the weight of the usable replies that Byzantine ones can hold.
-
-        - `left`: how many of the usable replies may be Byzantine.
-        """
+        """The share of the weight of the usable replies that `left` Byzantine ones can hold."""
         if not self.vouched:
             return 0.0
         replied = [*(node for node in self.sampled if node not in self.absent), *self.cached]
@@ -169,11 +166,9 @@ class Round(Generic[Node]):
 
         - `nodes`: whether to add the numbers of each node, such as weight-NODE.
         """
+        counted = ("sampled", "used", "rejected", "absent")
         numbers: dict[str, int | float] = {
-            "sampled": len(self.sampled),
-            "used": len(self.used),
-            "rejected": len(self.rejected),
-            "absent": len(self.absent),
+            **{name: len(getattr(self, name)) for name in counted},
             "ignored": self.ignored,
             "f": self.f,
             "kept": int(bool(self.kept)),
@@ -206,14 +201,8 @@ class Round(Generic[Node]):
 
     def measurements(self) -> dict[str, float]:
         """What was measured in the round about all replies together, by name."""
-        numbers = {
-            "heard": self.heard,
-            "vouched_used": self.vouched_used,
-            "root_norm": self.root_norm,
-            "root_distance": self.root_distance,
-            "spread_to_mean": self.spread_to_mean,
-            "spread_to_mean_limit": self.spread_to_mean_limit,
-        }
+        names = ("heard", "vouched_used", "root_norm", "root_distance", "spread_to_mean")
+        numbers = {name: getattr(self, name) for name in (*names, "spread_to_mean_limit")}
         return {name: number for name, number in numbers.items() if number is not None}
 
     @property
@@ -250,15 +239,9 @@ class Round(Generic[Node]):
 
     def log(self, title: str, logger: logging.Logger) -> None:
         """Write the round to the log."""
-        logger.info(
-            "%s: %d sampled, %d used, %d rejected, %d absent, f = %d",
-            title,
-            len(self.sampled),
-            len(self.used),
-            len(self.rejected),
-            len(self.absent),
-            self.f,
-        )
+        counts = map(len, (self.sampled, self.used, self.rejected, self.absent))
+        sentence = "%s: %d sampled, %d used, %d rejected, %d absent, f = %d"
+        logger.info(sentence, title, *counts, self.f)
         if self.cached:
             logger.info("\t> of %d nodes the replies of earlier rounds count", len(self.cached))
         for status, nodes in (("rejected", self.rejected), ("absent", self.absent)):
@@ -305,9 +288,7 @@ def log_near_zero(trust: Trust, named: Collection[Node], logger: logging.Logger)
 
     These are unheard, and have on average less than a tenth of an equal share of the weight.
 
-    - `trust`: the record of all nodes.
     - `named`: the nodes that were named before; they are not named again.
-    - `logger`: where the names go.
 
     Returns all nodes whose weight stays near zero.
     """

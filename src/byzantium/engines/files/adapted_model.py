@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -87,10 +88,7 @@ class AdaptedModel:
     def _flat(self, place: str) -> tuple[int, int]:
         """The shape of an array as a matrix; those of convolutions have further dimensions."""
         shape = self.layout[place][1]
-        columns = 1
-        for size in shape[1:]:
-            columns *= size
-        return (shape[0] if shape else 1), columns
+        return (shape[0] if shape else 1), math.prod(shape[1:])
 
     def blocks(self, place: str) -> Iterator[Tensor]:
         """The numbers of an array of the result, some rows at a time."""

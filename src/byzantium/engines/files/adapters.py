@@ -24,12 +24,7 @@ from byzantium.engines.files.input_files import (
     quote,
 )
 from byzantium.engines.files.safetensors import MAX_HEADER, Checkpoint, Entry, description_size
-from byzantium.engines.files.source import (
-    HEADER_FACTOR,
-    HEADER_MARGIN,
-    names_of,
-    open_trusted,
-)
+from byzantium.engines.files.source import HEADER_FACTOR, HEADER_MARGIN, names_of, open_trusted
 from byzantium.vectors import LowRank
 
 WEIGHTS = "adapter_model.safetensors"
@@ -83,7 +78,10 @@ class Adapters(LowRank):
                     self.identities.add(identity(file.stat()))
         self.model = None if base is None else ModelWeights(Path(base), self.identities)
         self.reasons: dict[int, str] = {}
-        configs = [self._attempt(i, self._read_config) for i in range(len(self.paths))]
+        configs = [
+            self._attempt(i, lambda path: AdapterConfig.read(path / CONFIG, path, self.identities))
+            for i in range(len(self.paths))
+        ]
         self.config = shared_config(configs, trust_scales) if config is None else self._own(config)
         for i, one in enumerate(configs):
             if one is not None and (reason := one.difference(self.config, not trust_scales)):
@@ -128,9 +126,6 @@ class Adapters(LowRank):
             self.reasons[row] = str(error)
             return None
 
-    def _read_config(self, folder: Path) -> AdapterConfig:
-        return AdapterConfig.read(folder / CONFIG, folder, self.identities)
-
     def _own(self, path: str | os.PathLike[str]) -> AdapterConfig:
         """The operator's configuration; if it cannot be used, that is an error."""
         try:
@@ -165,11 +160,7 @@ class Adapters(LowRank):
         return self._attempt(row, lambda path: update_of(checkpoint, config))
 
     def set_root(self, name: str, vector: Any) -> None:
-        """Read the root, the folder of an adapter that the user trusts.
-
-        - `name`: the name of the root in messages.
-        - `vector`: its folder.
-        """
+        """Read the root, the folder of an adapter that the user trusts."""
         if not isinstance(vector, str | os.PathLike):
             raise ArgumentTypeError(f"{name} of adapters is a folder, got {vector!r}")
         folder = Path(vector)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -24,9 +23,9 @@ from torch import Tensor
 
 from byzantium._kernels.torch_passes import column_blocks
 from byzantium.core import ByzantiumError, Positive, files, folder_lock, validated
+from byzantium.engines.federation.vectors import spread_ratio
 from byzantium.engines.files.safetensors import DTYPES, encode_header
 from byzantium.engines.files.source import Files, Merged
-from byzantium.runs.values import LARGEST
 from byzantium.vectors import Source
 from byzantium.vectors.source import Vectors
 
@@ -96,9 +95,7 @@ class ChangeCache:
         """Keep the change from a model to a row as the last one of a node.
 
         - `node`: the name of the node: a whole number or a text.
-        - `number`: the number of the round.
         - `row`: the arrays that it sent, of the names, shapes and dtypes of the model.
-        - `model`: the arrays that it was sent.
         """
         source = Vectors([row], like=model)
         change = source.relative_to(model)
@@ -235,7 +232,6 @@ def measure_changes(
     the mean, at most 1e100; None if all changes are zero. The changes are read once, block by
     block: with y_i = x_i - a for the aggregate a, the spread is mean |y_i|^2 - |mean(y)|^2.
 
-    - `source`: the changes.
     - `rows`: the indices of those that were used.
     - `aggregate`: the change that the rule made of them, (d,).
     """
@@ -249,10 +245,7 @@ def measure_changes(
         mean += target
         mean_squared += float(mean @ mean)
     spread = max(0.0, float(squares.mean()) - to_aggregate)
-    distances = np.sqrt(squares).tolist()
-    if not spread and not mean_squared:
-        return distances, None
-    return distances, min(spread / mean_squared if mean_squared else math.inf, LARGEST)
+    return np.sqrt(squares).tolist(), spread_ratio(spread, mean_squared)
 
 
 def _counters(vectors: Vectors) -> list[str]:

@@ -18,8 +18,6 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, float]:
 
     A line of TOML is `"site-1.safetensors" = 190`; the quotes and the ending may be omitted.
 
-    - `path`: the file.
-
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "sizes.toml")

@@ -141,9 +141,6 @@ class Files(Source):
     def _read(self, path: Path) -> Checkpoint:
         return Checkpoint(path, self.max_header, self.identities)
 
-    def _signature(self, path: Path) -> bytes:
-        return self._read(path).signature
-
     def _find_reference(self) -> tuple[int, Checkpoint]:
         """The checkpoint whose entries all must have, and its row, which is -1 for the base.
 
@@ -151,7 +148,8 @@ class Files(Source):
         """
         if self.base is not None:
             return -1, self.base
-        signatures = [self._attempt(i, self._signature) for i in range(self.n)]
+        rows = range(self.n)
+        signatures = [self._attempt(i, lambda path: self._read(path).signature) for i in rows]
         counts = Counter(signature for signature in signatures if signature)
         for row, signature in enumerate(signatures):
             if signature and counts[signature] == max(counts.values()):
@@ -202,11 +200,7 @@ class Files(Source):
             raise ByzantiumError(f"the root {root} {reason}")
 
     def trusted(self, name: str, vector: Any) -> Tensor:
-        """The numbers of the root, (d,), minus the base.
-
-        - `name`: the name of the root in messages.
-        - `vector`: its file.
-        """
+        """The numbers of the root, (d,), minus the base."""
         if not isinstance(vector, str | os.PathLike):
             raise ArgumentTypeError(f"{name} of files is a file, got {type_name(vector)}")
         if self.root is None or self.root.path != Path(vector):

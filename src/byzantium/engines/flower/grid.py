@@ -122,7 +122,7 @@ def _request(call: Callable[[Any], Any], request: Any) -> Any:
         raise NoAnswer(type(error).__name__) from error
 
 
-class ReplyGrid(Grid):
+class ReplyGrid:
     """A grid that turns the failure to read one reply into an error reply.
 
     - `grid`: the grid of Flower that does everything else.
@@ -135,27 +135,8 @@ class ReplyGrid(Grid):
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
 
-    def set_run(self, run: Any) -> None:
-        self.grid.set_run(run)
-
-    @property
-    def run(self) -> Any:
-        return self.grid.run
-
-    def create_message(self, *args: Any, **options: Any) -> Message:
-        return self.grid.create_message(*args, **options)
-
-    def get_node_ids(self) -> Iterable[int]:
-        return self.grid.get_node_ids()
-
-    def get_nodes(self) -> Iterable[Any]:
-        return self.grid.get_nodes()
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        return self.grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return self.grid.pull_messages(message_ids)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.grid, name)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

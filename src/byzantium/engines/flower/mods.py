@@ -18,14 +18,7 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 from torch import Tensor
 
 from byzantium.attacks import Attack, BitFlip, GaussianNoise, NoAttack, NonFinite, parse_attack
-from byzantium.core import (
-    ArgumentTypeError,
-    ByzantiumError,
-    Formula,
-    Measure,
-    notation,
-    type_name,
-)
+from byzantium.core import ArgumentTypeError, ByzantiumError, Formula, Measure, notation, type_name
 from byzantium.engines.federation.vectors import (
     Arrays,
     apply_change,
@@ -42,9 +35,6 @@ MOMENTUM = "byzantium.momentum"
 STATISTICS = ("running_mean", "running_var")
 
 Share = Annotated[float, Ge(0), Le(1)]
-
-
-# -- momentum -------------------------------------------------------------------------------------
 
 
 def worker_momentum(beta: float, without: Collection[str] = STATISTICS) -> Mod:
@@ -71,7 +61,8 @@ def worker_momentum(beta: float, without: Collection[str] = STATISTICS) -> Mod:
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         received = _only_record(message.content.array_records)
         reply = call_next(message, context)
-        if not _trains(message) or reply.has_error():
+        trains = message.metadata.message_type.partition(".")[0] == "train"
+        if not trains or reply.has_error():
             return reply
         key, sent = _only_item(reply.content.array_records)
         if received is None or sent is None or layout(received) != layout(sent):
@@ -82,7 +73,10 @@ def worker_momentum(beta: float, without: Collection[str] = STATISTICS) -> Mod:
             for name, array in model.items()
             if array.dtype.kind == "f" and name.rpartition(".")[2] not in without
         }
-        momentum = _load_momentum(context, beta, changes)
+        momentum, record = Momentum(beta), context.state.get(MOMENTUM)
+        if isinstance(record, ArrayRecord) and layout(last := _numpy(record)) == layout(changes):
+            before = {name: torch.from_numpy(array) for name, array in last.items()}
+            momentum.load_state_dict({"m": before})
         momentum.update(changes)
         context.state[MOMENTUM] = record_of(
             {name: m.numpy() for name, m in (momentum.state_dict()["m"] or {}).items()}
@@ -93,17 +87,6 @@ def worker_momentum(beta: float, without: Collection[str] = STATISTICS) -> Mod:
         return reply
 
     return mod
-
-
-def _load_momentum(context: Context, beta: float, changes: Arrays) -> Momentum:
-    """The momentum in the state of a node, if its arrays are like the changes; else a new one."""
-    momentum, record = Momentum(beta), context.state.get(MOMENTUM)
-    if isinstance(record, ArrayRecord) and layout(m := _numpy(record)) == layout(changes):
-        momentum.load_state_dict({"m": {k: torch.from_numpy(a) for k, a in m.items()}})
-    return momentum
-
-
-# -- Byzantine behavior ---------------------------------------------------------------------------
 
 
 class Fault(Formula):
@@ -260,13 +243,6 @@ def _attack_change(model: Arrays, arrays: Arrays, attack: Callable[[Tensor], Ten
         return arrays
     own = torch.from_numpy(change_vector(model, arrays))[None]
     return apply_change(model, arrays, attack(own)[0].numpy())
-
-
-# -- records --------------------------------------------------------------------------------------
-
-
-def _trains(message: Message) -> bool:
-    return message.metadata.message_type.partition(".")[0] == "train"
 
 
 def _only_item(records: Mapping[str, Any]) -> tuple[str, Any]:

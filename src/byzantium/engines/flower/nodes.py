@@ -49,11 +49,7 @@ def sort_replies(at: Round[int], replies: Iterable[Message]) -> dict[int, Messag
 
 
 def renumber(result: Result, before: int) -> None:
-    """Count the rounds of a result from the first server on, not from one that was restarted.
-
-    - `result`: the result, which is changed.
-    - `before`: how many rounds there were before.
-    """
+    """Count the rounds of a result, in place, from the first server on; `before` were before it."""
     for metrics in (
         result.train_metrics_clientapp,
         result.evaluate_metrics_clientapp,
@@ -74,11 +70,8 @@ def sample_nodes(
 ) -> tuple[list[int], int]:
     """The nodes of a round, and how many are connected.
 
-    - `grid`: Flower's connection to the nodes.
-    - `fraction`: the fraction of the connected nodes to sample.
     - `least`: how many to sample at least.
     - `available`: how many must be connected.
-    - `timeout`: how many seconds to wait for them.
     - `weights`: the weights that the operator vouches for: nodes without weight are left out.
     """
     weights = SiteWeights(None) if weights is None else weights

@@ -17,7 +17,12 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from byzantium.engines.federation.replies import UnusableReply, median_metrics, printable
+from byzantium.engines.federation.replies import (
+    UnusableReply,
+    any_error_is_unusable,
+    median_metrics,
+    printable,
+)
 from byzantium.engines.federation.vectors import Arrays
 from byzantium.vectors import as_source
 
@@ -34,9 +39,6 @@ HEADER = re.compile(
 UNREADABLE = -1
 
 
-# -- arrays ---------------------------------------------------------------------------------------
-
-
 def model_of(record: ArrayRecord) -> Arrays:
     """The model of the server, as arrays; raises an error if no rule can aggregate such arrays."""
     model = {key: _array_view(key, array) for key, array in record.items()}
@@ -44,17 +46,9 @@ def model_of(record: ArrayRecord) -> Arrays:
     return model
 
 
+@any_error_is_unusable()
 def row_of(content: RecordDict, model: Arrays) -> Arrays:
     """The arrays of a reply to a model, which must have its names, shapes and dtypes."""
-    try:
-        return _row(content, model)
-    except UnusableReply:
-        raise
-    except Exception as error:  # a node can provoke any error
-        raise UnusableReply(f"cannot be read: {type(error).__name__}") from error
-
-
-def _row(content: RecordDict, model: Arrays) -> Arrays:
     records = list(content.array_records.values())
     if len(records) != 1:
         raise UnusableReply(f"holds {len(records)} records of arrays instead of one")
@@ -111,9 +105,6 @@ def record_of(model: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     return ArrayRecord(
         {key: Array(np.ascontiguousarray(a).reshape(a.shape)) for key, a in model.items()}
     )
-
-
-# -- metrics --------------------------------------------------------------------------------------
 
 
 def metrics_of(content: RecordDict) -> MetricRecord:

@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from flwr.app import (
-    ArrayRecord,
-    ConfigRecord,
-    Message,
-    MessageType,
-    MetricRecord,
-    RecordDict,
-)
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
@@ -145,18 +138,11 @@ class RobustStrategy(FedAvg):
                 "RobustStrategy cannot rehearse an attack with a cache: the attackers would see "
                 "only the sampled nodes; byzantium run --participants 10 --cache simulates it"
             )
+        shared = root, weights, patience, logger
         self.aggregation = Aggregation(
-            "RobustStrategy",
-            rule,
-            f,
-            root,
-            weights,
-            patience,
-            logger,
-            cache=self.cache,
-            adapters=adapters,
-            added=optimizer is None,
+            "RobustStrategy", rule, f, *shared, adapters, optimizer is None, self.cache
         )
+        self.f, self.patience = self.aggregation.f, self.aggregation.patience
         self.node_timeout = validated("RobustStrategy", "node_timeout", node_timeout, Measure)
         self.step = Step(optimizer)
         self.rehearsal = None if rehearse is None else Rehearsal(rehearse, nodes)
@@ -168,6 +154,7 @@ class RobustStrategy(FedAvg):
             self.record = Record(folder, federation, track)
         elif track:
             raise ByzantiumError("RobustStrategy needs a folder of results to track it: folder=")
+        self.rounds: list[Round[int]] = self.aggregation.rounds
         self.evaluations: list[Round[int]] = []
         self.node_metrics = node_metrics
         self._model: Arrays = {}
@@ -211,7 +198,7 @@ class RobustStrategy(FedAvg):
                 return metrics
 
             result = super().start(
-                ReplyGrid(grid),
+                cast(Grid, ReplyGrid(grid)),
                 arrays,
                 max(0, num_rounds - self._rounds_before),
                 timeout,
@@ -355,32 +342,15 @@ class RobustStrategy(FedAvg):
         """The state that is needed in addition to the model to continue."""
         return {**self.aggregation.state_dict(), "step": self.step.state_dict()}
 
-    # -- what users read ---------------------------------------------------------------------------
-
     @property
     def rule(self) -> Aggregator | None:
         """The rule of the last round; before the first, the one that is given, if f is a number."""
         return self.aggregation.rule
 
     @property
-    def f(self) -> int | float:
-        """How many of the sampled nodes may be Byzantine, as given: a number or a fraction."""
-        return self.aggregation.f
-
-    @property
-    def patience(self) -> int:
-        """After so many rounds in a row that leave the model unchanged, the run fails."""
-        return self.aggregation.patience
-
-    @property
     def trust(self) -> Trust:
         """The record of each node."""
         return self.aggregation.trust
-
-    @property
-    def rounds(self) -> list[Round[int]]:
-        """The record of each round of training."""
-        return self.aggregation.rounds
 
     @property
     def unchanged_in_a_row(self) -> int:

@@ -25,7 +25,12 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from byzantium.core import ByzantiumError, Measure, validated
 from byzantium.engines.federation.aggregation import Aggregation, WeightsOfNodes
 from byzantium.engines.federation.record import Record
-from byzantium.engines.federation.replies import UnusableReply, median_metrics, printable
+from byzantium.engines.federation.replies import (
+    UnusableReply,
+    any_error_is_unusable,
+    median_metrics,
+    printable,
+)
 from byzantium.engines.federation.root import RootFunction
 from byzantium.engines.federation.rounds import Round
 from byzantium.engines.federation.vectors import Arrays
@@ -137,16 +142,11 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
         if cache is None and cache_age is not None:
             raise ByzantiumError("RobustAggregator needs a cache for cache_age: cache=, a folder")
         self._cache = None if cache is None else ChangeCache(cache, cache_age)
+        shared = root, weights, patience, self.logger
         self._aggregation = Aggregation(
-            "RobustAggregator",
-            self.rule,
-            f,
-            root,
-            weights,
-            patience,
-            self.logger,
-            cache=self._cache,
+            "RobustAggregator", self.rule, f, *shared, cache=self._cache
         )
+        self.rounds: list[Round[str]] = self._aggregation.rounds
         self._lock = threading.Lock()
         self._open: _OpenRound | None = None
         self._record: Record | None = None
@@ -164,11 +164,6 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
     def trust(self) -> Trust:
         """The record of each site."""
         return self._aggregation.trust
-
-    @property
-    def rounds(self) -> list[Round[str]]:
-        """The record of each round."""
-        return self._aggregation.rounds
 
     # -- what happens in FLARE ---------------------------------------------------------------------
 
@@ -251,10 +246,10 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
                 self._open.ignored += 1  # of an earlier round, or no answer to any task
                 return False
             try:
-                model = FLModelUtils.from_shareable(shareable)
-            except Exception as error:  # a site can provoke any error
-                reason = f"cannot be read: {type(error).__name__}"
-                self._open.rejected.setdefault(given.site, reason)
+                with any_error_is_unusable():
+                    model = FLModelUtils.from_shareable(shareable)
+            except UnusableReply as error:
+                self._open.rejected.setdefault(given.site, str(error))
                 return False
             return self._receive(given.site, model)
 
@@ -298,8 +293,7 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
         if not self._has_folders:
             self._open_folders(now.number)
         kind = _most_frequent(result.kind for result in now.results.values()) or ParamsType.FULL
-        needs_root = self.root is not None
-        kind = ParamsType.FULL if needs_root else kind
+        kind = ParamsType.FULL if self.root is not None else kind
         rows = self._rows(now, kind)
         names = next(iter(rows.values())).keys() if rows else now.model.keys()
         base = base_of(kind, {key: now.model[key] for key in names})

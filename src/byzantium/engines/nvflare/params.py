@@ -15,7 +15,11 @@ from numpy.typing import NDArray
 from nvflare.app_common.abstract.fl_model import ParamsType
 
 from byzantium.core import ByzantiumError, type_name
-from byzantium.engines.federation.replies import UnusableReply, printable
+from byzantium.engines.federation.replies import (
+    UnusableReply,
+    any_error_is_unusable,
+    printable,
+)
 from byzantium.engines.federation.vectors import Arrays
 
 PLAIN = (np.ndarray, np.generic, torch.Tensor, float, int, bool)
@@ -41,36 +45,21 @@ def model_of(params: Any) -> Arrays:
 
 
 def changed_params(params: Any, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Arrays as the parameters of a model: tensors of its dtypes where it has tensors.
-
-    - `params`: the parameters of the model of the server.
-    - `arrays`: the arrays; what the model has in addition is not in the result.
-    """
-    result: dict[str, Any] = {}
-    for key, array in arrays.items():
-        like = params[key]
-        if isinstance(like, torch.Tensor):
-            result[key] = torch.from_numpy(np.array(array)).to(like.dtype)
-        else:
-            result[key] = np.array(array)
+    """Arrays as the parameters of a model: tensors of its dtypes where it has tensors."""
+    result: dict[str, Any] = {key: np.array(array) for key, array in arrays.items()}
+    for key, array in result.items():
+        if isinstance(params[key], torch.Tensor):
+            result[key] = torch.from_numpy(array).to(params[key].dtype)
     return result
 
 
+@any_error_is_unusable()
 def row_of(params: Any, model: Arrays) -> Arrays:
     """The arrays of a result, with shapes and dtypes of the model; it may have some of its names.
 
     Floating-point numbers of another precision are converted: sites that compute with NumPy turn
     float32 into float64.
     """
-    try:
-        return _row(params, model)
-    except UnusableReply:
-        raise
-    except Exception as error:  # a site can provoke any error
-        raise UnusableReply(f"cannot be read: {type(error).__name__}") from error
-
-
-def _row(params: Any, model: Arrays) -> Arrays:
     if not isinstance(params, Mapping):
         raise UnusableReply(f"holds {type_name(params)} instead of arrays by name")
     row = {}
@@ -115,9 +104,6 @@ def _array(value: Any) -> NDArray[Any]:
     if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
         raise TypeError
     return array
-
-
-# -- whole models and changes ---------------------------------------------------------------------
 
 
 def converted(row: Arrays, source: ParamsType, target: ParamsType, model: Arrays) -> Arrays:

@@ -38,7 +38,6 @@ class Assignment:
 def assignment(fl_ctx: FLContext, aggregator: Any) -> Assignment | None:
     """The task that an event is about, if it is one of training, whose results we aggregate.
 
-    - `fl_ctx`: the context of the event or the call.
     - `aggregator`: the aggregator that asks; a controller with another one has other tasks.
     """
     runner = fl_ctx.get_prop(FLContextKey.RUNNER)

@@ -36,17 +36,16 @@ class MLflow(Tracker):
         library = import_optional("mlflow", "mlflow", "tracking with MLflow")
         self.entities = import_optional("mlflow.entities", "mlflow", "tracking with MLflow")
         self.client = library.MlflowClient()
-        self.experiment = self._experiment(setting("MLFLOW_EXPERIMENT_NAME"))
         self.runs: dict[str, str] = {}
-
-    def _experiment(self, name: str) -> str:
+        name = setting("MLFLOW_EXPERIMENT_NAME")
         found = self.client.get_experiment_by_name(name)
         if found is not None and found.lifecycle_stage == "deleted":
             raise ByzantiumError(
                 f"the experiment {name!r} of MLflow is deleted; restore it, or name another one in "
                 "MLFLOW_EXPERIMENT_NAME"
             )
-        return str(self.client.create_experiment(name) if found is None else found.experiment_id)
+        made = self.client.create_experiment(name) if found is None else found.experiment_id
+        self.experiment = str(made)
 
     def _find(self, identity: str) -> Any:
         wanted = f"tags.`{IDENTITY}` = '{identity}'"

@@ -38,10 +38,7 @@ class TensorBoard(Tracker):
             return before
         writer = self.writers[tracked.identity] = self.library.SummaryWriter(str(folder))
         if not before.round:
-            lines = [f"| {key} | {value} |" for key, value in tracked.parameters.items()]
-            writer.add_text(
-                "configuration", "\n".join([f"**{tracked.name}**", "", "| | |", "|-|-|", *lines])
-            )
+            writer.add_text("configuration", _table(tracked.name, tracked.parameters))
             self._add_parameters(writer, tracked)
             writer.flush()
         return before
@@ -75,11 +72,14 @@ class TensorBoard(Tracker):
     ) -> None:
         writer = self.writers.pop(tracked.identity)
         if status != "stopped":
-            lines = [f"| {key} | {value} |" for key, value in summary.items()]
-            text = "\n".join([f"**{status}**", "", "| | |", "|-|-|", *lines])
-            writer.add_text(STATUS if status != "failed" else "failure", text)
+            writer.add_text(STATUS if status != "failed" else "failure", _table(status, summary))
         writer.close()
 
     def close(self) -> None:
         for writer in self.writers.values():
             writer.close()
+
+
+def _table(title: str, values: Mapping[str, Any]) -> str:
+    lines = [f"| {key} | {value} |" for key, value in values.items()]
+    return "\n".join([f"**{title}**", "", "| | |", "|-|-|", *lines])

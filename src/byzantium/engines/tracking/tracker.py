@@ -96,12 +96,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def log(self, tracked: Tracked, number: int, numbers: Mapping[str, float]) -> None:
-        """Add what was measured after a round.
-
-        - `tracked`: the job.
-        - `number`: the number of the round.
-        - `numbers`: numbers by name; they need not be finite.
-        """
+        """Add what was measured after the round of a number; it need not be finite."""
 
     @abstractmethod
     def end(
@@ -109,7 +104,6 @@ class Tracker(ABC):
     ) -> None:
         """End a job.
 
-        - `tracked`: the job.
         - `status`: "completed", "diverged", "failed", or "stopped" if it can be continued.
         - `summary`: numbers and texts by name.
         - `artifacts`: files to keep with it.

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from byzantium.core import ByzantiumError, files
+from byzantium.core import ByzantiumError, files, one_line
 from byzantium.engines.tracking.tracker import Before, Tracked, Tracker
 from byzantium.runs import Event, Job, Result, Store
 from byzantium.runs.job import CONFIGURATION, LOG, METRICS, SUMMARY, measured
@@ -79,8 +79,6 @@ class Tracking:
         for tracker in self.trackers:
             self._try(tracker, tracker.close)
 
-    # -- while jobs run --------------------------------------------------------------------------
-
     def show(self, event: Event) -> None:
         """Follow what happens to a job; a `Listen` for `execute`."""
         if not self.trackers or event.kind == "busy":
@@ -106,9 +104,7 @@ class Tracking:
     def finish(self, job: Job, kind: str = "done", reason: str = "") -> None:
         """End a job: it is done, failed, or stopped so that it can be continued.
 
-        - `job`: the job.
         - `kind`: "done", "failed", or anything else for stopped.
-        - `reason`: why it failed.
         """
         if not self.trackers:
             return
@@ -120,8 +116,6 @@ class Tracking:
             failed = kind != "stopped" and (kind == "failed" or result.status == "damaged")
             summary = {"reason": reason or result.reason} if failed else {}
             self._end(self._begin(job), "failed" if failed else "stopped", summary, ())
-
-    # -- afterwards ------------------------------------------------------------------------------
 
     def send(self, result: Result) -> None:
         """Send a finished result, or what a tracker lacks of it."""
@@ -143,8 +137,6 @@ class Tracking:
     def attach(self, artifacts: Sequence[Path]) -> None:
         """End the group, with files that belong to all of its jobs together, such as a report."""
         self._end(self._tracked[self.group], "completed", {}, artifacts)
-
-    # -- one job in all trackers -------------------------------------------------------------------
 
     def _begin(self, job: Job) -> Tracked:
         if job.identity not in self._open:
@@ -193,7 +185,7 @@ class Tracking:
             logger.warning(
                 "%s is not used any further: %s; the results are complete in %s, and "
                 "byzantium track sends what is missing",
-                *(tracker.title, _one_line(error), self.root),
+                *(tracker.title, one_line(f"{type(error).__name__}: {error}"), self.root),
             )
             return None
 
@@ -209,28 +201,23 @@ def make_tracker(name: str, root: Path) -> Tracker:
     except (ByzantiumError, ImportError):
         raise
     except Exception as error:
-        raise ByzantiumError(f"{made.title} cannot be used: {_one_line(error)}") from error
+        raise ByzantiumError(
+            f"{made.title} cannot be used: {one_line(f'{type(error).__name__}: {error}')}"
+        ) from error
 
 
 @contextmanager
 def job_files(result: Result) -> Iterator[list[Path]]:
     """The files of a finished job, as its folder has them, also where a pack holds it."""
     with tempfile.TemporaryDirectory(prefix="byzantium-") as name:
-        lines = "".join(json.dumps(line) + "\n" for line in result.metrics)
         texts: dict[str, str | bytes] = {
             CONFIGURATION: result.job.toml(),
-            METRICS: lines,
+            METRICS: "".join(json.dumps(line) + "\n" for line in result.metrics),
             SUMMARY: json.dumps(result.summary, indent=1) + "\n",
         }
         log = result.folder / LOG
         if result.pack is None and log.exists() and log.stat().st_size <= MAX_LOG:
             texts[LOG] = files.read(log, MAX_LOG)
-        paths = [Path(name) / one for one in texts]
-        for path, text in zip(paths, texts.values(), strict=True):
-            path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        yield paths
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or "no reason given"
-    return f"{type(error).__name__}: {text if len(text) <= 300 else text[:300] + '...'}"
+        for one, text in texts.items():
+            files.write(Path(name, one), text)
+        yield [Path(name, one) for one in texts]
