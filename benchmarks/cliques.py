@@ -24,7 +24,13 @@ LINES = {
     "clique_1": ("mean of clique 1", HONEST.light, "-"),
     "clique_2": ("mean of clique 2", ATTACKER.light, "--"),
 }
-SHOWN = ("Gossip", "ClippedGossip", "ClippedSumGossip", "TrimmedGossip", "TrimmedMean")
+SHOWN = {
+    "Gossip()": "Gossip",
+    "ClippedGossip(f=1, radius=3)": "ClippedGossip, radius 3",
+    "ClippedGossip(f=1)": "ClippedGossip",
+    "TrimmedGossip(f=1)": "TrimmedGossip",
+    "TrimmedMean(f=1)": "TrimmedMean",
+}
 # Each clique holds half of the digits: it knows no more of the others if it hears nothing.
 HALF = 50
 
@@ -36,7 +42,7 @@ def main() -> None:
     found: dict[str, list[Result]] = defaultdict(list)
     for result in Store(parser.parse_args().results):
         assert isinstance(result.job, Run)
-        found[result.job.rule.partition("(")[0]].append(result)
+        found[result.job.rule].append(result)
     plt.rcParams.update({"font.size": 9.5, "svg.hashsalt": "byzantium"})
     figure, axes = plt.subplots(1, len(SHOWN), figsize=(9.5, 2.5), sharey=True, layout="tight")
     for rule, results in sorted(found.items()):
@@ -46,16 +52,17 @@ def main() -> None:
         }
         last = {name: round(fmean(rows[:, -LAST:].flat), 1) for name, rows in seeds.items()}
         apart = fmean(r.metrics[-1]["consensus"] for r in results)
-        print(f"{rule:22} {last} consensus {apart:.3f} ({len(results)} seeds)")
+        print(f"{rule:32} {last} consensus {apart:.3f} ({len(results)} seeds)")
         if rule not in SHOWN:
             continue
-        axis, rounds = axes[SHOWN.index(rule)], [line["round"] for line in results[0].metrics]
+        axis, rounds = axes[[*SHOWN].index(rule)], [line["round"] for line in results[0].metrics]
         for name, (label, color, dashes) in LINES.items():
             rows = seeds[name]
             axis.plot(rounds, rows.mean(axis=0), color=color, linestyle=dashes, label=label)
             axis.fill_between(rounds, rows.min(axis=0), rows.max(axis=0), color=color, alpha=0.15)
         axis.axhline(HALF, color=GREY, linewidth=0.6, linestyle=":")
-        axis.set(title=rule, ylim=(0, 100))
+        axis.set(ylim=(0, 100))
+        axis.set_title(SHOWN[rule], fontsize=9)
         axis.spines[["top", "right"]].set_visible(False)
     axes[len(SHOWN) // 2].set_xlabel("round")
     axes[0].set_ylabel("test accuracy (%)")

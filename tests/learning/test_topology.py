@@ -161,6 +161,17 @@ def test_a_file_of_edges_becomes_their_text(tmp_path: Path) -> None:
     path.write_text("0 1\n1 two\n")
     with pytest.raises(ByzantiumError, match=r"line 2 of .* must name two nodes"):
         topology.spelled(str(path))
+    path.write_bytes(b"\xef\xbb\xbf0 1\r\n1\t2\r\n1 0\r\n")  # as some editors do
+    assert topology.spelled(str(path)) == "edges(pairs='0-1 1-2')"
+    path.write_text("0 1\n2 2\n")
+    with pytest.raises(ByzantiumError, match=r"^line 2 of .* joins node 2 to itself"):
+        topology.spelled(str(path))
+    path.write_text("0 1\n2 " + "1" * 5000)
+    with pytest.raises(ByzantiumError, match=r"^line 2 of .* must name two nodes"):
+        topology.spelled(str(path))
+    path.write_bytes(b"1" * 2_000_000)
+    with pytest.raises(ByzantiumError, match="has more than 1048576 bytes"):
+        topology.spelled(str(path))
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(ByzantiumError, match="is no text"):
         topology.spelled(str(path))
@@ -185,6 +196,7 @@ def test_a_file_of_edges_becomes_their_text(tmp_path: Path) -> None:
         ("edges('0-9')", 5, "two different nodes from 0 to 4, got 0 and 9"),
         ("edges('1-1')", 5, "two different nodes from 0 to 4, got 1 and 1"),
         ("edges('0-1;2')", 5, "edges are written as"),
+        (f"edges('0-{'1' * 5000}')", 5, "edges are written as"),
         ("edges('0-1 2-3')", 4, "no path leads from node 0 to node 2 of n=4"),
         ("edges('')", 4, "a training needs a connected graph"),
         ("edges('0-1 1-2')", 4, "no path leads from node 0 to node 3"),

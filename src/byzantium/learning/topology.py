@@ -328,13 +328,18 @@ def edges(n: int, pairs: str) -> Topology:
     for entry in pairs.split():
         node, _, others = entry.partition("-")
         for other in others.split(","):
-            if not (node.isdecimal() and other.isdecimal() and node.isascii() and other.isascii()):
+            if not (_is_number(node) and _is_number(other)):
                 raise ByzantiumError(
                     f"edges are written as '0-1,2 1-2', where node 0 shares edges with 1 and 2, "
                     f"got {one_line(entry, 40)!r}"
                 )
             found.append((int(node), int(other)))
     return Topology(n, found)
+
+
+def _is_number(text: str) -> bool:
+    """Whether a text is the number of a node, which is never long."""
+    return text.isdecimal() and text.isascii() and len(text) < 10
 
 
 TOPOLOGIES: Registry[Callable[..., Topology]] = Registry(
@@ -355,8 +360,9 @@ def spelled(text: str) -> str:
     >>> spelled("torus(rows=2)"), spelled("ring()")
     ('torus(rows=2)', 'ring')
     """
+    text = read_file(text) if is_file(text) else text
     try:
-        return notation.spelled(read_file(text) if is_file(text) else text, TOPOLOGIES, given=1)[0]
+        return notation.spelled(text, TOPOLOGIES, given=1)[0]
     except ByzantiumError as error:
         raise ByzantiumError(
             f"a topology is one of {', '.join(TOPOLOGIES)}, or a file of edges: {error}"
@@ -394,7 +400,7 @@ def read_file(path: str) -> str:
     Numbers are separated by spaces, commas or semicolons; what follows # is a comment.
     """
     try:
-        lines = files.read(Path(path), LARGEST_FILE).decode().splitlines()
+        lines = files.read(Path(path), LARGEST_FILE).decode("utf-8-sig").splitlines()
     except OSError as error:
         raise ByzantiumError(
             f"the file of edges {path} cannot be read: {error.strerror}"
@@ -404,12 +410,15 @@ def read_file(path: str) -> str:
     pairs = []
     for number, line in enumerate(lines, start=1):
         ends = line.partition("#")[0].replace(",", " ").replace(";", " ").split()
-        if len(ends) not in (0, 2) or not all(end.isdecimal() and end.isascii() for end in ends):
+        if len(ends) not in (0, 2) or not all(map(_is_number, ends)):
             raise ByzantiumError(
                 f"line {number} of {path} must name two nodes, such as '0 1', got "
                 f"{one_line(line, 40)!r}"
             )
-        pairs += [sorted(map(int, ends))] if ends else []
+        pair = sorted(map(int, ends))
+        if pair and pair[0] == pair[1]:
+            raise ByzantiumError(f"line {number} of {path} joins node {pair[0]} to itself")
+        pairs += [pair] if pair else []
     return f'edges("{written(Topology(1 + max(map(max, pairs), default=0), pairs))}")'
 
 
