@@ -172,12 +172,14 @@ def test_a_page_shows_every_table_and_two_figures(tmp_path: Path) -> None:
         Row("a", "Krum()", 0, {("iid", 1): {"none": (90.0,), "x": (80.0,)}}, "abc"),
         Row("b", "RootMatching()", 10, {("iid", 1): {"none": (91.0,), "x": (81.0,)}}, "abc"),
         Row("c", "RootOnly()", 10, {("iid", 1): {"none": (77.0,)}}, "abc"),
+        Row("d", "Mean()", 0, {}, "abc"),
     ]
     written = write_page(tmp_path / "page.md", Ranking("1", ("x",), tuple(rows), "a machine"))
     text = (tmp_path / "page.md").read_text()
     assert all(path.name in text for path in written[1:])
     assert "| RootMatching(), 10 root images per class | 81.0 (x) | 91.0 |" in text
     assert "77.0 % with 10 images per class" in text
+    assert "Not run: `Mean()`." in text
     assert "`Krum()` stays above 50 % on iid data" in text
     for path in written[1:]:
         assert path.read_bytes().startswith(b"<?xml")
