@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from byzantium.core import ByzantiumError
 from byzantium.engines.cluster.connection import last_line
+from byzantium.rules import Aggregator
 
 # How many times a task is done again after its process or node has died.
 RETRIES = 3
@@ -55,12 +56,13 @@ class Tasks:
 
         return ray.put(value)
 
-    def carry(self, cls: type) -> None:
-        """Let a class of a plugin travel with its objects: other machines have not loaded it."""
+    def carry(self, rule: Aggregator) -> None:
+        """Let the classes of a rule from a plugin travel with it: nodes have not loaded them."""
         from ray import cloudpickle
 
-        if cls.__module__.partition(".")[0] not in ("byzantium", "__main__"):
-            cloudpickle.register_pickle_by_value(sys.modules[cls.__module__])
+        for module in {type(stage).__module__ for stage in rule.stages}:
+            if module.partition(".")[0] not in ("byzantium", "__main__"):
+                cloudpickle.register_pickle_by_value(sys.modules[module])
 
     def run(
         self,
