@@ -17,6 +17,7 @@ import members
 import pytest
 import torch
 from pages import forget
+from rounds import noted_scenes
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -33,7 +34,6 @@ from byzantium.learning import (
     WorkerMethod,
     checkpointed,
     clocks,
-    metrics,
     mlp,
     parse_clock,
     resume,
@@ -41,7 +41,6 @@ from byzantium.learning import (
 )
 from byzantium.learning.checkpoint import CheckpointError
 from byzantium.learning.formulas import Round
-from byzantium.learning.metrics import Metric
 from byzantium.runs import Run, Store, perform
 
 DIGITS = load("digits")
@@ -85,14 +84,7 @@ def timeless(record: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def scenes(monkeypatch: pytest.MonkeyPatch) -> list[Round]:
     """What the metrics see of each round; ask for "noted"."""
-    seen: list[Round] = []
-
-    def noted(scene: Round) -> float:
-        seen.append(scene)
-        return 0.0
-
-    monkeypatch.setitem(metrics.TABLE, "noted", Metric("noted", "", noted, max))
-    return seen
+    return noted_scenes(monkeypatch)
 
 
 # -- what it computes ------------------------------------------------------------------------------

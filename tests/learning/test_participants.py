@@ -1,4 +1,4 @@
-"""With a cache of last vectors, whoever captures a round holds no more of them than f of n."""
+"""With a cache of last vectors, attackers who capture a round hold no more of them than f of n."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import put, saved
+from rounds import noted_scenes
 from torch import Tensor, nn
 
 import byzantium as bz
@@ -21,7 +22,6 @@ from byzantium.guarantees import guarantee
 from byzantium.learning import Settings, Simulation, checkpointed, metrics, mlp, resume
 from byzantium.learning.checkpoint import CheckpointError
 from byzantium.learning.formulas import Round
-from byzantium.learning.metrics import Metric
 from byzantium.runs import Run, Store, perform
 
 DIGITS = load("digits")
@@ -55,14 +55,7 @@ class Huge(Attack):
 @pytest.fixture
 def scenes(monkeypatch: pytest.MonkeyPatch) -> list[Round]:
     """What the metrics see of each round in which there is an aggregate; ask for "noted"."""
-    seen: list[Round] = []
-
-    def noted(scene: Round) -> float:
-        seen.append(scene)
-        return 0.0
-
-    monkeypatch.setitem(metrics.TABLE, "noted", Metric("noted", "", noted, max))
-    return seen
+    return noted_scenes(monkeypatch)
 
 
 @pytest.mark.parametrize("attack", [bz.Mimic(warmup=1), bz.Mimic(warmup=3, retarget=True)])
