@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.core import ByzantiumError, OrInfinity, Positive, PositiveMeasure
-from byzantium.related.memory import Remembering, whole_rows
+from byzantium.related.memory import Remembering
 from byzantium.rules import Weighting
+from byzantium.rules.kinds import whole_rows
 from byzantium.vectors import Geometry, Matrix
 from byzantium.vectors.distances import Array
 from byzantium.vectors.points import SourcePoints
