@@ -96,6 +96,9 @@ def folder_option(default: str, text: str = "The folder of results.") -> Callabl
 results_option = folder_option(
     "results", "The folder of results, in which every run has a folder of its own."
 )
+results_argument = click.argument(
+    "results", type=FilePath(exists=True, file_okay=False), default="results"
+)
 plugin_option = click.option(
     "--plugin",
     type=FilePath(dir_okay=False),

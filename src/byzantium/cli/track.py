@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from byzantium.cli.main import main
-from byzantium.cli.options import FilePath, plugin_option
+from byzantium.cli.options import plugin_option, results_argument
 from byzantium.cli.terminal import out
 from byzantium.core import ByzantiumError
 from byzantium.runs import Result, Store
@@ -53,7 +53,7 @@ def report_of(result: Result, folder: Path) -> list[Path]:
 
 
 @main.command()
-@click.argument("results", type=FilePath(exists=True, file_okay=False), default="results")
+@results_argument
 @click.option(
     "--to",
     "names",
