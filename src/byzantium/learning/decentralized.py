@@ -102,11 +102,7 @@ class DecentralizedSimulation(Loop):
         self.honest_topology = self.topology.subgraph(range(self.honest))
         start = vector_of(self.gradients.columns)
         self.models = nn.Parameter(start.repeat(settings.n, 1), requires_grad=False)
-        self.optimizer = (
-            optimizers.SGD([self.models], lr=settings.learning_rate)
-            if optimizer is None
-            else optimizer([self.models])
-        )
+        self.optimizer = (optimizer or optimizers.plain(settings.learning_rate))([self.models])
         self.rule: Aggregator = node_rule(rule)
         self._uses_weights = any(stage.uses_graph for stage in self.rule.stages)
         self.neighborhoods = [self._neighborhood(node) for node in range(settings.n)]
