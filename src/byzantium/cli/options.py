@@ -154,7 +154,7 @@ def engine_options(command: Command) -> Command:
 
 
 def ray_engine(kind: str, address: str | None, jobs: int | None = None) -> engines.Ray | None:
-    """The engine of a cluster; None if another engine is wanted."""
+    """The engine of a cluster; None for another engine."""
     if kind == "ray":
         return engines.Ray(address or "auto", jobs)
     if address is not None:

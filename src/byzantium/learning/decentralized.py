@@ -56,7 +56,7 @@ class DecentralizedSimulation(Loop):
     The parameters are those of `Simulation`, apart from these. `Settings.topology` names the graph;
     the last nodes attack.
 
-    - `model`: where all nodes begin; in it is then the mean of the honest nodes' models.
+    - `model`: the model of all nodes before the first round; later the mean of the honest nodes'.
     - `rule`: what each node does: a mixing or a rule.
     - `optimizer`: makes an optimizer of one matrix, whose rows are the models. It must treat each
       number separately, as SGD and Adam do.

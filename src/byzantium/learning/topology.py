@@ -324,7 +324,7 @@ def edges(n: int, pairs: str) -> Topology:
     >>> edges(3, "0-1,2 1-2") == complete(3)
     True
     """
-    found = []
+    ends = []
     for entry in pairs.split():
         node, _, others = entry.partition("-")
         for other in others.split(","):
@@ -333,8 +333,8 @@ def edges(n: int, pairs: str) -> Topology:
                     f"edges are written as '0-1,2 1-2', where node 0 shares edges with 1 and 2, "
                     f"got {one_line(entry, 40)!r}"
                 )
-            found.append((int(node), int(other)))
-    return Topology(n, found)
+            ends.append((int(node), int(other)))
+    return Topology(n, ends)
 
 
 def _is_number(text: str) -> bool:

@@ -344,8 +344,8 @@ def _cell(table: ResultTable, cell: MeasuredCell, numbers: dict[Job, int]) -> di
         theirs = measurements.published_curves(table, cell)
         entries["theirs"] = [[*zip(*curve, strict=True)] for curve in theirs]
     if picture.kind == "bars":
-        found = measurements.weights(cell)
-        entries["weights"] = measurements.means(found) if found else None
+        weights = measurements.weights(cell)
+        entries["weights"] = measurements.means(weights) if weights else None
         entries["honest"] = facets["n"] - facets["q"]
     return {name: _short(value) for name, value in entries.items()}
 

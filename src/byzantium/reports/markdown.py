@@ -144,12 +144,12 @@ def drawn(table: TextTable, title: str, caption: str) -> rich.table.Table:
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(title=Text(printable_lines(title)), caption=Text(printable(caption)))
+    rendered = Table(title=Text(printable_lines(title)), caption=Text(printable(caption)))
     for k, head in enumerate(table.head):
-        made.add_column(Text(printable(head)), justify="left" if k < table.labels else "right")
+        rendered.add_column(Text(printable(head)), justify="left" if k < table.labels else "right")
     for row in table.rows:
-        made.add_row(*(Text(printable(entry.text), TONES[entry.tone]) for entry in row))
-    return made
+        rendered.add_row(*(Text(printable(entry.text), TONES[entry.tone]) for entry in row))
+    return rendered
 
 
 # -- parts of the text --------------------------------------------------------------------------

@@ -92,8 +92,8 @@ def worker_methods() -> Registry[type[WorkerMethod]]:
 
 def worker(text: str, momentum: float, heavy_ball: bool) -> WorkerMethod:
     """The worker method that a text names; `Momentum()` has the momentum of the run."""
-    known = {"beta": momentum}
-    method = notation.read(notation.with_parentheses(text), worker_methods(), known)
+    defaults = {"beta": momentum}
+    method = notation.read(notation.with_parentheses(text), worker_methods(), defaults)
     assert isinstance(method, WorkerMethod)
     if method == learning.Momentum(momentum):
         return learning.Momentum(momentum, heavy_ball)

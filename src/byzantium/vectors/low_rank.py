@@ -48,8 +48,8 @@ class LowRank(Source):
     product that is not finite or absurdly large. Ranks may differ.
 
     - `updates`: for each contributor a mapping from names to products, which are tuples (B, A,
-      scale) that stand for scale * B @ A, and to arrays, such as biases. The scales are the
-      caller's: nothing that a contributor claims may be one. None stands for an update that could
+      scale) that mean scale * B @ A, and to arrays, such as biases. The scales are the
+      caller's: nothing that a contributor claims may be one. None is an update that could
       not be read.
     - `base`: an update, of the same form, that is subtracted from each of them and added to the
       result.

@@ -23,7 +23,7 @@ class Trouble(NamedTuple):
 
 
 def attempt(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a function; a `Trouble` if a file stands in its way."""
+    """The result of a function; a `Trouble` if a file prevents it."""
     import ray
     import torch
 
@@ -51,7 +51,7 @@ class Tasks:
         self.most = most
 
     def share(self, value: Any) -> Any:
-        """A reference to a value, which stands for it in the arguments of tasks."""
+        """A reference to a value, to pass in its place to tasks."""
         import ray
 
         return ray.put(value)

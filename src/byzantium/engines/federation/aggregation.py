@@ -182,7 +182,7 @@ class Aggregation:
     def count(self, at: Round[Any]) -> None:
         """Count rounds in a row that leave the model unchanged; too many end the run.
 
-        A round in which a cache gets to know another node is a step towards enough of them.
+        A round in which a cache gets to know another node is a step toward enough of them.
         """
         if at.kept and self._heard_more:
             return
