@@ -31,10 +31,10 @@ def tracking(names: Sequence[str], results: Path, *, reports: bool = False) -> I
 
     with tempfile.TemporaryDirectory(prefix="byzantium-") as folder:
 
-        def made(result: Result) -> Iterable[Path]:
+        def reports_of(result: Result) -> Iterable[Path]:
             return report_of(result, Path(folder) / result.job.identity) if reports else ()
 
-        with Tracking(names, results, made) as trackers:
+        with Tracking(names, results, reports_of) as trackers:
             yield trackers
 
 

@@ -63,8 +63,8 @@ def table(ranking: Ranking, split: str) -> TextTable:
     rows = []
     for row in ranking.sorted(split):
         values = [row.undisturbed(split, f) for f in counts]
-        known = [value for value in values if value is not None]
-        free = f"{fmean(known):.1f}" if known else "-"
+        measured = [value for value in values if value is not None]
+        free = f"{fmean(measured):.1f}" if measured else "-"
         cells = (
             Entry(entry(ranking, row, split, f), "best" if row in best[f] else "") for f in counts
         )
@@ -192,12 +192,12 @@ def _about_root(ranking: Ranking) -> str:
 def _sentence(ranking: Ranking, row: Row, split: str) -> str:
     """What the benchmark says about a pipeline, in one sentence."""
     counts = ranking.attackers(split)
-    kept = [f for f in counts if (w := row.worst(split, f, ranking.attacks)) and w.mean >= BROKEN]
+    above = [f for f in counts if (w := row.worst(split, f, ranking.attacks)) and w.mean >= BROKEN]
     worst = row.worst(split, counts[-1], ranking.attacks)
     assert worst is not None
     title = SPLITS.get(split, split)
-    if kept:
-        text = f"stays above {BROKEN:.0f} % on {title} with up to {max(kept)} of 25 attackers"
+    if above:
+        text = f"stays above {BROKEN:.0f} % on {title} with up to {max(above)} of 25 attackers"
     else:
         text = f"is broken on {title} by a single attacker of 25"
     milder = [s for s in splits_of(ranking)[1:] if row in ranking.sorted(s)]

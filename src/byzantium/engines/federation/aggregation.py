@@ -83,8 +83,8 @@ class Aggregation:
         self._rule_state: Mapping[str, Any] = {}
         self.rule: Aggregator | None = None
         if isinstance(rule, Aggregator | str):
-            known = self.f if isinstance(self.f, int) else 1
-            fixed = parse_rule(rule, f=known) if isinstance(rule, str) else rule
+            count = self.f if isinstance(self.f, int) else 1
+            fixed = parse_rule(rule, f=count) if isinstance(rule, str) else rule
             self.root.check(fixed, used=True)
             self.weights.check(fixed)
             self.rule = self._rule_for(0, self.f) if isinstance(self.f, int) else None
