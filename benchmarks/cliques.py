@@ -38,7 +38,7 @@ def main() -> None:
     for result in named_results(__doc__):
         assert isinstance(result.job, Run)
         found[result.job.rule].append(result)
-    axes = panels(len(SHOWN), (9.5, 2.5), {"axes.titlesize": 9, "legend.fontsize": 7.5})
+    axes = panels(len(SHOWN), (9.5, 2.5), **{"axes.titlesize": 9, "legend.fontsize": 7.5})
     for rule, results in sorted(found.items()):
         seeds = {
             name: np.array([[line[name] for line in result.metrics] for result in results])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -23,14 +22,13 @@ def named_results(description: str | None) -> Store:
     return Store(parser.parse_args().results)
 
 
-def panels(
-    count: int, size: tuple[float, float], style: Mapping[str, Any] = MappingProxyType({})
-) -> Sequence[Axes]:
+def panels(count: int, size: tuple[float, float], **style: Any) -> Sequence[Axes]:
     """The axes of a figure of this size, in inches, to draw on before it is saved.
 
     - `style`: further settings of Matplotlib.
     """
-    plt.rcParams.update({"font.size": 9.5, "svg.hashsalt": "byzantium", **style})
+    settings: Any = {"font.size": 9.5, "svg.hashsalt": "byzantium", **style}
+    plt.rcParams.update(settings)
     return plt.subplots(1, count, figsize=size, sharey=True, layout="tight", squeeze=False)[1][0]
 
 
@@ -47,4 +45,4 @@ def save(axes: Sequence[Axes], titles: Iterable[str], label: str, name: str) -> 
     axes[len(axes) // 2].set_xlabel(label)
     axes[0].set_ylabel("test accuracy (%)")
     axes[0].legend(frameon=False, loc="lower right")
-    axes[0].figure.savefig(DOCS / name, metadata={"Date": None})
+    plt.savefig(DOCS / name, metadata={"Date": None})

@@ -49,7 +49,7 @@ def jailed(
 def witnessed(script: Path, happening: str, folder: Path) -> dict[str, Any]:
     """What a script on Ray has seen in a jail; nothing is left running there."""
     pytest.importorskip("ray", reason="NOT TESTED: Ray is not installed")
-    command = [sys.executable, script, happening, folder]
+    command: list[str | Path] = [sys.executable, script, happening, folder]
     done = jailed(command, seconds=900, env={"PYTHONWARNINGS": "ignore"})
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads((folder / "found.json").read_text())

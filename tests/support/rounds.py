@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from byzantium.learning import metrics
-from byzantium.learning.metrics import Metric, Round
+from byzantium.learning.formulas import Round
+from byzantium.learning.metrics import Metric
 
 
 def noted_scenes(monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[Round]:
