@@ -16,6 +16,7 @@ from typing import Any
 import members
 import pytest
 import torch
+from checkpoints import assert_goes_on
 from pages import forget
 from rounds import noted_scenes
 from torch import Tensor, nn
@@ -32,11 +33,9 @@ from byzantium.learning import (
     Simulation,
     Synchronous,
     WorkerMethod,
-    checkpointed,
     clocks,
     mlp,
     parse_clock,
-    resume,
     simulate,
 )
 from byzantium.learning.checkpoint import CheckpointError
@@ -379,18 +378,7 @@ def test_it_goes_on_from_any_round_to_the_same_bits(
     def new() -> Simulation:
         return simulation(clock, bz.CenteredClipping(radius=1.0), attack, record=("distance",))
 
-    whole = new()
-    expected = list(whole)
-    for last in (1, 6, 11):
-        folder = tmp_path / str(last)
-        folder.mkdir()
-        for record in checkpointed(new(), folder, seconds=0):
-            if record["round"] == last:
-                break
-        again = new()
-        resume(again, folder)
-        assert list(again) == expected[last:]
-        assert torch.equal(weights(again.model), weights(whole.model))
+    assert_goes_on(new, tmp_path, (1, 6, 11))
 
 
 SCRIPT = """
