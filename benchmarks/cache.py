@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from panels import named_results, panels, save
 
 from byzantium.reports.palette import ATTACKER, HONEST
-from byzantium.reports.style import GRAY
+from byzantium.reports.style import GREY
 from byzantium.runs import Run, Store
 
 TITLES = {
@@ -59,7 +59,7 @@ def main() -> None:
         axis.set(xscale="log")
         axis.set_xticks([3, 5, 10, 20, 50], ["3", "5", "10", "20", "50"])
         axis.minorticks_off()
-        axis.axhline(CHANCE, color=GRAY, linewidth=0.6, linestyle=":")
+        axis.axhline(CHANCE, color=GREY, linewidth=0.6, linestyle=":")
     label = "how many of 50 workers take part in a round"
     save(axes, TITLES.values(), label, "sampling.svg")
 

@@ -13,7 +13,7 @@ import numpy as np
 from panels import named_results, panels, save
 
 from byzantium.reports.palette import ATTACKER, HONEST
-from byzantium.reports.style import GRAY
+from byzantium.reports.style import GREY
 from byzantium.runs import LAST, Result, Run
 
 LINES = {
@@ -54,7 +54,7 @@ def main() -> None:
             rows = seeds[name]
             axis.plot(rounds, rows.mean(axis=0), color=color, linestyle=dashes, label=label)
             axis.fill_between(rounds, rows.min(axis=0), rows.max(axis=0), color=color, alpha=0.15)
-        axis.axhline(HALF, color=GRAY, linewidth=0.6, linestyle=":")
+        axis.axhline(HALF, color=GREY, linewidth=0.6, linestyle=":")
     save(axes, SHOWN.values(), "round", "cliques.svg")
 
 

@@ -93,8 +93,8 @@ class Safeguard(WorkerHistory):
     r. With `radius` the threshold is :math:`\theta = 2 \, \mathrm{radius} \sqrt{t}` for a sum over
     t rounds, and :math:`A_\mathrm{med}` has most sums within :math:`\theta / 2`: if the vectors of
     honest workers are independent and differ from their mean by at most V, a radius of a few V
-    drops none of them. A log line and the report name the dropped workers. (The Gaussian noise with
-    which the paper escapes saddle points is omitted.)
+    drops none of them. A log line and the report name whom it drops. (The Gaussian noise with which
+    the paper escapes saddle points is omitted.)
 
     Nothing is promised for one call: a worker counts until it is dropped. Where workers hold
     different data, their sums drift apart by themselves, and honest workers are dropped.

@@ -16,7 +16,7 @@ from byzantium.reports.palette import Labels, Look, Looks, line_of, looks
 from byzantium.reports.style import (
     BLACK,
     CENTERED,
-    GRAY,
+    GREY,
     PATTERNS,
     SMALL,
     USUAL,
@@ -163,9 +163,9 @@ def _keys(table: ResultTable, shown: Looks) -> list[Artist]:
     if any(measurements.published_curves(table, cell) for cell in table.cells):
         label = "published, each seed" if table.comparable else "published, paper's setting"
         look: Style = BELOW if released else {"lw": 0.8, "alpha": 0.7}
-        keys.append(Line2D([], [], color=GRAY, label=label, **look))
+        keys.append(Line2D([], [], color=GREY, label=label, **look))
     if not released and any(len(cell.results) > 1 for cell in table.cells):
-        keys.append(Patch(facecolor=GRAY, alpha=BAND, lw=0, label="± std over seeds"))
+        keys.append(Patch(facecolor=GREY, alpha=BAND, lw=0, label="± std over seeds"))
     return keys
 
 
@@ -259,7 +259,7 @@ def _table(table: ResultTable) -> Figure:
             face = palette.scale(cell.value / 100)
         square: Style = {"facecolor": face, "edgecolor": "white", "lw": 2}
         axis.add_patch(Rectangle((column, row), 1, 1, **square))
-        color = GRAY if cell.value is None else palette.readable(face)
+        color = GREY if cell.value is None else palette.readable(face)
         below = _theirs(table, cell)
         middle = row + (0.36 if below else 0.5)
         axis.text(column + 0.5, middle, _ours(cell), fontsize=9, color=color, **CENTERED)
@@ -324,7 +324,7 @@ def _bars(table: ResultTable) -> Figure:
             continue
         means = measurements.means(seeds)
         spread = [stdev(worker) for worker in zip(*seeds, strict=True)] if len(seeds) > 1 else None
-        axis.axhline(1 / job.n, color=GRAY, lw=0.8, ls=(0, (4, 2)), zorder=1)
+        axis.axhline(1 / job.n, color=GREY, lw=0.8, ls=(0, (4, 2)), zorder=1)
         first = job.n - job.attacker_count
         look: Style = {"error_kw": {"lw": 0.7, "ecolor": BLACK}, "edgecolor": "white", "lw": 0.3}
         for kind, part in (("honest", slice(first)), ("attacker", slice(first, job.n))):
@@ -335,7 +335,7 @@ def _bars(table: ResultTable) -> Figure:
         axis.set_title(f"{title}: {share:.0%} on attackers{remark}", fontsize=USUAL, pad=5)
     axes[0][0].set_ylim(bottom=0)
     axes[0][0].set_ylabel(picture.title, fontsize=USUAL)
-    even = Line2D([], [], color=GRAY, lw=0.8, ls=(0, (4, 2)), label="even share, 1/n")
+    even = Line2D([], [], color=GREY, lw=0.8, ls=(0, (4, 2)), label="even share, 1/n")
     patches = [Patch(label=label, edgecolor="white", **look) for label, look in kinds.items()]
     legend(figure, [*patches, even], 3)
     return figure

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from byzantium.core import files, import_optional
 from byzantium.reports.escaping import in_markdown
 from byzantium.reports.formats import markdown_table
-from byzantium.reports.style import BLACK, CENTERED, GRAY, SMALL, USUAL, render
+from byzantium.reports.style import BLACK, CENTERED, GREY, SMALL, USUAL, render
 from byzantium.reports.text_tables import BOLD, Entry, TextTable
 from byzantium.tables import Ranking, Row
 
@@ -63,8 +63,8 @@ def table(ranking: Ranking, split: str) -> TextTable:
     rows = []
     for row in ranking.sorted(split):
         values = [row.undisturbed(split, f) for f in counts]
-        measured = [value for value in values if value is not None]
-        free = f"{fmean(measured):.1f}" if measured else "-"
+        known = [value for value in values if value is not None]
+        free = f"{fmean(known):.1f}" if known else "-"
         cells = (
             Entry(entry(ranking, row, split, f), "best" if row in best[f] else "") for f in counts
         )
@@ -192,12 +192,12 @@ def _about_root(ranking: Ranking) -> str:
 def _sentence(ranking: Ranking, row: Row, split: str) -> str:
     """What the benchmark says about a pipeline, in one sentence."""
     counts = ranking.attackers(split)
-    above = [f for f in counts if (w := row.worst(split, f, ranking.attacks)) and w.mean >= BROKEN]
+    kept = [f for f in counts if (w := row.worst(split, f, ranking.attacks)) and w.mean >= BROKEN]
     worst = row.worst(split, counts[-1], ranking.attacks)
     assert worst is not None
     title = SPLITS.get(split, split)
-    if above:
-        text = f"stays above {BROKEN:.0f} % on {title} with up to {max(above)} of 25 attackers"
+    if kept:
+        text = f"stays above {BROKEN:.0f} % on {title} with up to {max(kept)} of 25 attackers"
     else:
         text = f"is broken on {title} by a single attacker of 25"
     milder = [s for s in splits_of(ranking)[1:] if row in ranking.sorted(s)]
@@ -227,10 +227,10 @@ def _heat_map(ranking: Ranking) -> Figure:
             axis.text(x, y, text, fontsize=READABLE, color=BLACK, **CENTERED)
     axis.set_xticks(range(len(attacks)), attacks, rotation=40, ha="right", fontsize=READABLE)
     axis.set_yticks(range(len(rows)), [rule_text(row) for row in rows], fontsize=READABLE)
-    axis.tick_params(length=0, colors=GRAY)
+    axis.tick_params(length=0, colors=GREY)
     axis.spines[:].set_visible(False)
     title = f"test accuracy (%), {SPLITS.get(split, split)}, {f} of 25 attack"
-    axis.set_title(title, fontsize=USUAL, color=GRAY)
+    axis.set_title(title, fontsize=USUAL, color=GREY)
     return figure
 
 
@@ -253,14 +253,14 @@ def _scatter(ranking: Ranking) -> Figure:
         }
         for name, (x, y) in points.items():
             if any(a > x and b > y for a, b in points.values()):
-                axis.plot(x, y, "o", ms=3, color=GRAY)
+                axis.plot(x, y, "o", ms=3, color=GREY)
             else:
                 axis.plot(x, y, "o", ms=5, label=name)
-        axis.set_title(f"{f} of 25 attack", fontsize=USUAL, color=GRAY)
-        axis.set_xlabel("accuracy, nobody attacks (%)", fontsize=SMALL, color=GRAY)
-        axis.tick_params(labelsize=SMALL, colors=GRAY)
+        axis.set_title(f"{f} of 25 attack", fontsize=USUAL, color=GREY)
+        axis.set_xlabel("accuracy, nobody attacks (%)", fontsize=SMALL, color=GREY)
+        axis.tick_params(labelsize=SMALL, colors=GREY)
         place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
-        axis.legend(fontsize=SMALL - 1, labelcolor=GRAY, frameon=False, **place)
-        axis.spines[:].set_color(GRAY)
-    axes[0].set_ylabel("accuracy, worst attack (%)", fontsize=SMALL, color=GRAY)
+        axis.legend(fontsize=SMALL - 1, labelcolor=GREY, frameon=False, **place)
+        axis.spines[:].set_color(GREY)
+    axes[0].set_ylabel("accuracy, worst attack (%)", fontsize=SMALL, color=GREY)
     return figure

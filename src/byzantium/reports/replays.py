@@ -47,19 +47,19 @@ def opening(tables: Sequence[ResultTable]) -> Iterator[str]:
         return
     cells = {id(replay.cell) for replay in listed}
     # Two artifacts may have the same run.
-    distinct = list({replay.result.folder: replay for replay in listed}.values())
-    logged = [_first_losses(replay) for replay in distinct if replay.loss_differences]
-    final = [bool(replay.agrees) for replay in distinct if replay.agrees is not None]
+    found = list({replay.result.folder: replay for replay in listed}.values())
+    logged = [_first_losses(replay) for replay in found if replay.loss_differences]
+    final = [bool(replay.agrees) for replay in found if replay.agrees is not None]
     ends = f"The final accuracies of {sum(final)} of these {len(final)} agree." if final else ""
     yield (
         f"**{len(cells)} of the {len(published.keys())} published cells were repeated with the "
-        f"random numbers of the released runs ({len(distinct)} runs).** The training losses of the "
+        f"random numbers of the released runs ({len(found)} runs).** The training losses of the "
         f"first three logged rounds are the logged ones to {LOGGED:g} in "
-        f"{sum(gap <= LOGGED for gap in logged)} of {len(logged)} runs. {_accuracies(distinct)} "
+        f"{sum(gap <= LOGGED for gap in logged)} of {len(logged)} runs. {_accuracies(found)} "
         f"{ends}\n"
     )
     yield WHY
-    yield from _exceptions(distinct)
+    yield from _exceptions(found)
 
 
 def _first_losses(replay: Replay) -> float:

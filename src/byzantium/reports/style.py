@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLACK, GRAY = "#222222", "#777777"
+BLACK, GREY = "#222222", "#777777"
 PATTERNS: dict[str, Any] = {
     "solid": "-",
     "dash": (0, (4, 1.5)),
@@ -64,7 +64,7 @@ def sheet(
     middle = (left + inner / 2) / width if shape[1] > 1 else 0.5
     for k, (text, note) in enumerate([(t, False) for t in titles] + [(n, True) for n in notes]):
         down = 0.2 + 0.19 * min(k, len(titles)) + 0.14 * max(0, k - len(titles)) - 0.03 * note
-        size, color = (SMALL + 0.5, GRAY) if note else (LARGE, BLACK)
+        size, color = (SMALL + 0.5, GREY) if note else (LARGE, BLACK)
         height = figure.get_size_inches()[1]
         figure.text(middle, 1 - down / height, text, fontsize=size, color=color, **CENTERED)
     return figure, axes
@@ -91,8 +91,8 @@ def panels(
     )
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
-        axis.spines[["left", "bottom"]].set_color(GRAY)
-        axis.tick_params(labelsize=SMALL + 0.5, length=2.5, color=GRAY)
+        axis.spines[["left", "bottom"]].set_color(GREY)
+        axis.tick_params(labelsize=SMALL + 0.5, length=2.5, color=GREY)
         axis.grid(color="#ECECEC", linewidth=0.6)
         axis.set_axisbelow(True)
     return figure, [list(row) for row in axes]
@@ -164,7 +164,7 @@ def note(axis: Axes, text: str, y: float = 0.04, align: str = "bottom") -> None:
         ha="right",
         va=align,
         fontsize=SMALL,
-        color=GRAY,
+        color=GREY,
         linespacing=1.1,
         zorder=5,
         path_effects=[withStroke(linewidth=1.5, foreground="white")],
@@ -173,4 +173,4 @@ def note(axis: Axes, text: str, y: float = 0.04, align: str = "bottom") -> None:
 
 def missing(axis: Axes) -> None:
     place = {"transform": axis.transAxes, **CENTERED}
-    axis.text(0.5, 0.5, "missing", fontsize=USUAL, color=GRAY, **place)
+    axis.text(0.5, 0.5, "missing", fontsize=USUAL, color=GREY, **place)
