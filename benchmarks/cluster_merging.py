@@ -29,6 +29,7 @@ from safetensors.torch import save_file
 import byzantium as bz
 from byzantium.engines import Files, Ray
 from byzantium.engines.cluster.merging import COLUMNS
+from byzantium.engines.files.merging import Call
 
 ADDRESS = "127.0.0.1:6399"
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -143,7 +144,7 @@ def measure(folder: Path, n: int, d: int, rule: str) -> dict[str, Any]:
         for phase in PHASES:
             before, start = counters(), time.perf_counter()
             if phase == "measure":
-                report = work.explain(bz.parse_rule(rule), None, None, None)
+                report = work.explain(Call(bz.parse_rule(rule)))
             elif phase == "hash":
                 work.digests()
             else:
@@ -164,7 +165,7 @@ def warm_up(folder: Path) -> None:
     paths = files(folder / "tiny", 25, 1000)
     for _ in range(4):
         with Ray(ADDRESS).merging(Files(paths), folder / "tiny" / "out") as work:
-            work.explain(bz.GeometricMedian(), None, None, None)
+            work.explain(Call(bz.GeometricMedian()))
     shutil.rmtree(folder / "tiny")
 
 

@@ -16,7 +16,9 @@ from typing import Any
 import members
 import pytest
 import torch
+from checkpoints import assert_goes_on
 from pages import forget
+from rounds import noted_scenes
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -31,17 +33,13 @@ from byzantium.learning import (
     Simulation,
     Synchronous,
     WorkerMethod,
-    checkpointed,
     clocks,
-    metrics,
     mlp,
     parse_clock,
-    resume,
     simulate,
 )
 from byzantium.learning.checkpoint import CheckpointError
 from byzantium.learning.formulas import Round
-from byzantium.learning.metrics import Metric
 from byzantium.runs import Run, Store, perform
 
 DIGITS = load("digits")
@@ -85,14 +83,7 @@ def timeless(record: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def scenes(monkeypatch: pytest.MonkeyPatch) -> list[Round]:
     """What the metrics see of each round; ask for "noted"."""
-    seen: list[Round] = []
-
-    def noted(scene: Round) -> float:
-        seen.append(scene)
-        return 0.0
-
-    monkeypatch.setitem(metrics.TABLE, "noted", Metric("noted", "", noted, max))
-    return seen
+    return noted_scenes(monkeypatch)
 
 
 # -- what it computes ------------------------------------------------------------------------------
@@ -387,18 +378,7 @@ def test_it_goes_on_from_any_round_to_the_same_bits(
     def new() -> Simulation:
         return simulation(clock, bz.CenteredClipping(radius=1.0), attack, record=("distance",))
 
-    whole = new()
-    expected = list(whole)
-    for last in (1, 6, 11):
-        folder = tmp_path / str(last)
-        folder.mkdir()
-        for record in checkpointed(new(), folder, seconds=0):
-            if record["round"] == last:
-                break
-        again = new()
-        resume(again, folder)
-        assert list(again) == expected[last:]
-        assert torch.equal(weights(again.model), weights(whole.model))
+    assert_goes_on(new, tmp_path, (1, 6, 11))
 
 
 SCRIPT = """

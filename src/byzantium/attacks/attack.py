@@ -215,8 +215,8 @@ class Attack(Formula, Stateful, ABC):
                 )
             q = len(own)
         generator = generator or torch.Generator().manual_seed(secrets.randbits(63))
-        known = (rule, epoch, generator, root, model, step_loss, last_aggregate, weights)
-        scene = Scene(honest.detach(), own, q, *known, node, root_loss)
+        knowledge = (rule, epoch, generator, root, model, step_loss, last_aggregate, weights)
+        scene = Scene(honest.detach(), own, q, *knowledge, node, root_loss)
         rows = self.vectors(scene)
         d = honest.shape[1]
         if not isinstance(rows, Tensor) or rows.shape not in ((d,), (1, d), (q, d)):

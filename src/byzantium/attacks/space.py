@@ -78,8 +78,8 @@ class Space:
             lengths = np.sqrt(values.clip(min=0))
             self.points = torch.from_numpy(vectors * lengths)
             # A point as a combination of those of the features: the inverse of `points`.
-            known = lengths > lengths.max(initial=0) * SMALLEST
-            self.inverse = np.where(known, 1 / np.where(known, lengths, 1), 0)[:, None] * vectors.T
+            large = lengths > lengths.max(initial=0) * SMALLEST
+            self.inverse = np.where(large, 1 / np.where(large, lengths, 1), 0)[:, None] * vectors.T
         elif self.kind == "asked" and d > COLUMNS:
             generator = torch.Generator().manual_seed(self.seed)
             sample = torch.randperm(d, generator=generator)[:COLUMNS].to(self.features.device)

@@ -24,7 +24,7 @@ MOST_EMPTIED = 1000
 
 
 class AsynchronousSimulation(Simulation):
-    """A federation in one process in simulated time: a round is a step of the server.
+    """A training with a server in simulated time, in one process: a round is a step of the server.
 
     Each worker fetches the model when it begins, computes its vector on it, and sends it when its
     time is over: then the vector goes into a buffer of the server, multiplied by the
@@ -33,8 +33,8 @@ class AsynchronousSimulation(Simulation):
     workers begin again after the steps of this moment.
 
     Attackers send as often as their times allow. They act as late as possible, and know what the
-    attackers of a `Simulation` know: whatever else is in it, a buffer to which one of them has
-    sent holds what the attack makes of all buffers that are honest when the server takes its step.
+    attackers of a `Simulation` know: a buffer to which one of them has sent holds, when the server
+    takes its step, what the attack makes of all buffers that are honest, and nothing else.
     `own` of an attack is the mean of their own vectors in a buffer.
 
     Its parameters are those of `Simulation`; `Settings.clock` is the clock.

@@ -81,8 +81,9 @@ class LargestCluster(Weighting):
 
     - `similarity`: the largest cosine of vectors that are called different, from -1 to 1.
 
-    Nothing is promised, because lengths do not count: who points the same way as the others may be
-    a million times as long. On data of different classes, honest vectors are different, too.
+    Nothing is promised, because lengths do not count: a vector that points the same way as the
+    others may be a million times as long. On data of different classes, honest vectors are
+    different, too.
 
     Sattler, Müller, Wiegand, Samek: On the Byzantine Robustness of Clustered Federated Learning,
     ICASSP 2020.

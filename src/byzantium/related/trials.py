@@ -9,8 +9,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from byzantium.core import ByzantiumError, Count, Measure, PositiveMeasure
-from byzantium.related.memory import whole_rows
 from byzantium.rules import Weighting
+from byzantium.rules.kinds import whole_rows
 from byzantium.vectors import Geometry
 from byzantium.vectors.distances import Array
 

@@ -277,10 +277,10 @@ def _place_in_table(
 
 
 def _artifact(table: ResultTable, numbers: dict[Job, int]) -> dict[str, Any]:
-    made, names = table.artifact, ("name", "title", "fixed", "varies", "notes", "cheaper")
+    artifact, names = table.artifact, ("name", "title", "fixed", "varies", "notes", "cheaper")
     return {
-        **{name: getattr(made, name) for name in names},
-        "picture": dataclasses.asdict(made.picture),
+        **{name: getattr(artifact, name) for name in names},
+        "picture": dataclasses.asdict(artifact.picture),
         "zoom": _panel_zooms(table),
         "command": table.command(),
         "published": table.is_published,
@@ -310,8 +310,8 @@ def _panel_zooms(table: ResultTable) -> dict[str, Any]:
     if table.artifact.picture.kind != "curves":
         return {}
     panels = grouped(table.cells, [rows]).items()
-    found = {terms.full_name(rows, row): measurements.zoom(table, own) for (row,), own in panels}
-    return {text: span for text, span in found.items() if span}
+    spans = {terms.full_name(rows, row): measurements.zoom(table, own) for (row,), own in panels}
+    return {text: span for text, span in spans.items() if span}
 
 
 def _cell(table: ResultTable, cell: MeasuredCell, numbers: dict[Job, int]) -> dict[str, Any]:
@@ -344,8 +344,8 @@ def _cell(table: ResultTable, cell: MeasuredCell, numbers: dict[Job, int]) -> di
         theirs = measurements.published_curves(table, cell)
         entries["theirs"] = [[*zip(*curve, strict=True)] for curve in theirs]
     if picture.kind == "bars":
-        found = measurements.weights(cell)
-        entries["weights"] = measurements.means(found) if found else None
+        weights = measurements.weights(cell)
+        entries["weights"] = measurements.means(weights) if weights else None
         entries["honest"] = facets["n"] - facets["q"]
     return {name: _short(value) for name, value in entries.items()}
 

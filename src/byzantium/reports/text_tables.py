@@ -168,13 +168,13 @@ def shares(table: ResultTable) -> TextTable:
     rows = []
     for cell in table.cells:
         own = labels(table, cell)
-        found = measurements.weights(cell, done=True)
-        if not found:
+        weights = measurements.weights(cell, done=True)
+        if not weights:
             rows.append((*own, *[Entry(state(cell) or NONE, "faint")] * 3, _seeds(cell)))
             continue
         facets = cell.jobs[0].facets()
         n, attackers = facets["n"], facets["q"]
-        mean = measurements.means(found)
+        mean = measurements.means(weights)
         total, squares = sum(mean), sum(weight**2 for weight in mean)
         largest = max(range(len(mean)), key=mean.__getitem__)
         who = f"worker {largest}" + ", an attacker" * (largest >= n - attackers)

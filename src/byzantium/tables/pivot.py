@@ -194,7 +194,7 @@ def _table(
     what += [metrics.TABLE[metric].title] if metric else []
     title = f"{' and '.join(map(_title, rows))} by {_title(columns)}"
     title += f": {', '.join(what)}" if what else ""
-    made = Artifact(
+    artifact = Artifact(
         "-".join([*rows, "by", columns, *filter(None, [metric, str(number or "")])]),
         title[0].upper() + title[1:],
         setting({name: v for name, v in values.items() if name not in keys}, named),
@@ -205,7 +205,7 @@ def _table(
         tuple(cell.cell for cell in cells),
         notes,
     )
-    return ResultTable(made, tuple(cells))
+    return ResultTable(artifact, tuple(cells))
 
 
 def _cells(

@@ -24,6 +24,7 @@ from byzantium import related
 from byzantium.engines import merge
 from byzantium.engines.cluster import merging as cluster_merging
 from byzantium.engines.files.input_files import InputFile
+from byzantium.engines.files.merging import Call
 
 PART = 250
 # Rules that remember whole vectors of each worker, which no machine of a cluster has.
@@ -148,7 +149,7 @@ def test_tasks_read_the_columns_twice(
     source = bz.engines.Files(paths)
     with engine.merging(source, tmp_path / "merged") as work:
         monkeypatch.setattr(InputFile, "fill", counted)
-        report = work.explain(rule, None, None, None)
+        report = work.explain(Call(rule))
         work.save(report.aggregate, {}, tmp_path / "merged")
     once = X[0].numel() * X.element_size()
     assert set(read.values()) == {2 * once}

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from byzantium.core import ByzantiumError
 from byzantium.engines.cluster.connection import last_line
+from byzantium.rules import Aggregator
 
 # How many times a task is done again after its process or node has died.
 RETRIES = 3
@@ -22,7 +23,7 @@ class Trouble(NamedTuple):
 
 
 def attempt(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a function; a `Trouble` if a file stands in its way."""
+    """The result of a function; a `Trouble` if a file prevents it."""
     import ray
     import torch
 
@@ -50,17 +51,18 @@ class Tasks:
         self.most = most
 
     def share(self, value: Any) -> Any:
-        """A reference to a value, which stands for it in the arguments of tasks."""
+        """A reference to a value, to pass in its place to tasks."""
         import ray
 
         return ray.put(value)
 
-    def carry(self, cls: type) -> None:
-        """Let a class of a plugin travel with its objects: other machines have not loaded it."""
+    def carry(self, rule: Aggregator) -> None:
+        """Let the classes of a rule from a plugin travel with it: nodes have not loaded them."""
         from ray import cloudpickle
 
-        if cls.__module__.partition(".")[0] not in ("byzantium", "__main__"):
-            cloudpickle.register_pickle_by_value(sys.modules[cls.__module__])
+        for module in {type(stage).__module__ for stage in rule.stages}:
+            if module.partition(".")[0] not in ("byzantium", "__main__"):
+                cloudpickle.register_pickle_by_value(sys.modules[module])
 
     def run(
         self,
