@@ -376,8 +376,8 @@ def test_the_timer_runs_out_between_two_arrivals() -> None:
         assert isinstance(training, AsynchronousSimulation)
         training.paces = [3.0, 5.0]
         ends[timer] = [record["time"] for record in training]
-    # What worker 1 sends at 5 waits for the next vector of worker 0. At 10 the timer that began at 6
-    # has not run out yet.
+    # What worker 1 sends at 5 waits for the next vector of worker 0; at 10 the timer that began at
+    # 6 has not run out yet.
     assert ends == {None: [5, 10], 4: [6, 10]}
 
 
