@@ -123,6 +123,17 @@ def counters() -> dict[str, float]:
     return total
 
 
+def peak() -> float:
+    """The largest memory in MB that a process of tasks has had so far."""
+    found = [0.0]
+    for path in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ProcessLookupError):
+            if path.name.isdigit() and (path / "cmdline").read_bytes().startswith(b"ray::"):
+                lines = (path / "status").read_text().splitlines()
+                found += [int(line.split()[1]) / 1000 for line in lines if line[:6] == "VmHWM:"]
+    return max(found)
+
+
 # -- measurements ---------------------------------------------------------------------------------
 
 
@@ -135,12 +146,17 @@ def files(folder: Path, n: int, d: int) -> list[str]:
     return list(map(str, paths))
 
 
-def measure(folder: Path, n: int, d: int, rule: str) -> dict[str, Any]:
-    """What each phase of a merge takes, after one of a tiny model has started all processes."""
+def measure(folder: Path, n: int, d: int, rule: str, idle: list[float]) -> dict[str, Any]:
+    """What each phase of a merge takes, after one of a tiny model has started all processes.
+
+    - `idle`: the peak of memory after the first tiny model is added to it.
+    """
     paths, output = files(folder, n, d), folder / "merged.safetensors"
     results: dict[str, Any] = {}
     with Ray(ADDRESS).merging(source := Files(paths), output) as work:
         warm_up(folder)
+        if not idle:
+            idle.append(peak())
         for phase in PHASES:
             before, start = counters(), time.perf_counter()
             if phase == "measure":
@@ -172,12 +188,16 @@ def warm_up(folder: Path) -> None:
 def main(n: int, sizes: list[int], target: int, rule: str) -> None:
     import ray
 
-    found = {}
+    found, idle = {}, list[float]()
     with cluster(), tempfile.TemporaryDirectory() as name:
         ray.init(ADDRESS, log_to_driver=False)
         for d in sizes:
-            found[d] = measure(Path(name), n, d, rule)
-            print(f"d = {d:,} is measured", flush=True)
+            found[d] = measure(Path(name), n, d, rule, idle)
+            print(
+                f"d = {d:,}: a process has {peak():.0f} MB at its peak, of which {idle[0]:.0f} MB "
+                "with tiny files",
+                flush=True,
+            )
         ray.shutdown()
     small = sizes[0]
     rates = {phase: found[small][phase]["cpu"] / (n * small) for phase in PHASES}

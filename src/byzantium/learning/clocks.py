@@ -74,9 +74,10 @@ class Clock(Formula, ABC):
         """The factor of a vector that was computed on a model so many steps ago."""
         return 1.0
 
-    def is_overdue(self, elapsed: float) -> bool:
-        """Whether workers are dealt to other buffers if there was no step for so long."""
-        return False
+    @property
+    def patience(self) -> float:
+        """How long there may be no step until workers are dealt to other buffers."""
+        return math.inf
 
     def check_size(self, n: int, attackers: int) -> None:
         """Raise an error unless it can be used with n workers of which some attack."""
@@ -151,8 +152,9 @@ class BASGD(Clock):
     def vectors(self, n: int) -> int:
         return self.buffers
 
-    def is_overdue(self, elapsed: float) -> bool:
-        return self.timer is not None and elapsed > self.timer
+    @property
+    def patience(self) -> float:
+        return math.inf if self.timer is None else self.timer
 
 
 @dataclass(frozen=True, repr=False)

@@ -27,10 +27,18 @@ def described(job: Job) -> str:
 
     >>> described(Run(rule="Krum()", attack="Mimic()"))
     'Krum(f=5) against Mimic(), momentum 0.9, by_label(), seed 0'
+    >>> described(Run(rule="Median()", f=3, momentum=0, clock="FedBuff(13)"))
+    'Median() against InnerProduct(), by_label(), FedBuff(size=13), seed 0'
     """
     if isinstance(job, Run):
-        momentum = f", momentum {job.momentum:g}" if job.momentum else ""
-        return f"{job.rule} against {job.attack}{momentum}, {job.partition}, seed {job.seed}"
+        momentum = [f"momentum {job.momentum:g}"] if job.momentum else []
+        others = [
+            str(getattr(job, name))
+            for name in ("worker", "clock", "topology")
+            if getattr(job, name) != getattr(Run, name)
+        ]
+        words = [*momentum, job.partition, *others, f"seed {job.seed}"]
+        return f"{job.rule} against {job.attack}, {', '.join(words)}"
     if isinstance(job, Mimicry):
         return f"{job.rule}, {job.attackers} of {job.n} workers copy one, dimension {job.d}"
     if isinstance(job, Certification):

@@ -111,6 +111,10 @@ def _result(reference: Any) -> Any:
         raise ByzantiumError(
             f"the processes of a task have died {1 + RETRIES} times: {last_line(error)}"
         ) from error
+    except ray.exceptions.RayTaskError:  # an error in code, whose traceback says where
+        raise
+    except ray.exceptions.RayError as error:
+        raise ByzantiumError(f"the cluster has lost a task: {last_line(error)}") from error
     if isinstance(result, Trouble):
         raise ByzantiumError(f"{result.reason}, on the node {result.node} of the cluster")
     return result
