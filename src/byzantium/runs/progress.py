@@ -14,6 +14,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from byzantium.core import one_line
 from byzantium.runs.certification import Certification
 from byzantium.runs.federation import Federation
 from byzantium.runs.job import Job
@@ -27,10 +28,14 @@ def described(job: Job) -> str:
 
     >>> described(Run(rule="Krum()", attack="Mimic()"))
     'Krum(f=5) against Mimic(), momentum 0.9, by_label(), seed 0'
+    >>> described(Run(rule="Gossip()", attack="NoAttack()", topology="ring", partition="iid"))
+    'Gossip() on ring against NoAttack(), momentum 0.9, iid(), seed 0'
     """
     if isinstance(job, Run):
         momentum = f", momentum {job.momentum:g}" if job.momentum else ""
-        return f"{job.rule} against {job.attack}{momentum}, {job.partition}, seed {job.seed}"
+        graph = f" on {one_line(job.topology, 40)}" if job.topology else ""
+        what = f"{job.rule}{graph} against {job.attack}{momentum}"
+        return f"{what}, {job.partition}, seed {job.seed}"
     if isinstance(job, Mimicry):
         return f"{job.rule}, {job.attackers} of {job.n} workers copy one, dimension {job.d}"
     if isinstance(job, Certification):
