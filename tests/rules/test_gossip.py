@@ -112,6 +112,47 @@ def test_far_attackers_pull_a_node_no_farther_than_its_neighbors_allow(
         assert reference.distance(own, other) <= 0.2 * radius + 0.7 * largest
 
 
+def two_groups(size: int, links: int) -> Topology:
+    """Two cliques; each node has so many neighbors in the other."""
+    edges = [(g + i, g + j) for g in (0, size) for i in range(size) for j in range(i)]
+    across = [(i, size + (i + k) % size) for i in range(size) for k in range(links)]
+    return Topology(2 * size, edges + across)
+
+
+def pull(robust: str, links: int, f: int, away: float) -> float:
+    """How far a node at 1 moves toward a group at -1, if f attackers push from 1 + away.
+
+    The neighbors of a node of `two_groups(10, links)`, its own group first.
+    """
+    X = torch.tensor([[1.0]] * 10 + [[-1.0]] * links + [[1.0 + away]] * f, dtype=torch.float64)
+    n = len(X)
+    mixing = ROBUST[robust][0](f=f).on_graph(np.full((n, n), 1 / n))
+    return float(X[0] - mixing(X)[0]) * n
+
+
+@pytest.mark.parametrize("robust", ROBUST)
+def test_twice_the_byzantine_neighbors_against_the_algebraic_connectivity(robust: str) -> None:
+    """Two groups are brought together if 4 f is smaller, and never if 2 f is not."""
+    strengths = (0.0, 0.5, 1.0, 1.9, 2.1, 5.0, 100.0)
+    for links in (1, 2, 3, 4, 5):
+        connectivity = two_groups(10, links).algebraic_connectivity
+        assert connectivity == pytest.approx(2 * links)
+        for f in (1, 2, 3, 4, 5):
+            least = min(pull(robust, links, f, away) for away in strengths)
+            if 4 * f < connectivity - 0.5:
+                assert least > 0.01
+            elif 2 * f > connectivity - 0.5:  # attackers that do nothing are enough
+                assert pull(robust, links, f, 0.0) == pytest.approx(0, abs=1e-12)
+
+
+def test_cs_plus_and_trimming_break_down_at_a_quarter_of_the_algebraic_connectivity() -> None:
+    # Two of four neighbors in the other group may be Byzantine: the connectivity is 8 = 4 f.
+    assert pull("ClippedSumGossip", 4, 2, 0.0) == pytest.approx(0, abs=1e-12)
+    assert pull("TrimmedGossip", 4, 2, 1.999) == pytest.approx(0.002)
+    # These are nearer than the other group, which is trimmed instead of them.
+    assert pull("TrimmedGossip", 3, 2, 1.999) == pytest.approx(2 - 2 * 1.999)
+
+
 def test_a_rejected_neighbor_counts_as_byzantine_and_its_weight_stays_at_home() -> None:
     graph = topology.dumbbell(10)
     X = inputs.gaussian(10, 20).double()

@@ -154,6 +154,18 @@ def test_tables_of_equal_size_stand_in_the_order_of_the_paper(tmp_path: Path) ->
     assert text_tables.text_table(table).head == ("rule", "iid", "dirichlet(alpha=0.1)", "noniid")
 
 
+def test_the_setting_names_the_graph_of_trainings_without_a_server(tmp_path: Path) -> None:
+    store, ring = Store(tmp_path), BASE.varied(topology="ring", f=1, rule="Gossip()")
+    for attack in ATTACKS[:2]:
+        lay(store, ring.varied(attack=attack), 50.0)
+    graph = only(pivots(store)).artifact.fixed
+    assert graph == "digits, mlp, noniid, ring, n = 15, f = 1, momentum 0, 60 rounds"
+    for attack in ATTACKS[:2]:
+        lay(store, ring.varied(attack=attack, topology="complete"), 60.0)
+    tables = pivots(store, rows=("topology", "rule"))
+    assert "ring" not in only(tables).artifact.fixed
+
+
 def test_a_rule_with_another_f_is_the_same_rule(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for f in (1, 3):

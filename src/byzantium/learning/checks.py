@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,9 @@ if TYPE_CHECKING:
     from byzantium.rules import Aggregator, Mixing
 
 logger = logging.getLogger("byzantium")
+
+# What this process warned of already.
+_WARNED: set[str] = set()
 
 #: Options that others must not go with: where one is set, these have their defaults.
 EXCLUDED: dict[str, tuple[str, ...]] = {
@@ -159,19 +161,19 @@ def graph_in_words(options: TrainingOptions) -> str:
     return words
 
 
-def announce_doubts(options: TrainingOptions, rule: Aggregator | Mixing) -> None:
+def announce_doubts(
+    options: TrainingOptions, rule: Aggregator | Mixing, *, again: bool = False
+) -> None:
     """Warn, once in a process, of what may keep the honest nodes of a graph from agreeing.
 
     - `rule`: what each node does.
+    - `again`: warn even of what was warned of before.
     """
     for doubt in doubts(options, rule):
-        _warn_once(f"on {one_line(str(options.topology), 60)}: {doubt}")
-
-
-@functools.cache
-def _warn_once(sentence: str) -> None:
-    """Log a warning that was not logged before."""
-    logger.warning("%s", sentence)
+        sentence = f"on {one_line(str(options.topology), 60)}: {doubt}"
+        if again or sentence not in _WARNED:
+            _WARNED.add(sentence)
+            logger.warning("%s", sentence)
 
 
 def doubts(options: TrainingOptions, rule: Aggregator | Mixing) -> list[str]:

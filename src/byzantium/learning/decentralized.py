@@ -113,8 +113,7 @@ class DecentralizedSimulation(Loop):
         self.attacks = [copy.deepcopy(self.attack) for _ in range(self.honest)]
         if logger.isEnabledFor(logging.INFO):
             logger.info("%s", checks.graph_in_words(settings))
-        for doubt in checks.doubts(settings, rule):
-            logger.warning("%s", doubt)
+        checks.announce_doubts(settings, rule)
         #: The nodes that aggregate: the honest ones, and attackers that follow the protocol.
         self.receivers = [
             node

@@ -133,6 +133,7 @@ class Topology:
         """(n,): the eigenvector of the algebraic connectivity, of length one.
 
         Its signs cut the graph where it is weakest. The entry of largest magnitude is positive.
+        Symmetric graphs, such as complete ones, have several such vectors: it is one of them.
         """
         if self.n < 2:
             return np.zeros(self.n)

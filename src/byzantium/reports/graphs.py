@@ -20,7 +20,7 @@ ITERATIONS = 200
 def picture(result: Result) -> dict[str, Any] | None:
     """The graph of a run in words, and where its nodes and edges are drawn; None with a server.
 
-    "kept" has for each edge how much of it honest nodes took over, relative to plain gossip, the
+    "kept" has for each edge how much of it honest nodes kept, relative to plain gossip, the
     mean over the rounds; None for edges among attackers, and where it was not recorded. "plain" has
     the mean weight of each node in plain gossip.
     """

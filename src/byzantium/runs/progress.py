@@ -14,6 +14,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from byzantium.core import one_line
 from byzantium.runs.certification import Certification
 from byzantium.runs.federation import Federation
 from byzantium.runs.job import Job
@@ -33,7 +34,7 @@ def described(job: Job) -> str:
     if isinstance(job, Run):
         momentum = [f"momentum {job.momentum:g}"] if job.momentum else []
         others = [
-            str(getattr(job, name))
+            one_line(str(getattr(job, name)), 40)  # a graph may have many edges
             for name in ("worker", "clock", "topology")
             if getattr(job, name) != getattr(Run, name)
         ]

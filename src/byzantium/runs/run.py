@@ -319,8 +319,8 @@ class Run(Job, TrainingOptions):
             return
         if self.topology is None:
             guarantees.announce(self.aggregator(), self.vectors, self.bad, again=again)
-        elif not again:  # in the log of the run its training says so
-            checks.announce_doubts(self, self.stage())
+        else:
+            checks.announce_doubts(self, self.stage(), again=again)
 
     def graph(self) -> str:
         """Its graph in words, and that of its honest nodes; "" with a server."""

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from byzantium.core import ByzantiumError, notation
+from byzantium.core import ByzantiumError, notation, one_line
 from byzantium.core.options import options_of
 from byzantium.learning import metrics
 from byzantium.runs import Result, Run, without_f
@@ -22,8 +22,8 @@ from byzantium.tables.terms import short_name, sort_key
 WITHIN = ("seed", "record", "evaluate_every")
 # The fields that can be the rows or the columns of a table.
 NAMES = tuple(field.name for field in options_of(Run) if field.name not in WITHIN)
-# The fields that the text of a setting always has; others only where settings differ in them.
-ALWAYS = ("data", "model", "partition", "n", "f", "momentum", "rounds")
+# The fields that the text of a setting has where they are set; others where settings differ.
+ALWAYS = ("data", "model", "partition", "topology", "n", "f", "momentum", "rounds")
 # How many characters of a plugin's digest are shown.
 DIGEST = len("sha256:") + 8
 Values = dict[str, Any]
@@ -300,6 +300,8 @@ def _words(name: str, value: Any) -> str:
         return f"{value} rounds"
     if name == "partition":
         return short_name(name, value)
+    if name == "topology":
+        return one_line(value, 60)
     if isinstance(value, str):
         return value.removesuffix("()")
     return short_name(name, value)

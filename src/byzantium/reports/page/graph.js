@@ -15,9 +15,9 @@ function graph({ graph: own, n, q }) {
   if (!own.places.length) return [words, note("It has too many edges to be drawn.")];
   const known = own.kept.some((share) => share !== null);
   const says = known
-    ? "The graph. The thinner and the more orange an edge, the less of it honest nodes took over, " +
-      "compared with plain gossip: the mean over the rounds"
-    : "The graph. This run did not record how much of each edge honest nodes took over (--record weights)";
+    ? "The graph. The less of an edge honest nodes kept, compared with plain gossip, the thinner and the " +
+      "more orange it is: the mean over the rounds"
+    : "The graph. This run did not record how much of each edge honest nodes kept (--record weights)";
   const label = `a graph of ${n} nodes, of which ${q} attack`;
   const drawing = shape("svg", { viewBox: "-112 -112 224 224", role: "img", "aria-label": label },
     ...own.edges.map((ends, k) => edge(ends, own.kept[k], own, known)),

@@ -60,6 +60,7 @@ function listened({ trust: { weight, share, even }, graph, n, q }) {
   const equal = graph ? "in plain gossip" : "with equal weights";
   const means = share > 1.5 * even ? "The rule gave them more than an equal share, and followed them."
     : share < 0.5 * even ? "The rule mostly left them out."
+    : graph && share < 0.9 * even ? "The rule gave them less, but more than half of it."
     : "The rule did not distinguish them from honest workers.";
   return `The ${count(q, "attacker")} had ${(100 * share).toFixed(1)} % of the weight; ${equal}, ` +
     `they would have ${(100 * even).toFixed(graph ? 1 : 0)} %. ${means} ${uneven}`;
