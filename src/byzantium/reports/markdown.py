@@ -36,8 +36,8 @@ INTRODUCTION = """\
 # Reproduction
 
 The tables and figures of S. P. Karimireddy, L. He, M. Jaggi: *Byzantine-Robust Learning on
-Heterogeneous Datasets via Bucketing*, ICLR 2022, as this library makes them. Everything below is
-generated from the results of runs; nothing is written by hand.
+Heterogeneous Datasets via Bucketing*, ICLR 2022, as this library makes them. All numbers below are
+generated from the results of runs; only the causes of differences are written by hand.
 """
 NAMES = ", ".join(
     f"{t.short} is `{t.member}`" for t in terms.TERMS if t.member not in ("", t.short)
@@ -45,11 +45,11 @@ NAMES = ", ".join(
 RULE = f"""\
 An accuracy is the mean of the last five evaluations of a run, in percent, on the test set. A cell
 **agrees** if our mean over seeds is {CRITERION}.
-A run has **collapsed** if it diverged or guesses: its accuracy is at most
-{COLLAPSED:g} %.
+A run has **collapsed** if it diverged or guesses: its accuracy is at most {COLLAPSED:g} %.
 A cell of ours that collapsed agrees if a published run of it collapsed, too: when that happens is
-chance. The order of two rules is compared where their published numbers, in the same setting,
-differ by more than {POINTS} points and two standard deviations over seeds.
+chance. A repeated run is compared with the released run of its seed in the same way. The order of
+two rules is compared where their published numbers, in the same setting, differ by more than
+{POINTS} points and two standard deviations over seeds.
 Names are the paper's: {NAMES}.
 """
 OWN = """\
@@ -170,8 +170,8 @@ def _overview(shown: Sequence[ResultTable], store: Store) -> Iterator[str]:
     agree = sum(cell.verdict == "agrees" for cell in run)
     yield (
         f"**{len(cells)} accuracies were published (Tables 1 to 4 and the main figure). "
-        f"{len(run)} of them were run here as in the paper, with its model, data and rounds: "
-        f"{agree} agree.** {_wider(run)}\n"
+        f"{len(run)} of them were run here as in the paper, with its model, data and rounds, and "
+        f"with random numbers of our own: {agree} agree.** {_wider(run)}\n"
     )
     lines = []
     for table in shown:

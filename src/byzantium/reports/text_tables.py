@@ -288,7 +288,7 @@ def outcome(table: ResultTable) -> str:
     if table.is_published and table.comparable:
         looked_at = [c for c in table.cells if c.published and c.verdict != "missing"]
         agree = sum(cell.verdict == "agrees" for cell in looked_at)
-        seeds = sorted({len(cell.values) for cell in looked_at}) or [0]
+        seeds = sorted({len(c.results) - c.missing for c in looked_at}) or [0]
         many = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
         plural = "s" * (seeds[-1] != 1)
         parts.append(f"{agree} of {len(looked_at)} cells agree ({many} seed{plural})")
