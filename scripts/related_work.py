@@ -57,7 +57,12 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     **{f"RSA(penalty={penalty})": rsa(penalty) for penalty in (0.03, 0.01, 0.003, 0.001)},
 }
 # Rules of the recorded benchmark, to compare with.
-BESIDE = ("Mean()", "GeometricMedian()", "AgnosticClipping(b=0.6)")
+BESIDE = (
+    "Mean()",
+    "GeometricMedian()",
+    "Bucketing(s=2) >> GeometricMedian()",
+    "AgnosticClipping(b=0.6)",
+)
 
 
 def measured(
