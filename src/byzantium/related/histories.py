@@ -25,7 +25,7 @@ class WorkerHistory(Remembering, Weighting):
     """A weighting that remembers which workers are good, and sums of what each of them sent."""
 
     remembers_workers: ClassVar[bool] = True
-    delta_max: ClassVar[float] = 0  # of one call: the good may send anything until they are dropped
+    delta_max: ClassVar[float] = 0  # no bound by how far honest vectors are apart
 
     def _state(self, geometry: Geometry) -> dict[str, Tensor]:
         """The state before a call, for the workers of the call."""
@@ -93,8 +93,9 @@ class Safeguard(WorkerHistory):
     r. With `radius` the threshold is :math:`\theta = 2 \, \mathrm{radius} \sqrt{t}` for a sum over
     t rounds, and :math:`A_\mathrm{med}` has most sums within :math:`\theta / 2`: if the vectors of
     honest workers are independent and differ from their mean by at most V, a radius of a few V
-    drops none of them. A log line and the report name whom it drops. (The Gaussian noise with which
-    the paper escapes saddle points is omitted.)
+    drops none of them. A log line and the report name whom it drops. (Two parts of the paper are
+    omitted: the Gaussian noise that escapes saddle points, and the division of each vector of a sum
+    by the number of good workers, which changes sums of all workers alike.)
 
     Nothing is promised for one call: a worker counts until it is dropped. Where workers hold
     different data, their sums drift apart by themselves, and honest workers are dropped.
@@ -187,7 +188,8 @@ class ByzantineSGD(WorkerHistory):
       :math:`t_B = 4 v \sqrt{T \log(16 n T / p)}` for T rounds and a failure probability p.
 
     What is promised assumes that all workers draw from the same data: then honest workers stay, and
-    the training converges at the optimal rate. Nothing is promised for one call.
+    the training converges at the optimal rate. For one call nothing is promised: a vector at a
+    distance of 4v counts, however near each other honest vectors are.
 
     Alistarh, Allen-Zhu, Li: Byzantine Stochastic Gradient Descent, NeurIPS 2018.
 

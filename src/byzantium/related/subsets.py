@@ -113,8 +113,7 @@ def largest_cluster(similarities: Array, bound: float) -> NDArray[np.int64]:
     """The rows of the group that is left when no part of it is different from the rest.
 
     A part of a maximum spanning tree without its weakest edge is again such a tree, so one tree is
-    enough for all divisions. Of equal edges the one between the
-    first rows is the weakest.
+    enough for all divisions. Of equal edges the one between the first rows is the weakest.
     """
     n = len(similarities)
     parent, best = np.zeros(n, dtype=np.int64), similarities[0].copy()
