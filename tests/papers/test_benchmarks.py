@@ -96,8 +96,13 @@ def test_the_full_level_is_for_the_finalists_and_for_rules_that_accept_its_setti
     monkeypatch.setattr("byzantium.papers.benchmarks.SPLITS", {"iid": "iid()"})
     monkeypatch.setattr("byzantium.papers.benchmarks.SUITES", {SUITE: {"ipm": "InnerProduct()"}})
     full = [cell.labels for cell in benchmark(Version(seeds=1), level="full").cells]
-    assert {cell["aggregator"] for cell in full} == {*PIPELINES, *WITH_ROOT}
+    assert {cell["aggregator"] for cell in full} == set(FINALISTS)
     assert {cell["aggregator"] for cell in full if cell["split"] != "iid"} == set(FINALISTS)
+    counts = {(cell["split"], cell["f"]) for cell in full}
+    assert counts == {
+        *(("iid", 1), ("mnist", 5), ("local-steps", 3), ("local-steps", 5)),
+        *((split, f) for split in ("fifty", "sampled") for f in (6, 10)),
+    }
     # With 6 of 13 buckets Byzantine, Krum has too few honest neighbors.
     rule = "Bucketing(s=2) >> Krum()"
     with pytest.raises(ByzantiumError, match="needs at least"):

@@ -40,8 +40,8 @@ def _page(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path
     default=LEVELS[0],
     show_default=True,
     help="standard: digits, four ways to divide them, 1, 3 or 5 of 25 attack. full: also MNIST "
-    "with a convolutional network, 50 workers, sampled workers and local steps; of the library's "
-    "pipelines for the best three.",
+    "with a convolutional network, 50 workers, sampled workers and local steps; only the best three "
+    "of the library's pipelines.",
 )
 @opt.count_option(
     "--seeds",
