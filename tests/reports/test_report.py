@@ -615,7 +615,7 @@ def test_the_ranking_of_the_benchmark_is_shown(browser: Browser, tmp_path: Path)
     ranking = Ranking("1", ("x", "y"), rows, "a machine")
     page = opened(browser, report.write([], [], tmp_path / "r.html", ranking=ranking))
     titles = page.page.locator("#ranking .title").all_inner_texts()
-    assert titles == ["data sorted by label", "iid data"]
+    assert titles == ["Data sorted by label", "Iid data"]
     table = page.page.locator("#ranking-tables table").first
     assert [line.split("\t") for line in table.inner_text().splitlines()] == [
         ["pipeline", "f = 5", "nobody attacks"],

@@ -123,8 +123,7 @@ def _page(ranking: Ranking, heat: str, price: str) -> Iterator[str]:
     for split in splits_of(ranking):
         shown = table(ranking, split)
         if shown.rows:
-            title = SPLITS.get(split, split)
-            yield f"## {title[0].upper()}{title[1:]}\n"
+            yield f"## {_title(split)}\n"
             yield markdown_table(shown)
             yield from _missing(ranking, split)
     yield _about_root(ranking)
@@ -166,6 +165,12 @@ def _further(ranking: Ranking) -> str:
     """That the level "full" was not run, if it was not."""
     there = [split for split in FURTHER if ranking.sorted(split)]
     return "" if there else " None of these runs is recorded yet."
+
+
+def _title(split: str) -> str:
+    """The name of a split, as a title."""
+    title = SPLITS.get(split, split)
+    return f"{title[0].upper()}{title[1:]}"
 
 
 def _missing(ranking: Ranking, split: str) -> Iterator[str]:
@@ -251,7 +256,7 @@ def for_page(ranking: Ranking) -> dict[str, Any]:
     a falls below 50 % on iid data with 1 of 25 attackers (ipm leaves 10.0 % with 1).
     """
     splits = splits_of(ranking)
-    tables = {SPLITS.get(split, split): table(ranking, split) for split in splits}
+    tables = {_title(split): table(ranking, split) for split in splits}
     f, rows, attacks, values = _by_attack(ranking)
     return {
         "suite": ranking.suite,
