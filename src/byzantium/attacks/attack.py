@@ -239,7 +239,7 @@ def harm(aim: Aim, result: Tensor, mean: Tensor, model: Tensor | None) -> float:
     (2.0, 3.0)
     """
     if aim == "distance":
-        return float((result - mean).norm())
+        return float(torch.linalg.vector_norm(result - mean))
     if aim == "collapse":
         assert model is not None
         return float(result @ model)

@@ -13,13 +13,14 @@ from byzantium import __version__, rules
 from byzantium.core.texts import first_sentence
 from byzantium.learning import metrics
 from byzantium.reports import graphs, measurements, palette, text_tables
+from byzantium.reports import ranking as ranking_page
 from byzantium.reports.headline import headline
 from byzantium.reports.palette import line_of, looks
 from byzantium.reports.promises import changed, command, promises
 from byzantium.rules import Trust
 from byzantium.rules.trust import CAUTION, FEWEST_ROUNDS
 from byzantium.runs import Federation, Job, Metrics, Result, Run
-from byzantium.tables import CRITERION, MeasuredCell, ResultTable, pivots, terms
+from byzantium.tables import CRITERION, MeasuredCell, Ranking, ResultTable, pivots, terms
 from byzantium.tables.pivot import fields_of, setting, varying
 from byzantium.tables.results import grouped
 from byzantium.tables.terms import sort_key
@@ -35,10 +36,12 @@ def contents(
     results: Iterable[Result],
     artifacts: Sequence[ResultTable],
     tables: Sequence[ResultTable] | None = None,
+    ranking: Ranking | None = None,
 ) -> dict[str, Any]:
     """The data of the page, as plain values for JSON.
 
     - `tables`: the tables of runs; by default rules by attacks.
+    - `ranking`: that of the benchmark, if it is to be shown.
     """
     now = datetime.now().astimezone()
     shown = {result.job: result for result in results}
@@ -61,6 +64,7 @@ def contents(
         "made": f"{now.day} {now:%B %Y, %H:%M}",
         "surroundings": _surroundings(shown.values()),
         "headline": dataclasses.asdict(top) if top else None,
+        "ranking": _short(ranking_page.for_page(ranking)) if ranking else None,
         "palette": palette.for_page(),
         "settings": list(settings.values()),
         "zoom": _short(_zooms(trained, places)),

@@ -118,7 +118,8 @@ class CappedSimplex:
             sides[:, :, 0] = scale
             sides[:, :, 1] = scale * _products(rows, held)
             solutions = np.linalg.solve(scaled.reshape(-1, count, count), sides)
-            ones, shift = np.moveaxis(solutions * scale[:, :, None], 2, 0)
+            solutions *= scale[:, :, None]
+            ones, shift = solutions[:, :, 0], solutions[:, :, 1]
             level[chosen] = (1 - held.sum(axis=1) + shift.sum(axis=1)) / ones.sum(axis=1)
             held[mask] = (level[chosen, None] * ones - shift).ravel()
             weights[chosen] = held
