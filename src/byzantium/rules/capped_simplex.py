@@ -96,8 +96,8 @@ class CappedSimplex:
                 (guess.free & ~below & ~above | released)[going],
                 (guess.capped & ~released | above)[going],
             )
-        for j in range(len(which)):
-            best[which[j]] = self._primal(which[j : j + 1], weights[j : j + 1])
+        for k in range(len(which)):
+            best[which[k]] = self._primal(which[k : k + 1], weights[k : k + 1])
         return best
 
     def _solved(self, which: Indices, guess: Guess) -> tuple[Array, Array]:
