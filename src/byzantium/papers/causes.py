@@ -43,7 +43,8 @@ CAUSES: dict[tuple[str, int], str] = {
     **{(name, 0): _amplified(images) for name, images in PERTURBED.items()},
     **{(name, 0): _near_ties(images) for name, images in TIES.items()},
     ("cclip ipm momentum=0.9 s=1 noniid", 0): (
-        "rounding in float32, amplified; computed in float64 the difference is 8e-7"
+        "rounding in float32, amplified; computed in float64 the losses differ by up to 8e-7, and "
+        "the accuracy by -1 image"
     ),
     ("cclip label-flip momentum=0.9 s=2 noniid", 0): (
         "rounding of a near tie: in round 9 the input of one ReLU of worker 5 is 5e-7; with that "
