@@ -6,19 +6,16 @@ python benchmarks/cache.py results-cache
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
-from pathlib import Path
 from statistics import fmean
 
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from panels import named_results, panels, save
 
 from byzantium.reports.palette import ATTACKER, HONEST
 from byzantium.reports.style import GREY
 from byzantium.runs import Run, Store
 
-OUT = Path(__file__).parents[1] / "docs" / "sampling.svg"
 TITLES = {
     "NoAttack()": "nobody attacks",
     "ALittleIsEnough()": "10 of 50 attack: ALIE",
@@ -28,10 +25,10 @@ TITLES = {
 CHANCE = 10.0
 
 
-def accuracies(root: Path) -> dict[tuple[str, bool], dict[int, list[float]]]:
+def accuracies(store: Store) -> dict[tuple[str, bool], dict[int, list[float]]]:
     """The accuracy of each seed, by attack, cache and number of participants."""
     found: dict[tuple[str, bool], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for result in Store(root):
+    for result in store:
         job = result.job
         assert isinstance(job, Run)
         accuracy = CHANCE if result.accuracy is None else result.accuracy
@@ -49,12 +46,9 @@ def draw(axis: Axes, found: dict[int, list[float]], label: str, color: str) -> N
 
 def main() -> None:
     """Read the results, draw the picture, and print its numbers."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", type=Path)
-    found = accuracies(parser.parse_args().results)
-    plt.rcParams.update({"font.size": 9.5, "svg.hashsalt": "byzantium"})
-    figure, axes = plt.subplots(1, len(TITLES), figsize=(7.5, 2.6), sharey=True, layout="tight")
-    for axis, (attack, title) in zip(axes, TITLES.items(), strict=True):
+    found = accuracies(named_results(__doc__))
+    axes = panels(len(TITLES), (7.5, 2.6))
+    for axis, attack in zip(axes, TITLES, strict=True):
         for cache, label, color in (
             (True, "with a cache", HONEST.light),
             (False, "without", ATTACKER.light),
@@ -62,15 +56,12 @@ def main() -> None:
             draw(axis, found[attack, cache], label, color)
             means = {k: round(fmean(v), 1) for k, v in sorted(found[attack, cache].items())}
             print(f"{attack:18} {label:13} {means}")
-        axis.set(title=title, xscale="log", ylim=(0, 100))
+        axis.set(xscale="log")
         axis.set_xticks([3, 5, 10, 20, 50], ["3", "5", "10", "20", "50"])
         axis.minorticks_off()
         axis.axhline(CHANCE, color=GREY, linewidth=0.6, linestyle=":")
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[1].set_xlabel("how many of 50 workers take part in a round")
-    axes[0].set_ylabel("test accuracy (%)")
-    axes[0].legend(frameon=False, loc="lower right")
-    figure.savefig(OUT, metadata={"Date": None})
+    label = "how many of 50 workers take part in a round"
+    save(axes, TITLES.values(), label, "sampling.svg")
 
 
 if __name__ == "__main__":

@@ -6,19 +6,16 @@ python benchmarks/cliques.py results-cliques
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
-from pathlib import Path
 from statistics import fmean
 
-import matplotlib.pyplot as plt
 import numpy as np
+from panels import named_results, panels, save
 
 from byzantium.reports.palette import ATTACKER, HONEST
 from byzantium.reports.style import GREY
-from byzantium.runs import LAST, Result, Run, Store
+from byzantium.runs import LAST, Result, Run
 
-OUT = Path(__file__).parents[1] / "docs" / "cliques.svg"
 LINES = {
     "everybody": ("mean of all models", "#000000", "-"),
     "clique_1": ("mean of clique 1", HONEST.light, "-"),
@@ -37,14 +34,11 @@ HALF = 50
 
 def main() -> None:
     """Read the results, draw the picture, and print the means of the last evaluations."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", type=Path)
     found: dict[str, list[Result]] = defaultdict(list)
-    for result in Store(parser.parse_args().results):
+    for result in named_results(__doc__):
         assert isinstance(result.job, Run)
         found[result.job.rule].append(result)
-    plt.rcParams.update({"font.size": 9.5, "svg.hashsalt": "byzantium"})
-    figure, axes = plt.subplots(1, len(SHOWN), figsize=(9.5, 2.5), sharey=True, layout="tight")
+    axes = panels(len(SHOWN), (9.5, 2.5), **{"axes.titlesize": 9, "legend.fontsize": 7.5})
     for rule, results in sorted(found.items()):
         seeds = {
             name: np.array([[line[name] for line in result.metrics] for result in results])
@@ -61,13 +55,7 @@ def main() -> None:
             axis.plot(rounds, rows.mean(axis=0), color=color, linestyle=dashes, label=label)
             axis.fill_between(rounds, rows.min(axis=0), rows.max(axis=0), color=color, alpha=0.15)
         axis.axhline(HALF, color=GREY, linewidth=0.6, linestyle=":")
-        axis.set(ylim=(0, 100))
-        axis.set_title(SHOWN[rule], fontsize=9)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[len(SHOWN) // 2].set_xlabel("round")
-    axes[0].set_ylabel("test accuracy (%)")
-    axes[0].legend(frameon=False, loc="lower right", fontsize=7.5)
-    figure.savefig(OUT, metadata={"Date": None})
+    save(axes, SHOWN.values(), "round", "cliques.svg")
 
 
 if __name__ == "__main__":

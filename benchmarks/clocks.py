@@ -6,19 +6,16 @@ python benchmarks/clocks.py results-clocks
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import fmean
 
-import matplotlib.pyplot as plt
 import numpy as np
+from panels import named_results, panels, save
 
 from byzantium.reports.palette import OTHER_LINES
-from byzantium.runs import Result, Run, Store
+from byzantium.runs import Result, Run
 
-OUT = Path(__file__).parents[1] / "docs" / "clocks.svg"
 TITLES = {
     "NoAttack()": "nobody attacks",
     "ALittleIsEnough()": "3 of 25 attack: ALIE",
@@ -36,16 +33,12 @@ def at(result: Result, times: Sequence[float]) -> list[float]:
 
 def main() -> None:
     """Read the results, draw the picture, and print its numbers."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", type=Path)
     found: dict[tuple[str, str], list[Result]] = defaultdict(list)
-    for result in Store(parser.parse_args().results):
+    for result in named_results(__doc__):
         assert isinstance(result.job, Run)
         found[result.job.attack, result.job.clock].append(result)
-    plt.rcParams.update({"font.size": 9.5, "svg.hashsalt": "byzantium"})
-    figure, axes = plt.subplots(1, len(TITLES), figsize=(7.5, 2.8), sharey=True, layout="tight")
-    grid = np.linspace(0, TIMES[-1], 121)
-    for axis, (attack, title) in zip(axes, TITLES.items(), strict=True):
+    axes, grid = panels(len(TITLES), (7.5, 2.8)), np.linspace(0, TIMES[-1], 121)
+    for axis, attack in zip(axes, TITLES, strict=True):
         clocks = sorted(clock for other, clock in found if other == attack)
         for clock, color in zip(clocks, OTHER_LINES, strict=False):
             runs, name = found[attack, clock], clock.partition("(")[0]
@@ -61,12 +54,9 @@ def main() -> None:
             steps = fmean(run.metrics[-1]["round"] / run.metrics[-1]["time"] for run in runs)
             stale = fmean(line["staleness"] for run in runs for line in run.metrics)
             print(f"{attack:18} {name:12} {means} steps per time {steps:.2f} staleness {stale:.2f}")
-        axis.set(title=title, xlim=(0, TIMES[-1]), ylim=(0, 100))
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[1].set_xlabel("simulated time (1 = the mean time of a vector)")
-    axes[0].set_ylabel("test accuracy (%)")
-    axes[0].legend(frameon=False, loc="lower right")
-    figure.savefig(OUT, metadata={"Date": None})
+        axis.set(xlim=(0, TIMES[-1]))
+    label = "simulated time (1 = the mean time of a vector)"
+    save(axes, TITLES.values(), label, "clocks.svg")
 
 
 if __name__ == "__main__":

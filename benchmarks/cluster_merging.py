@@ -29,6 +29,7 @@ from safetensors.torch import save_file
 import byzantium as bz
 from byzantium.engines import Files, Ray
 from byzantium.engines.cluster.merging import COLUMNS
+from byzantium.engines.files.merging import Call
 
 ADDRESS = "127.0.0.1:6399"
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -122,6 +123,17 @@ def counters() -> dict[str, float]:
     return total
 
 
+def peak() -> float:
+    """The largest memory in MB that a process of tasks has had so far."""
+    found = [0.0]
+    for path in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ProcessLookupError):
+            if path.name.isdigit() and (path / "cmdline").read_bytes().startswith(b"ray::"):
+                lines = (path / "status").read_text().splitlines()
+                found += [int(line.split()[1]) / 1000 for line in lines if line[:6] == "VmHWM:"]
+    return max(found)
+
+
 # -- measurements ---------------------------------------------------------------------------------
 
 
@@ -134,16 +146,21 @@ def files(folder: Path, n: int, d: int) -> list[str]:
     return list(map(str, paths))
 
 
-def measure(folder: Path, n: int, d: int, rule: str) -> dict[str, Any]:
-    """What each phase of a merge takes, after one of a tiny model has started all processes."""
+def measure(folder: Path, n: int, d: int, rule: str, idle: list[float]) -> dict[str, Any]:
+    """What each phase of a merge takes, after one of a tiny model has started all processes.
+
+    - `idle`: the peak of memory after the first tiny model is added to it.
+    """
     paths, output = files(folder, n, d), folder / "merged.safetensors"
     results: dict[str, Any] = {}
     with Ray(ADDRESS).merging(source := Files(paths), output) as work:
         warm_up(folder)
+        if not idle:
+            idle.append(peak())
         for phase in PHASES:
             before, start = counters(), time.perf_counter()
             if phase == "measure":
-                report = work.explain(bz.parse_rule(rule), None, None, None)
+                report = work.explain(Call(bz.parse_rule(rule)))
             elif phase == "hash":
                 work.digests()
             else:
@@ -164,19 +181,23 @@ def warm_up(folder: Path) -> None:
     paths = files(folder / "tiny", 25, 1000)
     for _ in range(4):
         with Ray(ADDRESS).merging(Files(paths), folder / "tiny" / "out") as work:
-            work.explain(bz.GeometricMedian(), None, None, None)
+            work.explain(Call(bz.GeometricMedian()))
     shutil.rmtree(folder / "tiny")
 
 
 def main(n: int, sizes: list[int], target: int, rule: str) -> None:
     import ray
 
-    found = {}
+    found, idle = {}, list[float]()
     with cluster(), tempfile.TemporaryDirectory() as name:
         ray.init(ADDRESS, log_to_driver=False)
         for d in sizes:
-            found[d] = measure(Path(name), n, d, rule)
-            print(f"d = {d:,} is measured", flush=True)
+            found[d] = measure(Path(name), n, d, rule, idle)
+            print(
+                f"d = {d:,}: a process has {peak():.0f} MB at its peak, of which {idle[0]:.0f} MB "
+                "with tiny files",
+                flush=True,
+            )
         ray.shutdown()
     small = sizes[0]
     rates = {phase: found[small][phase]["cpu"] / (n * small) for phase in PHASES}

@@ -2,11 +2,15 @@
 
     BYZANTIUM_DATA=... python scripts/perturbed_run.py [--draws 3] [--until 30] [CELL ...]
 
-A cell is, for example, "figure-main rfa alie 0.9 s=1"; its run with the seed 0 is repeated. Without
-cells it takes those of RESULTS whose first accuracy is not the published one. Each line has the
-cell, the change of the initial model, the number of the draw, by how many of the 9,984 test images
-each accuracy differs from the published one, and the mean of the last five accuracies. If the draws
-differ as much as the run itself does, rounding alone explains its difference.
+A cell is, for example, "figure-main rfa alie 0.9 s=1"; its run with the seed 0 is repeated, as it
+is and from changed initial models. Without cells it takes those of RESULTS whose first accuracy is
+not the published one. Each line has the cell, the change of the initial model, the number of the
+draw, by how many of the 9,984 test images each accuracy differs from the published one, and the
+mean of the last five accuracies. If the draws differ as much as the run itself does, rounding alone
+explains its difference.
+
+A line of a changed run also has, at the first evaluation, by how much the change moves the logits
+at most, and how many images are near a tie: their two largest logits differ by no more than that.
 
 30 rounds take about half a minute on one core, and 600 rounds between 7 and 30 minutes.
 """
@@ -20,12 +24,11 @@ import torch
 from torch import Generator, Tensor, nn
 
 from byzantium.data import Dataset
-from byzantium.papers import RELEASED, artifact, compare, published, replays
+from byzantium.papers import IMAGES, RELEASED, artifact, compare, published, replays
 from byzantium.runs import LAST, Run, Store
 from byzantium.tables import Cell, Version
 
 RESULTS = "results"
-IMAGES = 9984
 # The noise of draw k has the seed SEED + k.
 SEED = 1000
 
@@ -68,13 +71,29 @@ def perturbed(run: Run, change: str, draw: int) -> Run:
     return changed
 
 
-def accuracies(run: Run, until: int) -> dict[int, float]:
-    """The accuracies of a run up to a round, by round."""
-    training = run.simulation()
+def repeat(run: Run, until: int) -> tuple[dict[int, float], Tensor]:
+    """The accuracies of a run up to a round, by round, and the logits of the first evaluation."""
+    training, outputs = run.simulation(), list[Tensor]()
+
+    def note(model: nn.Module, inputs: object, logits: Tensor) -> None:
+        if not model.training and sum(map(len, outputs)) < IMAGES:
+            outputs.append(logits.detach().clone())
+
+    training.model.register_forward_hook(note)
     for record in training:
         if record["round"] == until:
             break
-    return {line["round"]: line["accuracy"] for line in training.history.evaluations}
+    found = {line["round"]: line["accuracy"] for line in training.history.evaluations}
+    return found, torch.cat(outputs)[:IMAGES]
+
+
+def near_ties(logits: Tensor, changed: Tensor) -> str:
+    """How far logits move, and how many images that may bring to another prediction."""
+    moves = changed - changed.mean(1, keepdim=True) - (logits - logits.mean(1, keepdim=True))
+    most = moves.abs().max()
+    first, second = logits.topk(2, dim=1).values.T
+    near = int((first - second <= most).sum())
+    return f"logits move by up to {most:.1e}, {near} images near a tie"
 
 
 def cells_of(words: str) -> Iterator[tuple[str, Cell]]:
@@ -103,21 +122,25 @@ def main() -> None:
     chosen = [each for words in options.cells for each in cells_of(words)] or [*exceptions()]
     # Two tables have the same run in common.
     chosen = [*{cell.jobs: (name, cell) for name, cell in chosen}.values()]
-    for draw in range(options.draws):
-        for change in CHANGES:
-            for name, cell in chosen:
-                (run,) = cell.jobs
-                assert isinstance(run, Run)
-                ours = accuracies(perturbed(run.varied(record=()), change, draw), options.until)
-                (theirs, *_) = published.curves(name, cell.labels)
-                images = [
-                    round((ours[at] - accuracy) / 100 * IMAGES)
-                    for at, accuracy, _ in theirs
-                    if at in ours
-                ]
-                end = fmean([*ours.values()][-LAST:])
-                differences = " ".join(f"{count:+d}" for count in images)
-                print(f"{name} {cell.name}; {change}; {draw}; {differences}; {end:.2f}", flush=True)
+    draws = [(change, draw) for draw in range(options.draws) for change in CHANGES]
+    for name, cell in chosen:
+        (run,) = cell.jobs
+        assert isinstance(run, Run)
+        run = run.varied(record=())
+        (theirs, *_) = published.curves(name, cell.labels)
+        ours, logits = repeat(run, options.until)
+        print(f"{name} {cell.name}; unchanged; {_differences(ours, theirs)}", flush=True)
+        for change, draw in draws:
+            ours, changed = repeat(perturbed(run, change, draw), options.until)
+            text = f"{_differences(ours, theirs)}; {near_ties(logits, changed)}"
+            print(f"{name} {cell.name}; {change}; {draw}; {text}", flush=True)
+
+
+def _differences(ours: dict[int, float], theirs: list[tuple[int, float, float]]) -> str:
+    """By how many images each accuracy differs, and the mean of our last five accuracies."""
+    gaps = [ours[at] - accuracy for at, accuracy, _ in theirs if at in ours]
+    images = " ".join(f"{round(gap / 100 * IMAGES):+d}" for gap in gaps)
+    return f"{images}; {fmean([*ours.values()][-LAST:]):.2f}"
 
 
 if __name__ == "__main__":

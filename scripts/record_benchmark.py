@@ -15,7 +15,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from byzantium.papers import benchmark, compare
+from byzantium.papers import LEVELS, benchmark, compare
 from byzantium.papers.benchmarks import SUITE, SUITES
 from byzantium.reports.ranking import write_page
 from byzantium.runs import Store
@@ -51,7 +51,9 @@ def with_splits(former: Row | None, row: Row) -> Row:
 
 def main(folder: str, commit: str) -> None:
     """Record the runs of a folder, which a commit made."""
-    table = compare(benchmark(level="full"), Store(folder))
+    standard, full = (benchmark(level=level) for level in LEVELS)
+    cells = {cell.name: cell for cell in (*standard.cells, *full.cells)}
+    table = compare(replace(standard, cells=tuple(cells.values())), Store(folder))
     unfinished = {
         (cell.labels["aggregator"], cell.labels["split"]) for cell in table.cells if cell.missing
     }

@@ -8,7 +8,7 @@ PACKAGE = ROOT / "src" / "byzantium"
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WORDS = re.compile(
     r"(?<![a-z])(rooms?|doors?|liars?|strangers?|withst(and|ood)s?|raises? a sentence"
-    r"|le(ave|ft) it away|cent(re[sd]?|ring)"
+    r"|le(ave|ft) it away|whoever|licences?|cent(re[sd]?|ring)"
     r"|(neighbour|colour|behaviour|optimis(?!t)|normalis|minimis)[a-z]*)(?![a-z])",
     re.IGNORECASE,
 )

@@ -16,7 +16,7 @@ import torch
 from paths import SUPPORT
 from torch import Tensor
 
-from byzantium._kernels import compiled_passes, conjugate_gradients, subset_sums, torch_passes
+from byzantium._kernels import torch_passes
 from byzantium._kernels.backend import cpu_backend
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
@@ -75,9 +75,9 @@ def test_all_members_agree_with_the_passes_over_many_rows(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scale, few = float(matrix(dtype).norm(dim=1).median()), results(dtype)
-    for module in (compiled_passes, conjugate_gradients):
-        monkeypatch.setattr(module, "MANY", 1)
-    monkeypatch.setattr(subset_sums, "saves_work", lambda _: True)
+    for module in ("compiled_passes", "conjugate_gradients"):
+        monkeypatch.setattr(f"byzantium._kernels.{module}.MANY", 1)
+    monkeypatch.setattr("byzantium._kernels.subset_sums.saves_work", lambda _: True)
     for member, one, other in zip(members.EVERYTHING, few, results(dtype), strict=True):
         assert (one[0] - other[0]).abs().max() <= TOLERANCE[dtype] * scale, member.rule
         assert torch.allclose(one[1], other[1], atol=1e-6), member.rule

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import adapter_folders
 import inputs
 import pytest
 import torch
-from jail import jailed, needs_jail
+from jail import needs_jail, witnessed
 from paths import SUPPORT
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -27,13 +26,7 @@ OUT = Path("out") / "merged.safetensors"
 
 
 def witness(happening: str, folder: Path) -> dict[str, Any]:
-    """What was seen in the jail; nothing is left running there."""
-    pytest.importorskip("ray", reason="NOT TESTED: Ray is not installed")
-    command: list[str | Path] = [sys.executable, SUPPORT / "merging_on_ray.py", happening, folder]
-    done = jailed(command, seconds=900, env={"PYTHONWARNINGS": "ignore"})
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads((folder / "found.json").read_text())
-    return found
+    return witnessed(SUPPORT / "merging_on_ray.py", happening, folder)
 
 
 def state(row: torch.Tensor, k: int) -> dict[str, torch.Tensor]:

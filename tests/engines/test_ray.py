@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -12,11 +11,11 @@ from typing import Any
 import cluster
 import idx
 import pytest
-import torch
 from click.testing import CliRunner
-from jail import jailed, needs_jail
+from jail import needs_jail, witnessed
 from pages import forget
 from paths import SUPPORT
+from threads import torch_threads
 
 from byzantium import __version__
 from byzantium.cli import main
@@ -24,8 +23,6 @@ from byzantium.core import files
 from byzantium.engines import Ray
 from byzantium.engines.ray import check_node
 from byzantium.runs import Run, Store, execute, load
-
-TESTS = SUPPORT
 
 
 @pytest.fixture(autouse=True)
@@ -37,20 +34,12 @@ def no_plugins() -> Iterator[None]:
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with torch_threads(1):
+        yield
 
 
 def witness(happening: str, folder: Path) -> dict[str, Any]:
-    """What was seen in the jail; nothing is left running there."""
-    pytest.importorskip("ray", reason="NOT TESTED: Ray is not installed")
-    command: list[str | Path] = [sys.executable, TESTS / "cluster.py", happening, folder]
-    done = jailed(command, seconds=900, env={"PYTHONWARNINGS": "ignore"})
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads((folder / "found.json").read_text())
-    return found
+    return witnessed(SUPPORT / "cluster.py", happening, folder)
 
 
 def assert_as_undisturbed(folder: Path) -> None:
@@ -88,20 +77,19 @@ def test_a_worker_that_is_killed_costs_what_it_did_since_its_last_checkpoint(
 @needs_jail
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
-def test_a_lock_that_outlives_its_process_is_waited_for(tmp_path: Path) -> None:
-    found = witness("lock_kept", tmp_path)
+@pytest.mark.parametrize(
+    ("happening", "note"),
+    [
+        ("lock_kept", "the process that died is released"),
+        ("node_killed", "another process continues it"),
+    ],
+)
+def test_a_lock_that_outlives_its_process_is_waited_for_and_jobs_of_a_dead_node_go_on(
+    happening: str, note: str, tmp_path: Path
+) -> None:
+    found = witness(happening, tmp_path)
     assert found["code"] == 0, found["said"]
-    assert "the process that died is released" in found["said"]
-    assert_as_undisturbed(tmp_path)
-
-
-@needs_jail
-@pytest.mark.slow
-@pytest.mark.usefixtures("one_thread")
-def test_when_a_node_is_killed_the_others_go_on_with_its_jobs(tmp_path: Path) -> None:
-    found = witness("node_killed", tmp_path)
-    assert found["code"] == 0, found["said"]
-    assert "another process continues it" in found["said"]
+    assert note in found["said"]
     assert_as_undisturbed(tmp_path)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -129,6 +129,39 @@ def test_no_input_on_a_grid_breaks_the_bound(
     assert worst[0] > 0
     assert worst[0] <= promise.kappa * (1 + 1e-9)
     assert kappa_of(rule, worst[1], worst[2]) == pytest.approx(worst[0])
+
+
+def dealings(rows: tuple[int, ...]) -> Iterator[list[int]]:
+    """All ways to deal rows to groups of three, whose order does not matter."""
+    if not rows:
+        yield []
+    for others in itertools.combinations(rows[1:], 2):
+        group = [rows[0], *others]
+        for rest in dealings(tuple(row for row in rows if row not in group)):
+            yield group + rest
+
+
+@pytest.mark.parametrize(("inner", "own", "outer", "over"), LEVELS, ids=lambda one: "")
+@pytest.mark.parametrize("f", [1, 2, 3])
+def test_no_input_on_a_grid_breaks_the_bound_of_random_groups(
+    inner: bz.Aggregator, own: Rule, outer: bz.Aggregator, over: Rule, f: int
+) -> None:
+    """The same grid, and the exact mean over all ways to deal nine vectors to three groups."""
+    promise = guarantee(bz.Hierarchy(3, inner, deal="random") >> outer, 9, f)
+    if promise.kappa is None:
+        assert f > 1
+        assert isinstance(inner, bz.Mean)
+        return
+    assert 17 in promise.propositions
+    deals, worst = np.array(list(dealings(tuple(range(9))))), 0.0
+    assert len(deals) == math.factorial(9) // 6**3 // 6
+    for honest in itertools.combinations_with_replacement((0.0, 1.0, 3.0), 9 - f):
+        if np.ptp(honest) == 0:
+            continue
+        for sent in itertools.combinations_with_replacement((-50.0, 0.0, 1.0, 3.0, 50.0), f):
+            outs = over(own(np.array([*sent, *honest])[deals].reshape(-1, 3, 3)))
+            worst = max(worst, float(((outs - np.mean(honest)) ** 2).mean() / np.var(honest)))
+    assert 0.3 * promise.kappa < worst <= promise.kappa * (1 + 1e-9)
 
 
 def test_a_search_by_attack_comes_near_the_bound_with_the_bad_vectors_placed() -> None:

@@ -16,7 +16,9 @@ from typing import Any
 import members
 import pytest
 import torch
+from checkpoints import assert_goes_on
 from pages import forget
+from rounds import noted_scenes
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -31,17 +33,13 @@ from byzantium.learning import (
     Simulation,
     Synchronous,
     WorkerMethod,
-    checkpointed,
     clocks,
-    metrics,
     mlp,
     parse_clock,
-    resume,
     simulate,
 )
 from byzantium.learning.checkpoint import CheckpointError
 from byzantium.learning.formulas import Round
-from byzantium.learning.metrics import Metric
 from byzantium.runs import Run, Store, perform
 
 DIGITS = load("digits")
@@ -85,14 +83,7 @@ def timeless(record: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def scenes(monkeypatch: pytest.MonkeyPatch) -> list[Round]:
     """What the metrics see of each round; ask for "noted"."""
-    seen: list[Round] = []
-
-    def noted(scene: Round) -> float:
-        seen.append(scene)
-        return 0.0
-
-    monkeypatch.setitem(metrics.TABLE, "noted", Metric("noted", "", noted, max))
-    return seen
+    return noted_scenes(monkeypatch)
 
 
 # -- what it computes ------------------------------------------------------------------------------
@@ -367,6 +358,20 @@ def test_the_timer_goes_on_where_the_workers_of_a_buffer_are_silent() -> None:
     assert 10 < ends[10][0] < ends[10][-1] < 30
 
 
+def test_the_timer_runs_out_between_two_arrivals() -> None:
+    """Worker 0 sends at 3, 6 and 9, worker 1 at 5 and 10: at 4 both buffers are emptied."""
+    ends = {}
+    for timer in (None, 4):
+        clock = f"BASGD(buffers=2, timer={timer}, lasting=True)"
+        training = simulation(clock, n=2, attackers=0, rounds=2)
+        assert isinstance(training, AsynchronousSimulation)
+        training.paces = [3.0, 5.0]
+        ends[timer] = [record["time"] for record in training]
+    # What worker 1 sends at 5 waits for the next vector of worker 0; at 10 the timer that began at
+    # 6 has not run out yet.
+    assert ends == {None: [5, 10], 4: [6, 10]}
+
+
 def test_a_timer_that_is_too_short_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("byzantium.learning.asynchronous.MOST_EMPTIED", 20)
     training = simulation("BASGD(buffers=9, timer=0.5, times='exponential')")
@@ -387,18 +392,7 @@ def test_it_goes_on_from_any_round_to_the_same_bits(
     def new() -> Simulation:
         return simulation(clock, bz.CenteredClipping(radius=1.0), attack, record=("distance",))
 
-    whole = new()
-    expected = list(whole)
-    for last in (1, 6, 11):
-        folder = tmp_path / str(last)
-        folder.mkdir()
-        for record in checkpointed(new(), folder, seconds=0):
-            if record["round"] == last:
-                break
-        again = new()
-        resume(again, folder)
-        assert list(again) == expected[last:]
-        assert torch.equal(weights(again.model), weights(whole.model))
+    assert_goes_on(new, tmp_path, (1, 6, 11))
 
 
 SCRIPT = """
@@ -479,7 +473,7 @@ def test_a_state_with_a_strange_clock_is_refused(name: str, value: object) -> No
 
 
 def test_a_clock_is_read_from_what_it_writes() -> None:
-    assert set(clocks.members()) == {"BASGD", "FedBuff", "Synchronous"}
+    assert set(clocks.members()) >= {"BASGD", "FedBuff", "Synchronous"}
     for text in CLOCKS:
         assert repr(parse_clock(text)) == text
     assert parse_clock("BASGD(11, 3)") == BASGD(buffers=11, timer=3)

@@ -11,6 +11,7 @@ from typing import Any
 import folders
 import pytest
 import torch
+from rounds import noted_scenes
 
 import byzantium as bz
 from byzantium.data import load
@@ -104,13 +105,7 @@ def test_a_metric_that_is_not_in_the_table_is_refused_with_what_is() -> None:
 def test_what_a_metric_looks_at_is_what_was_sent_and_became_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    scenes: list[Round] = []
-
-    def noted(scene: Round) -> float:
-        scenes.append(scene)
-        return 0.0
-
-    monkeypatch.setitem(metrics.TABLE, "noted", Metric("noted", "", noted, max, needs="report"))
+    scenes = noted_scenes(monkeypatch, needs="report")
     settings = Settings(n=6, attackers=2, rounds=3, batch=4, participants=5, record=("noted",))
     training = Simulation(
         settings, load("digits"), mlp((1, 8, 8), (8,)), bz.Mean(), bz.NonFinite("nan")

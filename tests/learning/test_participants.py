@@ -1,4 +1,4 @@
-"""With a cache of last vectors, whoever captures a round holds no more of them than f of n."""
+"""With a cache of last vectors, attackers who capture a round hold no more of them than f of n."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import put, saved
+from checkpoints import assert_goes_on, put, saved, weights
+from rounds import noted_scenes
 from torch import Tensor, nn
 
 import byzantium as bz
 from byzantium.attacks.attack import Attack, Scene
 from byzantium.data import by_label, load
 from byzantium.guarantees import guarantee
-from byzantium.learning import Settings, Simulation, checkpointed, metrics, mlp, resume
+from byzantium.learning import Settings, Simulation, metrics, mlp
 from byzantium.learning.checkpoint import CheckpointError
 from byzantium.learning.formulas import Round
-from byzantium.learning.metrics import Metric
 from byzantium.runs import Run, Store, perform
 
 DIGITS = load("digits")
@@ -30,10 +30,6 @@ DIGITS = load("digits")
 def model() -> nn.Module:
     torch.manual_seed(0)
     return mlp((1, 8, 8), hidden=(4,))
-
-
-def weights(training: Simulation) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in training.model.parameters()])
 
 
 def simulation(
@@ -55,14 +51,7 @@ class Huge(Attack):
 @pytest.fixture
 def scenes(monkeypatch: pytest.MonkeyPatch) -> list[Round]:
     """What the metrics see of each round in which there is an aggregate; ask for "noted"."""
-    seen: list[Round] = []
-
-    def noted(scene: Round) -> float:
-        seen.append(scene)
-        return 0.0
-
-    monkeypatch.setitem(metrics.TABLE, "noted", Metric("noted", "", noted, max))
-    return seen
+    return noted_scenes(monkeypatch)
 
 
 @pytest.mark.parametrize("attack", [bz.Mimic(warmup=1), bz.Mimic(warmup=3, retarget=True)])
@@ -289,19 +278,8 @@ def test_it_goes_on_from_any_round_to_the_same_bits(
             bz.TrimmedMean(f=2), attack, ("distance",), participants=1, momentum=momentum
         )
 
-    whole = new()
-    expected = [repr(record) for record in whole]
-    assert "nan" in "".join(expected)  # there is a round of attackers alone
-    for last in range(1, 12):
-        folder = tmp_path / str(last)
-        folder.mkdir()
-        for record in checkpointed(new(), folder, seconds=0):
-            if record["round"] == last:
-                break
-        again = new()
-        resume(again, folder)
-        assert [repr(record) for record in again] == expected[last:]
-        assert torch.equal(weights(again), weights(whole))
+    records = assert_goes_on(new, tmp_path, range(1, 12))
+    assert "nan" in repr(records)  # there is a round of attackers alone
 
 
 @pytest.mark.parametrize(

@@ -96,8 +96,13 @@ def test_the_full_level_is_for_the_finalists_and_for_rules_that_accept_its_setti
     monkeypatch.setattr("byzantium.papers.benchmarks.SPLITS", {"iid": "iid()"})
     monkeypatch.setattr("byzantium.papers.benchmarks.SUITES", {SUITE: {"ipm": "InnerProduct()"}})
     full = [cell.labels for cell in benchmark(Version(seeds=1), level="full").cells]
-    assert {cell["aggregator"] for cell in full} == {*PIPELINES, *WITH_ROOT}
+    assert {cell["aggregator"] for cell in full} == set(FINALISTS)
     assert {cell["aggregator"] for cell in full if cell["split"] != "iid"} == set(FINALISTS)
+    counts = {(cell["split"], cell["f"]) for cell in full}
+    assert counts == {
+        *(("iid", 1), ("mnist", 5), ("local-steps", 3), ("local-steps", 5)),
+        *((split, f) for split in ("fifty", "sampled") for f in (6, 10)),
+    }
     # With 6 of 13 buckets Byzantine, Krum has too few honest neighbors.
     rule = "Bucketing(s=2) >> Krum()"
     with pytest.raises(ByzantiumError, match="needs at least"):
@@ -180,7 +185,7 @@ def test_a_page_shows_every_table_and_two_figures(tmp_path: Path) -> None:
     assert "| RootMatching(), 10 root images per class | 81.0 (x) | 91.0 |" in text
     assert "77.0 % with 10 images per class" in text
     assert "Not run: `Mean()`." in text
-    assert "`Krum()` stays above 50 % on iid data" in text
+    assert "`Krum()` stays above 50 % on iid data with 1 of 25 attackers (x leaves 80.0 %" in text
     for path in written[1:]:
         assert path.read_bytes().startswith(b"<?xml")
 

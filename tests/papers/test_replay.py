@@ -95,7 +95,7 @@ def test_a_run_that_stopped_early_has_no_end(tmp_path: Path) -> None:
     assert (replay.equal, replay.final, replay.agrees) == (3, None, None)
     text = markdown([comparison("table2", store, ONE)], store)
     (row,) = rows(text, "aggregator")
-    assert row[1:4] == ["0", "3 of 3", "1e-07"]
+    assert row[1:4] == ["0", "3 of 3", "1e-7"]
     assert row[5] == "at round 90"
     write(store, ONE, 0)
     (row,) = rows(markdown([comparison("table2", store, ONE)], store), "aggregator")
@@ -131,15 +131,19 @@ def test_the_text_opens_with_what_was_repeated(tmp_path: Path) -> None:
     write(store, ONE, 7)
     text = markdown([comparison("table2", store, ONE)], store)
     assert "1 of the 120 published cells were repeated" in text
-    assert "to 1e-05 in 1 of 1 runs" in text
-    assert "equal to the digit at the first evaluation in 1 of 1" in text
-    assert "at up to 7 of 20" in text
+    assert "In 1 of 1 run the training losses of the first three logged rounds differ" in text
+    assert "In 1 of 1 run the test accuracy of the first evaluation equals" in text
+    assert "Of their 20 evaluations the first 7 equal the published ones" in text
+    assert "In 1 of these 1 the mean of the last five" in text
     assert text.index("repeated with") < text.index("## In short")
-    assert "The exceptions" not in text
+    assert "Where they differ" not in text
     write(store, ONE, 0)
     text = markdown([comparison("table2", store, ONE)], store)
-    assert "in 0 of 1 runs" in text
-    assert "the first accuracy differs by +5.000 points" in text
+    assert "In 0 of 1 run the training losses" in text
+    assert "In 0 of 1 run the test accuracy" in text
+    assert "Where they differ, and why (1 run)" in text
+    assert "- `table2 krum mimic momentum=0.0 s=1 noniid`, seed 0: the first losses differ" in text
+    assert "by up to 1.0e-1; the first accuracy differs by +499 images. Cause" in text
     plain = markdown([comparison("table2", store, Version(seeds=1))], store)
     assert "repeated with" not in plain
 
@@ -151,10 +155,10 @@ def test_an_exception_has_its_cause_or_none_is_known(tmp_path: Path) -> None:
         write(store, version, 0, until=3)
         text = markdown([comparison("table2", store, version)], store)
         (line,) = (line for line in text.splitlines() if "Cause: " in line)
-        name, _, cause = line.partition(", seed 0: ")
-        cause = cause.partition("Cause: ")[2]
-        assert (name.removeprefix("- "), 0) in CAUSES if known else cause.startswith("not shown; ")
-        assert ("of 9,984 test images" in cause) == known
+        name, _, cause = line.partition("`, seed 0: ")
+        name, cause = name.removeprefix("- `table2 "), cause.partition("Cause: ")[2]
+        assert (name, 0) in CAUSES if known else cause.startswith("not shown; ")
+        assert ("from an initial model that is changed" in cause) == known
 
 
 def test_causes_belong_to_cells_of_released_runs() -> None:
@@ -182,6 +186,10 @@ def test_a_figure_has_each_seed_on_its_published_curve(tmp_path: Path) -> None:
     curves = [[*map(float, line.get_ydata())] for line in axis.lines]  # type: ignore[arg-type]
     assert curves[:2] == curves[2:]
     assert len(curves) == 4
+    assert [text.get_text() for text in drawn.legends[0].get_texts()][1:] == [
+        "thin: ours",
+        "wide and pale: published, same seed",
+    ]
     assert artifact("table1", Version(released=True)).picture.kind == "table"
 
 
@@ -189,21 +197,26 @@ def test_cells_that_end_differently_with_fresh_masks_are_listed(tmp_path: Path) 
     store = Store(tmp_path)
     shared = Version(seeds=1, released=True)
     ends = {
-        "alie": (80.0, 20.0),
-        "ipm": (80.0, 80.4),
-        "mimic": (10.0, 11.0),
-        "bit-flip": (50.0, 9.0),
+        ("alie", 1): (80.0, 20.0),
+        ("ipm", 1): (80.0, 80.4),
+        ("mimic", 1): (10.0, 11.0),
+        ("bit-flip", 1): (50.0, 9.0),
+        ("alie", 2): (81.0, 80.0),
+        ("mimic", 2): (11.6, 11.9),
+        ("label-flip", 2): (50.0, 50.0),
     }
-    for attack, values in ends.items():
+    for (attack, s), values in ends.items():
         for version, value in zip((shared, Version(seeds=1)), values, strict=True):
             chosen = [
                 cell
                 for cell in made("figure-main", version).cells
-                if cell.name == f"krum {attack} momentum=0.0 s=1 noniid"
+                if cell.name == f"krum {attack} momentum=0.0 s={s} noniid"
             ]
             (job,) = chosen[0].jobs
             folders.write(store, job, [], folders.completed(value))
     text = markdown([comparison("figure-main", store, Version(seeds=1))], store)
-    assert "4 cells of the main figure were run with both, seed 0. 2 of them end" in text
+    assert "7 cells of the main figure were run with both, seed 0. 2 of them end" in text
+    assert "Of 2 settings that were run with s = 1 and s = 2" in text
+    assert "in 1 with shared masks and in 1 with fresh ones" in text
     listed = {row[1]: row[-2:] for row in rows(text[text.index("## Shared and") :], "aggregator")}
     assert listed == {"ALIE": ["80.00", "20.00"], "BF": ["50.00", "9.00"]}

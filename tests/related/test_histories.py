@@ -110,6 +110,18 @@ def test_byzantine_sgd_drops_a_bias_when_its_sum_passes_the_threshold(bias: floa
     assert 0.3 * t_b / length < lasted < 1.5 * t_b / length
 
 
+def test_what_one_call_of_byzantine_sgd_bears_follows_from_v() -> None:
+    """Not from how far honest vectors are apart: a lie at a distance of 4v counts."""
+    X = rounds(1, 0.0)[0]
+    for v in (1e2, 1e4):
+        rule = related.ByzantineSGD(v=v, t_a=1e9, t_b=1e9)
+        lies = X.clone()
+        lies[N - BAD :, 0] += 3.5 * v
+        assert float((rule(lies) - rule.explain(X).aggregate)[0]) > 0.5 * v
+        lies[N - BAD :, 0] += 1e6 * v
+        torch.testing.assert_close(rule(lies), lies[: N - BAD].mean(dim=0))
+
+
 def test_who_is_dropped_is_named(caplog: pytest.LogCaptureFixture) -> None:
     rule = related.Safeguard(short=1, long=6)
     report = rule.explain(rounds(1, 1e3)[0])

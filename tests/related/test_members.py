@@ -21,6 +21,20 @@ def test_laws(member: members.Rule) -> None:
     check_rule(member.fresh(), breaks=breaks)
 
 
+BROKEN = [
+    pytest.param(member, law, id=f"{members.name(member)} {law}")
+    for member in EVERY
+    for law in sorted(member.fails)
+    if not isinstance(member.rule, related.LargestCluster)  # translation: in test_subsets.py
+]
+
+
+@pytest.mark.parametrize(("member", "law"), BROKEN)
+def test_an_exception_is_one(member: members.Rule, law: str) -> None:
+    with pytest.raises(AssertionError, match=f"breaks '{law}'"):
+        check_rule(member.fresh(), breaks={*member.fails, "robustness"} - {law})
+
+
 def test_the_mixing_obeys_the_laws() -> None:
     check_mixing(members.VOTE.mixing, n=24)
 

@@ -76,6 +76,22 @@ def test_all_are_listed() -> None:
     [
         ("Safeguard", {"participants": 6}, "all of them in each round, got participants=6"),
         ("ByzantineSGD", {"participants": 6}, "all of them in each round, got participants=6"),
+        (
+            "Safeguard",
+            {"clock": "FedBuff(size=6)"},
+            "all of them in each round, got clock='FedBuff",
+        ),
+        ("ByzantineSGD", {"topology": "ring"}, "all of them in each round, got topology='ring'"),
+        ("MajorityVote", {"participants": 6}, "redundancy=3 needs participants=None, got .*=6"),
+        ("MajorityVote", {"clock": "FedBuff(size=6)"}, "needs redundancy=1, got redundancy=3"),
+        (
+            "SAGA",
+            {"topology": "ring", "rule": "Gossip()"},
+            "server: set topology=None, got .*'ring'",
+        ),
+        ("Marina", {"participants": 6, "cache": True}, "set cache=False, got cache=True"),
+        ("RSA", {"worker": "RSA(penalty=0.1)"}, r"got the rule SignSum\(penalty=0.02\)"),
+        ("Zeno", {"topology": "ring"}, "topology='ring' needs root=0, got root=2"),
         ("MajorityVote", {"n": 14}, "n to be a multiple of redundancy, .* n=14, redundancy=3"),
         ("MajorityVote", {"redundancy": 1}, r"compute the same: redundancy=3 .*got redundancy=1"),
         ("MajorityVote", {"redundancy": 4}, r"compute the same: redundancy=3 .*got redundancy=4"),

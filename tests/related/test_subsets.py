@@ -69,6 +69,14 @@ def test_in_the_largest_cluster_lengths_do_not_count() -> None:
     assert float(moved.norm()) > 1e4
 
 
+def test_the_largest_cluster_does_not_move_with_the_vectors() -> None:
+    """Directions are seen from the origin."""
+    X = torch.tensor([[1.0], [1.0], [-1.0]])
+    rule = related.LargestCluster()
+    assert rule(X).item() == 1
+    assert rule(X + 3).item() == pytest.approx(3 + 1 / 3)
+
+
 def test_two_equal_parts_are_not_divided() -> None:
     X = torch.tensor([[1.0], [1.0], [-1.0], [-1.0]])
     assert related.LargestCluster()(X).item() == 0

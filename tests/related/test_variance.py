@@ -290,6 +290,7 @@ def gap(run: Simulation) -> float:
     [
         (by_label(), None, bz.Mean()),
         (shared(), bz.ALittleIsEnough(), bz.Median()),
+        pytest.param(shared(), bz.BitFlip(), bz.GeometricMedian(), marks=pytest.mark.slow),
         pytest.param(shared(), bz.InnerProduct(), bz.GeometricMedian(), marks=pytest.mark.slow),
     ],
 )

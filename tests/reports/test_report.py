@@ -13,7 +13,7 @@ from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from report_page import HOSTILE, Opened, lay, metrics, opened
@@ -26,7 +26,7 @@ from byzantium.reports.contents import contents as page_contents
 from byzantium.reports.promises import command
 from byzantium.runs import Run, Store
 from byzantium.runs.job import FAILURE, METRICS
-from byzantium.tables import CRITERION, Version, pivots, terms
+from byzantium.tables import CRITERION, Ranking, Row, Version, pivots, terms
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -597,3 +597,46 @@ def test_the_page_names_the_unheard_once_there_are_enough_evaluations(
         assert said == "The weights of so few evaluations do not show who went unheard."
     else:
         assert "0 are attackers and 20 honest" in said
+
+
+# -- the ranking of the benchmark ---------------------------------------------------------------
+
+
+def test_the_ranking_of_the_benchmark_is_shown(browser: Browser, tmp_path: Path) -> None:
+    def scores(none: float, x: float, y: float) -> dict[tuple[str, int], dict[str, Any]]:
+        attacks = {"none": (none,) * 2, "x": (x, x + 2), "y": (y, y + 1)}
+        return {("noniid", 5): attacks, ("iid", 5): attacks}
+
+    rows = (
+        Row("a", "Krum()", 0, scores(90, 10, 80), "abc"),
+        Row("b", "Median()", 0, scores(80, 60, 40), "abc"),
+        Row("mine", f"Mine('{HOSTILE}')", 0, scores(70, 30, 35)),
+    )
+    ranking = Ranking("1", ("x", "y"), rows, "a machine")
+    page = opened(browser, report.write([], [], tmp_path / "r.html", ranking=ranking))
+    titles = page.page.locator("#ranking .title").all_inner_texts()
+    assert titles == ["Data sorted by label", "Iid data"]
+    table = page.page.locator("#ranking-tables table").first
+    assert [line.split("\t") for line in table.inner_text().splitlines()] == [
+        ["pipeline", "f = 5", "nobody attacks"],
+        ["Median()", "40.5 ± 0.7 (y)", "80.0"],
+        [f"Mine('{HOSTILE}') *", "31.0 ± 1.4 (x)", "70.0"],
+        ["Krum()", "11.0 ± 1.4 (x)", "90.0"],
+    ]
+    heat = page.page.locator("#ranking-heat tbody tr").first.inner_text().split("\t")
+    assert heat == ["Median()", "80", "61", "41"]
+    others, best = page.plotted("#ranking-price .plot")
+    assert (others["x"], others["y"]) == ([70], [31])
+    assert (best["x"], best["y"]) == ([80, 90], [40.5, 11])
+    sentences = page.page.locator("#ranking-sentences li").all_inner_texts()
+    assert sentences[0] == (
+        "Median() falls below 50 % on data sorted by label with 5 of 25 attackers (y leaves 40.5 % "
+        "with 5)."
+    )
+    assert page.page.inner_text("#contents").split("\n")[0].startswith("ranking")
+    assert page.said == []
+
+
+def test_other_reports_have_no_ranking(desktop: Opened) -> None:
+    assert desktop.page.locator("#ranking").is_hidden()
+    assert "ranking" not in desktop.page.inner_text("#contents")

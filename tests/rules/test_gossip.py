@@ -126,7 +126,7 @@ def pull(robust: str, links: int, f: int, away: float) -> float:
     """
     X = torch.tensor([[1.0]] * 10 + [[-1.0]] * links + [[1.0 + away]] * f, dtype=torch.float64)
     n = len(X)
-    mixing = ROBUST[robust][0](f=f).on_graph(np.full((n, n), 1 / n))
+    mixing: bz.Mixing = ROBUST[robust][0](f=f).on_graph(np.full((n, n), 1 / n))
     return float(X[0] - mixing(X)[0]) * n
 
 

@@ -32,6 +32,12 @@ STRANGE: tuple[Any, ...] = (
 )
 
 
+def few_and_many(few: range, many: range) -> pytest.MarkDecorator:
+    """The parameter `seeds`: few of them always, and many in the slow tests."""
+    slow = pytest.param(many, id="many", marks=pytest.mark.slow)
+    return pytest.mark.parametrize("seeds", [pytest.param(few, id="few"), slow])
+
+
 # -- damage ----------------------------------------------------------------------------------------
 
 
@@ -224,18 +230,11 @@ def check_report(whole: Path, seed: int, place: Path, caplog: pytest.LogCaptureF
     shutil.rmtree(place)
 
 
+@few_and_many(range(8), range(8, 200))
 def test_a_damaged_folder_is_reported_and_planned(
-    tmp_path: Path, reported: Path, caplog: pytest.LogCaptureFixture
+    seeds: range, tmp_path: Path, reported: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for seed in range(8):
-        check_report(reported, seed, tmp_path / str(seed), caplog)
-
-
-@pytest.mark.slow
-def test_hundreds_of_damaged_folders_are_reported_and_planned(
-    tmp_path: Path, reported: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for seed in range(8, 200):
+    for seed in seeds:
         check_report(reported, seed, tmp_path / str(seed), caplog)
 
 
@@ -312,16 +311,9 @@ def same_run(one: Path, other: Path, context: str) -> None:
         assert weights.equal(models[1][name]), f"{context}: {name}"
 
 
+@few_and_many(range(20), range(20, 400))
 def test_a_damaged_sweep_is_finished_as_if_undisturbed_or_says_why(
-    tmp_path: Path, swept: Path, caplog: pytest.LogCaptureFixture
+    seeds: range, tmp_path: Path, swept: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for seed in range(20):
-        check_sweep(swept, seed, tmp_path / str(seed), caplog)
-
-
-@pytest.mark.slow
-def test_hundreds_of_damaged_sweeps_are_finished_or_say_why(
-    tmp_path: Path, swept: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for seed in range(20, 400):
+    for seed in seeds:
         check_sweep(swept, seed, tmp_path / str(seed), caplog)

@@ -22,6 +22,7 @@ import pytest
 import torch
 from hypothesis import given
 from paths import ROOT
+from threads import torch_threads
 
 from byzantium.core import BusyError, option
 from byzantium.core.options import options_of
@@ -241,13 +242,9 @@ def test_a_killed_run_frees_its_lock_and_goes_on_where_it_was(tmp_path: Path) ->
 
     with (store.folder(LONG) / "metrics.jsonl").open("a") as file:
         file.write('{"round": 999, "accu')  # torn
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with torch_threads(1):
         perform(LONG, store.folder(LONG))
         perform(LONG, tmp_path / "whole")
-    finally:
-        torch.set_num_threads(threads)
     assert store.result(LONG).status == "completed"
     same_run(store.folder(LONG), tmp_path / "whole")
 

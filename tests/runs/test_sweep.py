@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from click.testing import CliRunner
 from rich.console import Console
+from threads import torch_threads
 
 from byzantium.cli import main
 from byzantium.core.locks import folder_lock
@@ -105,14 +105,8 @@ def test_processes_do_what_one_does_and_a_killed_one_is_replaced(tmp_path: Path)
     assert (there.status, there.reason) == ("failed", "its process was killed")
     assert there == results[0]
 
-    alone, threads = Store(tmp_path / "alone"), torch.get_num_threads()
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))  # as many as each of the two had
-    try:
-        execute(short, alone)
-    finally:
-        torch.set_num_threads(threads)
     for job in short:
-        assert store.result(job).metrics == alone.result(job).metrics
+        assert store.result(job).metrics == undisturbed(job, tmp_path / "alone")
         assert store.result(job).done
 
 
@@ -166,14 +160,7 @@ def test_the_job_of_a_process_that_is_told_to_stop_is_given_to_another(tmp_path:
     assert begun.count(jobs[0]) >= 2
     assert [store.result(job).status for job in jobs] == ["completed"] * len(jobs)
     assert multiprocessing.active_children() == []
-
-    alone, threads = Store(tmp_path / "alone"), torch.get_num_threads()
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
-    try:
-        execute(jobs[:1], alone)
-    finally:
-        torch.set_num_threads(threads)
-    assert store.result(jobs[0]).metrics == alone.result(jobs[0]).metrics
+    assert store.result(jobs[0]).metrics == undisturbed(jobs[0], tmp_path / "alone")
 
 
 @pytest.mark.slow
@@ -208,13 +195,18 @@ def test_a_pool_may_give_the_job_of_a_dead_process_to_another(
 
 def undisturbed(job: Job, folder: Path) -> list[dict[str, Any]]:
     """The metrics of a job that is done in this process, with the threads of one of two."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
-    try:
+    with torch_threads(max(1, (os.cpu_count() or 1) // 2)):
         (result,) = execute([job], Store(folder))
-    finally:
-        torch.set_num_threads(threads)
     return result.metrics
+
+
+def kill_and_hold(job: Job, store: Store) -> int:
+    """Kill the process of a job as one who waits for its lock; a descriptor that keeps the lock."""
+    folder = store.folder(job)
+    heir = os.open(folder / ".lock", os.O_RDWR)
+    os.kill(json.loads((folder / ".working").read_text())["process"], signal.SIGKILL)
+    fcntl.flock(heir, fcntl.LOCK_EX)
+    return heir
 
 
 @pytest.mark.slow
@@ -229,10 +221,7 @@ def test_a_lock_that_outlives_its_process_is_waited_for(
 
     def listen(event: Event) -> None:
         if event.job == job and event.kind == "progress" and not heirs:
-            folder = store.folder(job)
-            heirs.append(os.open(folder / ".lock", os.O_RDWR))
-            os.kill(json.loads((folder / ".working").read_text())["process"], signal.SIGKILL)
-            fcntl.flock(heirs[0], fcntl.LOCK_EX)
+            heirs.append(kill_and_hold(job, store))
         if event.kind == "stopped":
             notes.append(event.note)
             if len(notes) == 4:
@@ -258,10 +247,7 @@ def test_a_lock_that_is_never_free_is_a_failure_in_the_end(
 
     def listen(event: Event) -> None:
         if event.job == job and event.kind == "progress" and not heirs:
-            folder = store.folder(job)
-            heirs.append(os.open(folder / ".lock", os.O_RDWR))
-            os.kill(json.loads((folder / ".working").read_text())["process"], signal.SIGKILL)
-            fcntl.flock(heirs[0], fcntl.LOCK_EX)
+            heirs.append(kill_and_hold(job, store))
 
     results = execute([job, other], store, Processes(2), listen=listen)
     os.close(heirs[0])

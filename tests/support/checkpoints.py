@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import io
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 import byzantium as bz
 from byzantium.data import by_label, load
-from byzantium.learning import Settings, Simulation, mlp, simulate
+from byzantium.learning import Settings, Simulation, checkpointed, mlp, resume, simulate
 from byzantium.learning.checkpoint import MAGIC
 
 DIGITS = load("digits")
@@ -41,6 +42,29 @@ def simulation(settings: Settings = SETTINGS) -> Simulation:
     return Simulation(
         settings, DIGITS, model(), rule, bz.Mimic(warmup=9), by_label(), torch.optim.Adam
     )
+
+
+def weights(training: Simulation) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in training.model.parameters()])
+
+
+def assert_goes_on(
+    new: Callable[[], Simulation], folder: Path, rounds: Iterable[int]
+) -> list[dict[str, Any]]:
+    """From each of these rounds a stopped simulation goes on to the same bits; the records."""
+    whole = new()
+    records = list(whole)
+    for last in rounds:
+        here = folder / str(last)
+        here.mkdir()
+        for record in checkpointed(new(), here, seconds=0):
+            if record["round"] == last:
+                break
+        again = new()
+        resume(again, here)
+        assert [repr(record) for record in again] == [repr(record) for record in records[last:]]
+        assert torch.equal(weights(again), weights(whole))
+    return records
 
 
 def trained(folder: Path) -> Simulation:

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
+
+from byzantium.engines.flower import RobustStrategy
 
 # Without these no message can be made outside of an engine.
 TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
@@ -118,6 +120,16 @@ def reply(message: Message, arrays: Arrays | ArrayRecord | None, **metrics: Any)
     named = {name.replace("_", "-"): value for name, value in metrics.items()}
     content["metrics"] = MetricRecord(named)
     return Message(content, reply_to=message)
+
+
+def one_round(
+    strategy: RobustStrategy, grid: Nodes, model: Arrays, number: int = 1
+) -> tuple[Arrays | None, MetricRecord]:
+    """The model after a round, and the metrics of the round."""
+    messages = strategy.configure_train(number, record(model), ConfigRecord(), grid)
+    arrays, metrics = strategy.aggregate_train(number, grid.send_and_receive(messages))
+    assert metrics is not None
+    return None if arrays is None else arrays_of(arrays), metrics
 
 
 def honest(seed: int, size: float = 0.1) -> Node:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,11 @@ def processes(word: str) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def servers() -> list[int]:
+    """The processes of Flower and Ray."""
+    return [*processes("flower-"), *processes("flwr-"), *processes("ray::")]
 
 
 # -- what happens ---------------------------------------------------------------------------------
@@ -184,8 +190,9 @@ def main() -> None:
     """Play one, and say what was left running."""
     name, work = sys.argv[1], Path(sys.argv[2])
     seen = SCENARIOS[name](work)
-    time.sleep(1)
-    seen["left"] = [*processes("flower-"), *processes("flwr-"), *processes("ray::")]
+    with suppress(TimeoutError):  # ending takes time on a busy machine
+        until(lambda: not servers(), 60)
+    seen["left"] = servers()
     print("SEEN", json.dumps(seen), flush=True)
 
 

@@ -6,6 +6,7 @@ starts in here cannot be reached from elsewhere, and when it ends, whatever it l
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -43,6 +44,16 @@ def jailed(
     done = subprocess.run(wrapped, capture_output=True, text=True, timeout=seconds, **options)
     assert "JAIL" not in done.stderr, done.stderr
     return done
+
+
+def witnessed(script: Path, happening: str, folder: Path) -> dict[str, Any]:
+    """What a script on Ray has seen in a jail; nothing is left running there."""
+    pytest.importorskip("ray", reason="NOT TESTED: Ray is not installed")
+    command: list[str | Path] = [sys.executable, script, happening, folder]
+    done = jailed(command, seconds=900, env={"PYTHONWARNINGS": "ignore"})
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads((folder / "found.json").read_text())
+    return found
 
 
 def _inside(command: list[str]) -> int:

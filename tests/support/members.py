@@ -105,14 +105,12 @@ RELATED = [
         related.SignSum(penalty=0.5),
         lambda X: reference_related.sign_sum(X, 0.5),
         laws("translation", "rotation", "scale", "unanimity"),
-        robust=False,
     ),
     Rule(related.Safeguard(short=2, long=6), reference.mean, robust=False),
     Rule(
         related.ByzantineSGD(v=6.0, t_a=1e9, t_b=1e9),
         lambda X: (reference_related.byzantine_sgd([X], 6.0, 1e9, 1e9)[0][0], math.inf),
         laws("scale"),
-        robust=False,
     ),
 ]
 RULES += RELATED

@@ -12,6 +12,7 @@ from byzantium.engines.cluster.adapters import ClusterAdapterMerging
 from byzantium.engines.cluster.merging import ClusterMerging
 from byzantium.engines.cluster.tasks import Tasks
 from byzantium.engines.files import Adapters, Files
+from byzantium.rules import Aggregator
 
 # The place of the phase among the arguments of a task.
 PHASE = 3
@@ -38,7 +39,7 @@ class SerialTasks(Tasks):
     def share(self, value: Any) -> Any:
         return value
 
-    def carry(self, cls: type) -> None:
+    def carry(self, rule: Aggregator) -> None:
         pass
 
     def run(

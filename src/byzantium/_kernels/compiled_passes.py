@@ -199,7 +199,7 @@ def central_mean(
         columns = sorting.straight(n, count, nearest, real, explained)
         context = np.empty(0, dtype=np.int64)
     elif everything:
-        columns, context = kernels.mean(real), np.array([n])
+        columns, context = kernels.mean(real, False), np.array([n])
     else:
         most = MOST_PART if n * d >= SMALL else network.SINGLE
         columns = sorting.tabled(nearest, real, explained)
@@ -252,7 +252,7 @@ def weighted_mean(
     if everything:
         context, many = np.rint(weights * WHOLE).view(np.int64), n > MOST_STRAIGHT
         if many or n * d < SMALL or d < lanes:
-            columns, context = kernels.weighted_mean(real), np.append(n, context)
+            columns, context = kernels.mean(real, True), np.append(n, context)
         else:
             columns = weighted.mean(n, real)
         if shares is not None:

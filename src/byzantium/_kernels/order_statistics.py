@@ -75,21 +75,21 @@ def straight(
     """
     comparators, wires = network(n, count, nearest)
     function, lanes = Function("straight"), machine.HOST.lanes(real)
-    given = Columns(function, real)
-    peak = function.variable(given.peak.load(0, lanes))
-    with function.loop(given.first, given.last, lanes) as start:
-        c = start if bounds else minimum(start, given.last - lanes)
+    inputs = Columns(function, real)
+    peak = function.variable(inputs.peak.load(0, lanes))
+    with function.loop(inputs.first, inputs.last, lanes) as start:
+        c = start if bounds else minimum(start, inputs.last - lanes)
         values: dict[int, Value] = {}
 
         def loaded(place: int) -> Value:
-            row = Array(given.rows.load(place), real)
+            row = Array(inputs.rows.load(place), real)
             x = row.load(c, lanes)
             prefetch(row, c, lanes)
             peak.value = larger(peak.value, magnitude(x))
             return x
 
         def mixed(wire: int) -> Value:
-            total, numbers = Total(function, real, lanes), Array(given.context.address, DOUBLE)
+            total, numbers = Total(function, real, lanes), Array(inputs.context.address, DOUBLE)
             for place in range(wire * size, (wire + 1) * size):
                 total.add_product(numbers.load(place).on(lanes), loaded(place))
             return total.over_one_plus(numbers.load(n * size + wire).on(lanes)).to(real)
@@ -116,10 +116,10 @@ def straight(
         if bounds:
             found = mean, reduce(minimum, central), reduce(maximum, central), rank
             for k, number in enumerate(found):
-                given.out.store(c - given.first + k * (BLOCK // SIZE[real]), number)
+                inputs.out.store(c - inputs.first + k * (BLOCK // SIZE[real]), number)
         else:
-            given.out.store(c, mean)
-    given.peak.store(0, peak.value)
+            inputs.out.store(c, mean)
+    inputs.peak.store(0, peak.value)
     return [function]
 
 
@@ -200,16 +200,16 @@ def tabled(nearest: bool, real: str, bounds: bool) -> list[Function]:
     - `context`: see `table`.
     """
     function = Function("tabled")
-    given = Columns(function, real)
-    n, count, steps = (given.context.load(k) for k in range(3))
-    wires = given.context.at(3)
+    inputs = Columns(function, real)
+    n, count, steps = (inputs.context.load(k) for k in range(3))
+    wires = inputs.context.at(3)
     lanes, strip = machine.HOST.lanes(real), BLOCK // SIZE[real]
 
     def row(wire: Value) -> Array:
-        return Array(given.rows.load(wire), real)
+        return Array(inputs.rows.load(wire), real)
 
-    peak = function.variable(given.peak.load(0, lanes))
-    with function.loop(given.first, given.last, strip) as start:
+    peak = function.variable(inputs.peak.load(0, lanes))
+    with function.loop(inputs.first, inputs.last, strip) as start:
         with function.loop(0, n) as i:
             for c in range(0, strip, lanes):
                 x = row(i).load(start + c, lanes)
@@ -221,7 +221,7 @@ def tabled(nearest: bool, real: str, bounds: bool) -> list[Function]:
             parts, code, comparators, length = (step.load(k) for k in range(4))
             here = step.at(4)
             with function.loop(0, parts):
-                function.call(code, given.rows, here, start)
+                function.call(code, inputs.rows, here, start)
             with function.loop(0, comparators) as k:
                 a, b = row(here.load(k * 2)), row(here.load(k * 2 + 1))
                 for c in range(0, strip, lanes):
@@ -252,11 +252,11 @@ def tabled(nearest: bool, real: str, bounds: bool) -> list[Function]:
             if bounds:
                 low.value = minimum(low.value, inside.value)
                 high.value = maximum(high.value, inside.value)
-        given.out.store(start, total.over(count.to(DOUBLE).on(strip)).to(real))
+        inputs.out.store(start, total.over(count.to(DOUBLE).on(strip)).to(real))
         if bounds:
             for further, bound in enumerate((low, high, rank), 1):
-                given.out.store(start + further * strip, bound.value)
-    given.peak.store(0, peak.value)
+                inputs.out.store(start + further * strip, bound.value)
+    inputs.peak.store(0, peak.value)
     return [function]
 
 
@@ -379,10 +379,10 @@ class _Blocks:
         with function.loop(0, n) as i:
             self.places.store(i, self.block.at(i * size).address)
         zero, width = function.constant(0, INTEGER), function.constant(size, INTEGER)
-        given = self.context, self.places, zero, width, self.peak, self.result
+        arguments = self.context, self.places, zero, width, self.peak, self.result
         for start, bound in function.columns(self.first, self.last, size):
             make(start, bound)
-            function.call(self.columns, *given)
+            function.call(self.columns, *arguments)
             for c in range(0, size, lanes):
                 self.out.store(start + c, self.result.load(c, lanes), bound)
             if self.explained:
@@ -391,8 +391,8 @@ class _Blocks:
                 self.count_supplied(self.places, n, zero, width if bound is None else bound - start)
 
     def count_supplied(self, rows: Array, n: Value, start: Value, width: Value) -> None:
-        given = rows, n, self.count, start, width, self.result, self.within, self.changes
-        self.function.call(self.supplied, *given)
+        arguments = rows, n, self.count, start, width, self.result, self.within, self.changes
+        self.function.call(self.supplied, *arguments)
 
 
 @kernel
@@ -421,8 +421,8 @@ def direct(real: str) -> list[Function]:
     blocks = _Blocks(function, real, explained=True, destructive=False)
     width = function.constant(size, INTEGER)
     with function.loop(blocks.first, blocks.last, size) as start:
-        given = blocks.context, rows, start, start + size, blocks.peak, blocks.result
-        function.call(blocks.columns, *given)
+        arguments = blocks.context, rows, start, start + size, blocks.peak, blocks.result
+        function.call(blocks.columns, *arguments)
         for c in range(0, size, lanes):
             blocks.out.store(start + c, blocks.result.load(c, lanes))
         blocks.count_supplied(rows, n, start, width)
@@ -435,7 +435,7 @@ def mixed(
 ) -> list[Function]:
     """Mix the rows, and sort the mixed rows.
 
-    - `type_`: how the matrix P is given.
+    - `type_`: the form of the matrix P.
     """
     function, size = Function("mixed"), BLOCK // SIZE[real]
     mixing, blocks = type_(function, real), _Blocks(function, real, explained, destructive)

@@ -140,26 +140,40 @@ def moments(real: str) -> list[Function]:
 
 
 @kernel
-def mean(real: str) -> list[Function]:
-    """out[c] = the mean of column c; arguments as in `order_statistics`, context: how many rows."""
+def mean(real: str, weighted: bool) -> list[Function]:
+    """out[c] = the mean of column c, or that by weight; arguments as in `order_statistics`.
+
+    - `context`: how many rows; if `weighted`, then their weights, whole numbers as the bits of
+      DOUBLE.
+    """
     function = Function("mean")
     context, rows = function.array("context", INTEGER), function.array("rows", ADDRESS)
     first, last = function.number("first"), function.number("last")
     peak, out = function.array("peak", BITS[real]), function.array("out", real)
-    n, lanes, columns = context.load(0), machine.HOST.lanes(real), LINE // SIZE[real]
+    n, weights = context.load(0), Array(context.address, DOUBLE)
+    lanes, columns = machine.HOST.lanes(real), LINE // SIZE[real]
     largest = function.variable(peak.load(0, lanes))
+    whole = function.variable(n.to(DOUBLE))
+    if weighted:
+        whole.value = function.constant(0.0, DOUBLE)
+        with function.loop(0, n) as i:
+            whole.value = whole.value + weights.load(i + 1)
     for start, bound in function.columns(first, last, columns):
         total = [Total(function, real, lanes) for _ in range(0, columns, lanes)]
         with function.loop(0, n) as i:
             row = Array(rows.load(i), real)
+            weight = weights.load(i + 1).on(lanes) if weighted else None
             for k, part in enumerate(total):
                 x = row.load(start + k * lanes, lanes, bound)
-                part.add(x)
+                if weight is None:
+                    part.add(x)
+                else:
+                    part.add_fused(weight, x)
                 largest.value = larger(largest.value, magnitude(x))
             prefetch(row, start, columns)
-        number = n.to(DOUBLE).on(lanes)
         for k, part in enumerate(total):
-            out.store(start + k * lanes, part.over(number).to(real), bound)
+            quotient = part.over(whole.value.on(lanes)).to(real)
+            out.store(start + k * lanes, quotient, bound)
     peak.store(0, largest.value)
     return [function]
 
@@ -183,38 +197,6 @@ def weighted_sum(real: str) -> list[Function]:
             total.add_product(shares.load(i).on(lanes), row.load(c, lanes, bound))
             prefetch(row, c, lanes)
         out.store(c, total.over_one_plus(excess.on(lanes)).to(real), bound)
-    return [function]
-
-
-@kernel
-def weighted_mean(real: str) -> list[Function]:
-    """out[c] = the mean of column c by weight; arguments as in `order_statistics`.
-
-    - `context`: how many rows; then their weights, whole numbers as the bits of DOUBLE.
-    """
-    function = Function("weighted_mean")
-    context, rows = function.array("context", INTEGER), function.array("rows", ADDRESS)
-    first, last = function.number("first"), function.number("last")
-    peak, out = function.array("peak", BITS[real]), function.array("out", real)
-    n, weights = context.load(0), Array(context.address, DOUBLE)
-    lanes, columns = machine.HOST.lanes(real), LINE // SIZE[real]
-    largest = function.variable(peak.load(0, lanes))
-    whole = function.variable(function.constant(0.0, DOUBLE))
-    with function.loop(0, n) as i:
-        whole.value = whole.value + weights.load(i + 1)
-    for start, bound in function.columns(first, last, columns):
-        total = [Total(function, real, lanes) for _ in range(0, columns, lanes)]
-        with function.loop(0, n) as i:
-            row, weight = Array(rows.load(i), real), weights.load(i + 1).on(lanes)
-            for k, part in enumerate(total):
-                x = row.load(start + k * lanes, lanes, bound)
-                part.add_fused(weight, x)
-                largest.value = larger(largest.value, magnitude(x))
-            prefetch(row, start, columns)
-        for k, part in enumerate(total):
-            mean = part.over(whole.value.on(lanes)).to(real)
-            out.store(start + k * lanes, mean, bound)
-    peak.store(0, largest.value)
     return [function]
 
 

@@ -99,21 +99,21 @@ def mean(n: int, real: str) -> list[Function]:
     - `context`: the weights, whole numbers as the bits of DOUBLE.
     """
     function, lanes = Function("mean_by_weight"), machine.HOST.lanes(real)
-    given = Columns(function, real)
-    weights, whole = Array(given.context.address, DOUBLE), function.constant(0.0, DOUBLE)
+    inputs = Columns(function, real)
+    weights, whole = Array(inputs.context.address, DOUBLE), function.constant(0.0, DOUBLE)
     for k in range(n):
         whole = whole + weights.load(k)
-    peak = function.variable(given.peak.load(0, lanes))
-    with function.loop(given.first, given.last, lanes) as start:
-        c, total = minimum(start, given.last - lanes), Total(function, real, lanes)
+    peak = function.variable(inputs.peak.load(0, lanes))
+    with function.loop(inputs.first, inputs.last, lanes) as start:
+        c, total = minimum(start, inputs.last - lanes), Total(function, real, lanes)
         for k in range(n):
-            row = Array(given.rows.load(k), real)
+            row = Array(inputs.rows.load(k), real)
             x = row.load(c, lanes)
             prefetch(row, c, lanes)
             peak.value = larger(peak.value, magnitude(x))
             total.add_fused(weights.load(k).on(lanes), x)
-        given.out.store(c, total.over(whole.on(lanes)).to(real))
-    given.peak.store(0, peak.value)
+        inputs.out.store(c, total.over(whole.on(lanes)).to(real))
+    inputs.peak.store(0, peak.value)
     return [function]
 
 
@@ -129,22 +129,22 @@ def straight(
     """
     network = in_order(n)
     function, lanes = Function("weighted"), machine.HOST.lanes(real)
-    given = Columns(function, real)
+    inputs = Columns(function, real)
     kind = OF_WEIGHTS[real]
-    numbers, stride = Array(given.context.address, kind), SIZE[INTEGER] // SIZE[kind]
+    numbers, stride = Array(inputs.context.address, kind), SIZE[INTEGER] // SIZE[kind]
 
     def number(k: int) -> Value:
         return numbers.load(k * stride).on(lanes)
 
-    peak = function.variable(given.peak.load(0, lanes))
-    with function.loop(given.first, given.last, lanes) as start:
-        c = minimum(start, given.last - lanes)
+    peak = function.variable(inputs.peak.load(0, lanes))
+    with function.loop(inputs.first, inputs.last, lanes) as start:
+        c = minimum(start, inputs.last - lanes)
         wires: dict[int, _Weighted] = {}
 
         def wire(k: int) -> _Weighted:
             """What is on a wire: at first a row, which is loaded when it is needed."""
             if k not in wires:
-                row = Array(given.rows.load(k), real)
+                row = Array(inputs.rows.load(k), real)
                 x = row.load(c, lanes)
                 prefetch(row, c, lanes)
                 peak.value = larger(peak.value, magnitude(x))
@@ -160,21 +160,21 @@ def straight(
         low, high = _ends(ordered, *halves)
         middle = (low.to(DOUBLE) + high.to(DOUBLE)) * 0.5
         if bounds:
-            wide, step = Array(given.out.address, DOUBLE), given.context.load(HEADER - 1)
+            wide, step = Array(inputs.out.address, DOUBLE), inputs.context.load(HEADER - 1)
             found = [low.to(DOUBLE), high.to(DOUBLE)]
             if nearest:
                 found.append(_mean_difference(function, ordered, middle, number(3))[1])
             for k, bound in enumerate(found):
                 wide.store(step * k + c, bound)
         elif median:
-            given.out.store(c, middle.to(real))
+            inputs.out.store(c, middle.to(real))
         elif nearest:
             difference, _ = _mean_difference(function, ordered, middle, number(3))
-            given.out.store(c, (middle + difference).to(real))
+            inputs.out.store(c, (middle + difference).to(real))
         else:
             mean = _mean(function, real, ordered, number(2), number(3))
-            given.out.store(c, mean.to(real))
-    given.peak.store(0, peak.value)
+            inputs.out.store(c, mean.to(real))
+    inputs.peak.store(0, peak.value)
     return [function]
 
 

@@ -70,7 +70,7 @@ class Adaptive(Attack):
       the step goes uphill; "distance": the result farthest from the honest mean; "loss": the
       highest loss of honest workers after the server's step, among the most harmful candidates;
       "collapse": the largest inner product of the result with the parameters of the model, so that
-      they shrink towards zero, where gradients vanish and a training stays.
+      they shrink toward zero, where gradients vanish and a training stays.
     - `budget`: how many times the rule is tried in each round, at least 10. In its first round the
       attack tries all candidates.
 

@@ -215,8 +215,8 @@ class Attack(Formula, Stateful, ABC):
                 )
             q = len(own)
         generator = generator or torch.Generator().manual_seed(secrets.randbits(63))
-        known = (rule, epoch, generator, root, model, step_loss, last_aggregate, weights)
-        scene = Scene(honest.detach(), own, q, *known, node, root_loss)
+        knowledge = (rule, epoch, generator, root, model, step_loss, last_aggregate, weights)
+        scene = Scene(honest.detach(), own, q, *knowledge, node, root_loss)
         rows = self.vectors(scene)
         d = honest.shape[1]
         if not isinstance(rows, Tensor) or rows.shape not in ((d,), (1, d), (q, d)):
@@ -239,7 +239,7 @@ def harm(aim: Aim, result: Tensor, mean: Tensor, model: Tensor | None) -> float:
     (2.0, 3.0)
     """
     if aim == "distance":
-        return float((result - mean).norm())
+        return float(torch.linalg.vector_norm(result - mean))
     if aim == "collapse":
         assert model is not None
         return float(result @ model)

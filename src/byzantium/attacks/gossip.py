@@ -18,7 +18,7 @@ class Dissensus(Attack):
     .. math:: x_i - \epsilon \frac{\sum_j w_{ij} (x_j - x_i)}{\sum_k w_{ik}}
 
     where j runs over the honest neighbors of the node i to which it is sent, and k over those who
-    attack. With :math:`\epsilon = 1` plain gossip stands still; above it, nodes move apart.
+    attack. With :math:`\epsilon = 1` plain gossip does not move; above it, nodes move apart.
 
     - `epsilon`: how hard they push, at least 0.
 

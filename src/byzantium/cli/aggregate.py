@@ -170,17 +170,17 @@ def aggregate(
     \b
     byzantium aggregate --rule "Krum(f=1)" adapter_*/ -o merged
     """  # noqa: D301, E501
-    given, engine = bz.parse_rule(rule), ray_engine(kind, address)
+    stages, engine = bz.parse_rule(rule), ray_engine(kind, address)
     vouched = None if weights is None else read_weights(weights)
     options |= {"weights": vouched, "engine": engine}
     if engines.are_adapters(files) or rank is not None or config is not None or trust_scales:
         if force:
             raise click.UsageError("--force is for files, not for folders of adapters")
         options |= {"rank": rank, "config": config, "trust_scales": trust_scales}
-        report = engines.merge_adapters(given, files, output, **options)
+        report = engines.merge_adapters(stages, files, output, **options)
     else:
         with _Bar() as bar:
-            report = engines.merge(given, files, output, force=force, watch=bar.show, **options)
+            report = engines.merge(stages, files, output, force=force, watch=bar.show, **options)
     if as_json:
         click.echo(json.dumps(report, indent=1))
         return

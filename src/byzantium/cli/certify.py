@@ -89,15 +89,15 @@ def certify(
     if all_rules:
         pairs += [(text, (f,)) for f in counts for text in pipelines(n, f)]
     todo = [one for text, some in pairs for one in _searches(text, n, some, seeds, budget)]
-    found = certificates(execute_jobs(todo, Store(results), engine))
-    out.print(rendering.terminal(found))
+    listed = certificates(execute_jobs(todo, Store(results), engine))
+    out.print(rendering.terminal(listed))
     out.print(f"the inputs that were found are in {results}", soft_wrap=True, highlight=False)
     if json:
-        rendering.write_json(found, json)
+        rendering.write_json(listed, json)
     if markdown:
-        markdown.write_text(rendering.text(found), encoding="utf-8")
+        markdown.write_text(rendering.text(listed), encoding="utf-8")
     if figure:
-        rendering.draw(found, figure)
+        rendering.draw(listed, figure)
 
 
 def _searches(

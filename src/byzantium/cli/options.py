@@ -96,6 +96,9 @@ def folder_option(default: str, text: str = "The folder of results.") -> Callabl
 results_option = folder_option(
     "results", "The folder of results, in which every run has a folder of its own."
 )
+results_argument = click.argument(
+    "results", type=FilePath(exists=True, file_okay=False), default="results"
+)
 plugin_option = click.option(
     "--plugin",
     type=FilePath(dir_okay=False),
@@ -151,7 +154,7 @@ def engine_options(command: Command) -> Command:
 
 
 def ray_engine(kind: str, address: str | None, jobs: int | None = None) -> engines.Ray | None:
-    """The engine of a cluster; None if another engine is wanted."""
+    """The engine of a cluster; None for another engine."""
     if kind == "ray":
         return engines.Ray(address or "auto", jobs)
     if address is not None:

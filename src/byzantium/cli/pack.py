@@ -9,7 +9,7 @@ import click
 from rich.progress import Progress
 
 from byzantium.cli.main import main
-from byzantium.cli.options import FilePath
+from byzantium.cli.options import results_argument
 from byzantium.cli.terminal import err, out
 from byzantium.papers import MAKERS, Requests, artifact
 from byzantium.runs import Job, Store
@@ -18,7 +18,7 @@ from byzantium.runs import unpack as unpack_folders
 
 
 @main.command()
-@click.argument("results", type=FilePath(exists=True, file_okay=False), default="results")
+@results_argument
 @click.option(
     "--unpack",
     is_flag=True,

@@ -62,28 +62,28 @@ def plan(target: str, results: Path, jobs: int, probe: bool, **options: Any) -> 
         if not Path(target).exists():
             artifact(target)  # raises an error that suggests a name
         todo = load(Path(target))
-    found = store.results(todo)
-    _print_answer(found, store, jobs, probe=probe)
+    stored = store.results(todo)
+    _print_answer(stored, store, jobs, probe=probe)
     if planned:
         print_header(planned)
-    if len(found) <= 60:
-        for result in found:
+    if len(stored) <= 60:
+        for result in stored:
             text = f"{result.ending:>10}  {described(result.job)}"
             text += f": {result.reason}" if result.reason else ""
             out.print(text, highlight=False, soft_wrap=True)
 
 
-def _print_answer(found: Sequence[Result], store: Store, jobs: int, *, probe: bool) -> None:
+def _print_answer(stored: Sequence[Result], store: Store, jobs: int, *, probe: bool) -> None:
     """Print how long the unfinished jobs take, and how many there are."""
-    left = sum(not result.done for result in found)
-    counts = f"{len(found)} job{'s' * (len(found) != 1)}, {len(found) - left} done, {left} to do"
+    left = sum(not result.done for result in stored)
+    counts = f"{len(stored)} job{'s' * (len(stored) != 1)}, {len(stored) - left} done, {left} to do"
     if not probe or not left:
         out.print(counts)
         return
-    check_unfinished(found)
+    check_unfinished(stored)
     try:
         with err.status("trying a few rounds of each type of run"):
-            seconds = estimate([result.job for result in found], store) / min(jobs, left)
+            seconds = estimate([result.job for result in stored], store) / min(jobs, left)
     except (RuntimeError, MemoryError) as error:  # a model that does not fit into memory
         raise click.ClickException(printable_lines(f"{type(error).__name__}: {error}")) from error
     out.print(f"about {duration(seconds)} with --jobs {jobs}, from a short probe", style="bold")

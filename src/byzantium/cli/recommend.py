@@ -55,16 +55,16 @@ def recommend(n: int, f: int, root: int, iid: bool, data: str | None, **options:
     b2 = None
     if data is not None:
         b2 = measure_heterogeneity(honest_run(n, data, {"momentum": MOMENTUM, **training}))
-    found = guarantees.recommend(n, f, heterogeneous=not iid, b2=b2, root=bool(root))
+    choice = guarantees.recommend(n, f, heterogeneous=not iid, b2=b2, root=bool(root))
     momentum = training.get("momentum", MOMENTUM)
-    words = ["byzantium", "run", "--n", n, "--f", f, "--rule", repr(found.pipeline)]
-    words += ["--root", root] if found.pipeline.needs_root else []
+    words = ["byzantium", "run", "--n", n, "--f", f, "--rule", repr(choice.pipeline)]
+    words += ["--root", root] if choice.pipeline.needs_root else []
     words += ["--data", data] if data is not None else []
     for name, value in ({"momentum": momentum} | training).items():
         flag = f"--{name.replace('_', '-')}"
         words += [flag] if value is True else [flag, value] if value is not False else []
     command = shlex.join(map(str, words))
-    lines = [f"rule = {found.code}  # with worker momentum {momentum:g}", command, "", str(found)]
+    lines = [f"rule = {choice.code}  # with worker momentum {momentum:g}", command, "", str(choice)]
     if b2 is not None:
         need = f"; {guarantees.describe_limit(n, f, {'': [b2]})}" if 0 < 2 * f < n else ""
         lines.append(f"Measured on {data}: B² = {b2:.3g}{need}.")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from byzantium.cli.main import main
-from byzantium.cli.options import FilePath
+from byzantium.cli.options import FilePath, results_argument
 from byzantium.cli.report_files import check_libraries, print_paths, write_report
 from byzantium.cli.tables import Shape, print_tables, table_options, write_tables
 from byzantium.cli.terminal import out
@@ -15,7 +15,7 @@ from byzantium.runs import Snapshot
 
 
 @main.command()
-@click.argument("results", type=FilePath(exists=True, file_okay=False), default="results")
+@results_argument
 @click.option(
     "--markdown",
     type=FilePath(dir_okay=False),

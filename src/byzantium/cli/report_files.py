@@ -12,7 +12,7 @@ from byzantium.cli.terminal import err, out
 from byzantium.core import import_optional
 from byzantium.papers import MAKERS, Requests, artifact, compare
 from byzantium.runs import Snapshot, Store
-from byzantium.tables import ResultTable, own_runs
+from byzantium.tables import Ranking, ResultTable, own_runs
 
 # The figures of at most so many tables of other runs are drawn.
 DRAWN = 12
@@ -52,11 +52,17 @@ def read_tables(store: Store, shape: Shape = PLAIN) -> Tables:
 
 
 def write_report(
-    store: Snapshot, shape: Shape = PLAIN, markdown: Path | None = None, *, drawn: bool = True
+    store: Snapshot,
+    shape: Shape = PLAIN,
+    markdown: Path | None = None,
+    *,
+    drawn: bool = True,
+    ranking: Ranking | None = None,
 ) -> ReportFiles:
     """Write the page, the figures of artifacts and, if possible, those of other runs.
 
     - `drawn`: whether to draw tables of other runs; they are not drawn without matplotlib.
+    - `ranking`: that of the benchmark, for the page.
     """
     from byzantium.reports import figures
     from byzantium.reports import markdown as reproduction
@@ -70,7 +76,8 @@ def write_report(
             table.artifact.stem: figures.draw(table, store.root / "figures")
             for table in [*artifacts, *(own[:DRAWN] if drawn else ())]
         }
-        path = page.write(store, artifacts, store.root / "report.html", tables=tables)
+        file = store.root / "report.html"
+        path = page.write(store, artifacts, file, tables=tables, ranking=ranking)
     if markdown is not None:
         relative = {stem: os.path.relpath(some[0], markdown.parent) for stem, some in paths.items()}
         text = reproduction.markdown(artifacts, store, relative, own)

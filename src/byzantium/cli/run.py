@@ -50,13 +50,13 @@ def run(
     if "record" in written:
         written["record"] = [word for word in written["record"].split(",") if word]
     job, store = Run.of({**values, **written}), Store(results)
-    found = store.results([job])
-    check_unfinished(found)
+    stored = store.results([job])
+    check_unfinished(stored)
     with tracking(track, results, reports=True) as trackers:
-        if found[0].done:
-            trackers.send(found[0])
-        (result,) = execute_jobs([job], store, Processes(1), until, found, follow=trackers.show)
-    text = f"done before: {result.ending}" if found[0].done else result.ending
+        if stored[0].done:
+            trackers.send(stored[0])
+        (result,) = execute_jobs([job], store, Processes(1), until, stored, follow=trackers.show)
+    text = f"done before: {result.ending}" if stored[0].done else result.ending
     if result.accuracy is not None:
         text += f", accuracy {result.accuracy:.2f} % (mean of the last five evaluations)"
     elif result.measured is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from byzantium.cli.main import main
-from byzantium.cli.options import FilePath, plugin_option
+from byzantium.cli.options import plugin_option, results_argument
 from byzantium.cli.terminal import out
 from byzantium.core import ByzantiumError
 from byzantium.runs import Result, Store
@@ -31,10 +31,10 @@ def tracking(names: Sequence[str], results: Path, *, reports: bool = False) -> I
 
     with tempfile.TemporaryDirectory(prefix="byzantium-") as folder:
 
-        def made(result: Result) -> Iterable[Path]:
+        def reports_of(result: Result) -> Iterable[Path]:
             return report_of(result, Path(folder) / result.job.identity) if reports else ()
 
-        with Tracking(names, results, made) as trackers:
+        with Tracking(names, results, reports_of) as trackers:
             yield trackers
 
 
@@ -53,7 +53,7 @@ def report_of(result: Result, folder: Path) -> list[Path]:
 
 
 @main.command()
-@click.argument("results", type=FilePath(exists=True, file_okay=False), default="results")
+@results_argument
 @click.option(
     "--to",
     "names",

@@ -9,7 +9,7 @@ import click
 
 from byzantium.cli.execution import interrupts
 from byzantium.cli.main import main
-from byzantium.cli.options import FilePath, plugin_option
+from byzantium.cli.options import FilePath, plugin_option, results_argument
 from byzantium.cli.report_files import read_tables
 from byzantium.cli.terminal import err, out
 from byzantium.runs import Snapshot, load
@@ -18,7 +18,7 @@ PORT = 8765
 
 
 @main.command()
-@click.argument("results", type=FilePath(exists=True, file_okay=False), default="results")
+@results_argument
 @click.option(
     "--sweep",
     type=FilePath(exists=True, dir_okay=False),

@@ -98,7 +98,7 @@ def _sync(folder: Path) -> None:
 
 
 def clear(folder: Path) -> None:
-    """Remove files that killed processes left half written; only for whoever holds the folder."""
+    """Remove files that killed processes left half written; only where the folder is locked."""
     for path in folder.iterdir():
         if WRITING.search(path.name):
             with suppress(OSError):

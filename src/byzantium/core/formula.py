@@ -41,9 +41,9 @@ class FormulaType(ABCMeta):
         return init.replace(parameters=list(init.parameters.values())[1:])
 
     def __rshift__(cls, other: object) -> NoReturn:
-        given = ", ".join(f"{name}=..." for name in _required(cls))
+        required = ", ".join(f"{name}=..." for name in _required(cls))
         raise ArgumentTypeError(
-            f">> joins objects, but {cls.__name__} is a class: write {cls.__name__}({given})"
+            f">> joins objects, but {cls.__name__} is a class: write {cls.__name__}({required})"
         )
 
     __rrshift__ = __rshift__
@@ -75,13 +75,13 @@ class Formula(metaclass=FormulaType):
         added when there were results already, and whose default changes the definition: their
         repr, which lacks the field, must not become that of the new definition.
         """
-        given = (
+        written = (
             f"{field.name}={_written(getattr(self, field.name))}"
             for field in parameters(self)
             if field.init
             and (getattr(self, field.name) != field.default or field.metadata.get("written"))
         )
-        return f"{type(self).__name__}({', '.join(given)})"
+        return f"{type(self).__name__}({', '.join(written)})"
 
     @final
     def __post_init__(self) -> None:
@@ -132,8 +132,8 @@ def _misfit(kind: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str
         return ""
     taken = list(signature.parameters)
     if not taken:
-        found = len(args) + len(kwargs)
-        return f"{name} takes no parameters, got {found}: write {name}() and call the result"
+        count = len(args) + len(kwargs)
+        return f"{name} takes no parameters, got {count}: write {name}() and call the result"
     if len(args) > len(taken):
         return f"{name} takes at most {len(taken)} parameters, got {len(args)}"
     for other in kwargs:
@@ -150,8 +150,8 @@ def _misfit(kind: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str
 def _meaning(kind: type, parameter: str) -> str:
     """What the docstring of a class says about a parameter, for the end of a message."""
     text = " ".join((inspect.getdoc(kind) or "").split())
-    found = re.search(rf"- `{parameter}`: (.+?)(?:[;.](?: |$)|$)", text)
-    return f", {found[1]}" if found else ""
+    match = re.search(rf"- `{parameter}`: (.+?)(?:[;.](?: |$)|$)", text)
+    return f", {match[1]}" if match else ""
 
 
 def check_dataclass(kind: type[Formula]) -> None:

@@ -21,20 +21,20 @@ LONGEST = 2000
 # The forms that a text can have, as error messages show them.
 PIPELINE, SINGLE = "Mixing(name=value) >> Rule(name=value)", "name(argument=value)"
 
-Known = Mapping[str, Callable[..., Any]]
+Makers = Mapping[str, Callable[..., Any]]
 
 
 def read(
     text: str,
-    known: Known,
-    known_arguments: Mapping[str, Any] | None = None,
+    makers: Makers,
+    defaults: Mapping[str, Any] | None = None,
     form: str = SINGLE,
 ) -> Any:
     """Build the object that `Name(argument=value, ...)` describes; in a pipeline several with `>>`.
 
-    - `known`: what can be named: classes or functions by name, or by an alias of the table.
-      Nothing else is ever called.
-    - `known_arguments`: values for arguments that are needed and that the text leaves out.
+    - `makers`: classes and functions by name, or by an alias of the table. Nothing else is ever
+      called.
+    - `defaults`: values for arguments that are needed and that the text leaves out.
     - `form`: `SINGLE`, or `PIPELINE` where `>>` is allowed.
 
     Whatever is wrong with the text, the error is a `ByzantiumError`.
@@ -52,8 +52,8 @@ def read(
         raise ByzantiumError(f"{text!r} is not of the form {form!r}")
     try:
         tree = _tree(text)
-        makers = {written: known[full] for written, full in _full_names(known).items()}
-        return _build(tree, text, makers, known_arguments or {})
+        spellings = {written: makers[full] for written, full in _full_names(makers).items()}
+        return _build(tree, text, spellings, defaults or {})
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ByzantiumError(f"{text!r} is not of the form {form!r}") from error
     except TypeError as error:  # a value of the wrong type, or stages in the wrong order
@@ -68,8 +68,8 @@ def name(text: str) -> str | None:
     """
     try:
         match _tree(text):
-            case ast.Call(func=ast.Name(id=found)) | ast.Name(id=found):
-                return found
+            case ast.Call(func=ast.Name(id=identifier)) | ast.Name(id=identifier):
+                return identifier
     except (SyntaxError, RecursionError, MemoryError):
         pass
     return None
@@ -92,20 +92,20 @@ def with_parentheses(text: str) -> str:
     return f"{text.strip()}()" if text.strip().isidentifier() else text
 
 
-def written_out(text: str, known: Registry[Any]) -> str:
+def written_out(text: str, registry: Registry[Any]) -> str:
     """The text with the names of members in place of aliases; it need not be valid.
 
     >>> written_out("Bucketing(s=2) >> RFA()", Registry("rule", {}, {"RFA": "GeometricMedian"}))
     'Bucketing(s=2) >> GeometricMedian()'
     """
-    return re.sub(r"\w+(?=\s*\()", lambda found: known.full_name(found[0]), text)
+    return re.sub(r"\w+(?=\s*\()", lambda match: registry.full_name(match[0]), text)
 
 
-def spelled(text: str, known: Known, given: int = 0) -> tuple[str, Callable[..., Any]]:
+def spelled(text: str, makers: Makers, leading: int = 0) -> tuple[str, Callable[..., Any]]:
     """The standard spelling of `name(argument=value)`, and the function with these arguments.
 
-    - `given`: how many first parameters of these functions the caller fills in, so that they cannot
-      be written in the text.
+    - `leading`: how many of the first parameters of these functions the caller fills in, so that
+      they cannot be written in the text.
 
     Arguments that have their default value are not spelled out.
     """
@@ -115,22 +115,22 @@ def spelled(text: str, known: Known, given: int = 0) -> tuple[str, Callable[...,
             return name, validated_arguments(make, arguments)
 
         signature = inspect.signature(make)
-        written = list(signature.parameters.values())[given:]
+        written = list(signature.parameters.values())[leading:]
         noted.__signature__ = signature.replace(parameters=written)  # type: ignore[attr-defined]
         return noted
 
-    noting = {written: note(full, known[full]) for written, full in _full_names(known).items()}
+    noting = {written: note(full, makers[full]) for written, full in _full_names(makers).items()}
     name, arguments = read(with_parentheses(text), noting)
-    defaults = inspect.signature(known[name]).parameters
+    defaults = inspect.signature(makers[name]).parameters
     changed = {k: v for k, v in arguments.items() if v != defaults[k].default}
     listed = ", ".join(f"{argument}={value!r}" for argument, value in changed.items())
-    return f"{name}({listed})" if listed else name, functools.partial(known[name], **arguments)
+    return f"{name}({listed})" if listed else name, functools.partial(makers[name], **arguments)
 
 
-def _full_names(known: Known) -> dict[str, str]:
+def _full_names(makers: Makers) -> dict[str, str]:
     """For each name that a text may have, that of the member: the same, unless it is an alias."""
-    aliases = known.aliases if isinstance(known, Registry) else {}
-    return {**{name: name for name in known}, **aliases}
+    aliases = makers.aliases if isinstance(makers, Registry) else {}
+    return {**{name: name for name in makers}, **aliases}
 
 
 def _tree(text: str) -> ast.expr:
@@ -140,21 +140,21 @@ def _tree(text: str) -> ast.expr:
         raise SyntaxError(str(error)) from error
 
 
-def _build(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str, Any]) -> Any:
+def _build(node: ast.expr, text: str, makers: Makers, defaults: Mapping[str, Any]) -> Any:
     match node:
         case ast.BinOp(left=left, op=ast.RShift(), right=right):
-            parts = [_build(part, text, known, known_arguments) for part in (left, right)]
+            parts = [_build(part, text, makers, defaults) for part in (left, right)]
             return parts[0] >> parts[1]
         case ast.Call(func=ast.Name(id=name), args=positional, keywords=keywords):
-            if name not in known:
-                missing = f"which does not exist{hint(name, known)}"
+            if name not in makers:
+                missing = f"which does not exist{hint(name, makers)}"
                 raise ByzantiumError(f"{text!r} names {name!r}, {missing}")
-            parameters, gives = list(_parameters(known[name])), f"{text!r} gives {name}"
+            parameters, gives = list(_parameters(makers[name])), f"{text!r} gives {name}"
             if len(positional) > len(parameters):
                 most = f"but it takes at most {len(parameters)}"
                 raise ByzantiumError(f"{gives} {len(positional)} values, {most}")
             arguments = {
-                parameter: _argument(value, text, known, known_arguments)
+                parameter: _argument(value, text, makers, defaults)
                 for parameter, value in zip(parameters, positional, strict=False)
             }
             for keyword in keywords:
@@ -164,14 +164,14 @@ def _build(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str
                     raise ByzantiumError(f"{argument}, which it does not have{nearest}")
                 if keyword.arg in arguments:
                     raise ByzantiumError(f"{argument} twice")
-                arguments[keyword.arg] = _argument(keyword.value, text, known, known_arguments)
-            for parameter in _needed(known[name], arguments):
-                if parameter not in known_arguments:
+                arguments[keyword.arg] = _argument(keyword.value, text, makers, defaults)
+            for parameter in _needed(makers[name], arguments):
+                if parameter not in defaults:
                     raise ByzantiumError(
                         f"{text!r} lacks the argument {parameter!r}, which {name} needs"
                     )
-                arguments[parameter] = known_arguments[parameter]
-            return known[name](**arguments)
+                arguments[parameter] = defaults[parameter]
+            return makers[name](**arguments)
     raise ByzantiumError(
         f"{text!r} has {ast.unparse(node)!r} where 'Name(argument=value)' is expected"
     )
@@ -184,34 +184,34 @@ def _parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return {name: one for name, one in found.items() if one.kind not in several}
 
 
-def _needed(known: Callable[..., Any], arguments: Mapping[str, Any]) -> list[str]:
+def _needed(make: Callable[..., Any], arguments: Mapping[str, Any]) -> list[str]:
     """The parameters without a default, and those of `Formula.also_required`."""
-    parameters = _parameters(known).values()
+    parameters = _parameters(make).values()
     needed = [one.name for one in parameters if one.default is one.empty]
-    if inspect.isclass(known) and issubclass(known, Formula):
-        needed += known.also_required(arguments)
+    if inspect.isclass(make) and issubclass(make, Formula):
+        needed += make.also_required(arguments)
     return [name for name in needed if name not in arguments]
 
 
-def _argument(node: ast.expr, text: str, known: Known, known_arguments: Mapping[str, Any]) -> Any:
+def _argument(node: ast.expr, text: str, makers: Makers, defaults: Mapping[str, Any]) -> Any:
     match node:
         case ast.Call(func=ast.Name()) | ast.BinOp(op=ast.RShift()):
-            return _build(node, text, known, known_arguments)
+            return _build(node, text, makers, defaults)
         case ast.Tuple(elts=items):
-            return tuple(_argument(item, text, known, known_arguments) for item in items)
+            return tuple(_argument(item, text, makers, defaults) for item in items)
         case ast.Constant(value=bool() | int() | float() | str() | None as value):
             return value
         case ast.Name(id="inf"):
             return math.inf
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            value = _argument(operand, text, known, known_arguments)
+            value = _argument(operand, text, makers, defaults)
             if isinstance(value, (int, float)):
                 return -value
     raise ByzantiumError(f"{text!r} has {ast.unparse(node)!r} where a number or a word is expected")
 
 
-def hint(name: str, known: Iterable[str]) -> str:
+def hint(name: str, names: Iterable[str]) -> str:
     """The end of a message about an unknown name: the closest known one, or all of them."""
-    known = list(known)
-    close = get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(sorted(known))}"
+    listed = list(names)
+    close = get_close_matches(name, listed, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(sorted(listed))}"

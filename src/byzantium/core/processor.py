@@ -20,5 +20,5 @@ def processor() -> str:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return platform.processor() or name
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return " ".join(found[1].split()) if found else name
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return " ".join(match[1].split()) if match else name

@@ -163,7 +163,7 @@ class SharedBatches(Batches):
 
     def draw(self, workers: Sequence[int]) -> Tensor:
         count = len(self.groups.parts)
-        # All groups draw, whoever asks: what a group draws does not depend on who is honest.
+        # All groups draw in each call: what a group draws does not depend on who is honest.
         return self.groups.draw(range(count))[[worker % count for worker in workers]]
 
     def fits(self, state: dict[str, Any]) -> bool:

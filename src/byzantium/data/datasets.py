@@ -334,10 +334,10 @@ def _npm(package: str) -> File:
         return _contents(path, path.name)
 
 
-def _store(found: dict[str, File], cache: Path) -> None:
+def _store(files_by_name: dict[str, File], cache: Path) -> None:
     """Write into the cache such that a file is there whole or not at all."""
     try:
-        for name, file in found.items():
+        for name, file in files_by_name.items():
             files.write(cache / name, file.contents)
     except OSError as error:
         warnings.warn(f"what was downloaded cannot be stored in {cache}: {error}", stacklevel=4)

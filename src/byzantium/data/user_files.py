@@ -87,19 +87,19 @@ def read(text: str) -> Dataset:
     except OSError as error:
         raise ByzantiumError(f"{path} cannot be read: {error.strerror}") from error
     digest = hashlib.sha256(contents).hexdigest()
-    if (known := RECORDED.fullmatch(text)) and known["digest"] != digest[:16]:
+    if (match := RECORDED.fullmatch(text)) and match["digest"] != digest[:16]:
         raise ByzantiumError(
-            f"{path} has changed: its contents were sha256:{known['digest']}... and are "
+            f"{path} has changed: its contents were sha256:{match['digest']}... and are "
             f"sha256:{digest[:16]}..."
         )
     return _dataset(path, _arrays(path, contents), {path.name: f"sha256:{digest}"})
 
 
 def _found(text: str) -> Path:
-    known = RECORDED.fullmatch(text)
-    assert known is not None
+    match = RECORDED.fullmatch(text)
+    assert match is not None
     folder = os.environ.get("BYZANTIUM_DATA")
-    places = [_places.get(text), known["name"], folder and os.path.join(folder, known["name"])]
+    places = [_places.get(text), match["name"], folder and os.path.join(folder, match["name"])]
     for one in filter(None, places):
         if Path(one).is_file():
             return Path(one)

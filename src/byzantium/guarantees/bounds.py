@@ -215,12 +215,12 @@ def random_dealt_groups(groups: Groups, following: float) -> Bound:
 
 
 def chance_of_more_bad_groups(sizes: Sequence[int], f: int, threshold: int, most: int) -> float:
-    """The chance that more groups are bad than expected, if members are drawn at random.
+    """The chance that more than `most` groups are bad, if their members are drawn at random.
 
     - `sizes`: how many vectors each group has.
     - `f`: how many of all vectors are bad.
     - `threshold`: a group with more bad vectors than this is bad.
-    - `most`: how many groups are expected to be bad at most.
+    - `most`: how many bad groups are tolerated.
 
     The counts of bad vectors are hypergeometric. One group after the other, the chances of all
     pairs of bad vectors and bad groups so far are added up: all terms are positive, so that even

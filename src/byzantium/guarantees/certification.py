@@ -160,10 +160,10 @@ class _Search:
         """Search; whether it ran to its end, and was not stopped."""
         n, f, rng = self.trial.n, self.trial.f, self.rng
         self.try_inputs([*families.far_inputs(n, f), families.lower_bound_input(n, f)])
-        known = [*families.two_point_inputs(n, f), *families.attack_inputs(n, f, rng, honest)]
+        candidates = [*families.two_point_inputs(n, f), *families.attack_inputs(n, f, rng, honest)]
         # Inputs of one shape are tried together, so they stay in order; a random part is omitted.
-        some = rng.permutation(len(known))[: int(KNOWN_SHARE * self.budget)]
-        self.try_inputs(known[k] for k in sorted(some))
+        some = rng.permutation(len(candidates))[: int(KNOWN_SHARE * self.budget)]
+        self.try_inputs(candidates[k] for k in sorted(some))
         for one in list(self.worst[:2]):
             rescaled = families.rescaled_inputs(one.rows, f)
             self.try_inputs((f"{one.how}, {name}", rows) for name, rows in rescaled)

@@ -93,14 +93,14 @@ class Trial:
         return other
 
     def arranged(self, rows: Array) -> Array:
-        """The rows in the order in which the rule is given them.
+        """The rows in the order in which the rule gets them.
 
         The first f are at the places where they do most harm, if places matter.
         """
         mixings = [step for step in self._steps if isinstance(step, Mixing)]
-        kept = itertools.takewhile(lambda step: step.rows(self.n) == self.n, mixings)
-        first = mixings[len(list(kept)) :][:1]  # before it, row i stands for row i
-        places = first[0].worst_places(self.n, self.f) if first else None
+        # Up to the first mixing that changes their number, row i that comes out is that of row i.
+        first = next(itertools.dropwhile(lambda step: step.rows(self.n) == self.n, mixings), None)
+        places = None if first is None else first.worst_places(self.n, self.f)
         if places is None:
             return rows
         arranged = np.empty_like(rows)

@@ -24,7 +24,7 @@ MOST_EMPTIED = 1000
 
 
 class AsynchronousSimulation(Simulation):
-    """A federation in one process in simulated time: a round is a step of the server.
+    """A training with a server in simulated time, in one process: a round is a step of the server.
 
     Each worker fetches the model when it begins, computes its vector on it, and sends it when its
     time is over: then the vector goes into a buffer of the server, multiplied by the
@@ -33,8 +33,8 @@ class AsynchronousSimulation(Simulation):
     workers begin again after the steps of this moment.
 
     Attackers send as often as their times allow. They act as late as possible, and know what the
-    attackers of a `Simulation` know: whatever else is in it, a buffer to which one of them has
-    sent holds what the attack makes of all buffers that are honest when the server takes its step.
+    attackers of a `Simulation` know: a buffer to which one of them has sent holds, when the server
+    takes its step, what the attack makes of all buffers that are honest, and nothing else.
     `own` of an attack is the mean of their own vectors in a buffer.
 
     Its parameters are those of `Simulation`; `Settings.clock` is the clock.
@@ -98,20 +98,22 @@ class AsynchronousSimulation(Simulation):
     def _receive(self, t: int) -> None:
         """Let time pass until enough buffers are filled for step t."""
         since, emptied, enough = self.time, 0, self.clock.vectors(self.settings.n)
+        patience = self.clock.patience
         while len(self.sizes) < enough:
             awaited = [one for one in self.queue[:1] if self.clock.waits or one[0] <= self.time]
             if self.idle and not awaited:
                 self._begin(sorted(self.idle), t)
-            self.time, _, worker = heapq.heappop(self.queue)
-            self._deliver(worker, t)
-            if len(self.sizes) < enough and self.clock.is_overdue(self.time - since):
-                since, emptied = self.time, emptied + 1
+            due = self.queue[0][0]
+            if due - since > patience:  # the timer runs out before the next vector arrives
+                since, emptied = due - math.fmod(due - since, patience), emptied + 1
                 if emptied > MOST_EMPTIED:
                     raise ByzantiumError(
                         f"{self.clock!r} emptied its buffers {MOST_EMPTIED} times before all of "
                         "them were filled; it needs a longer timer or fewer buffers"
                     )
                 self._deal_anew()
+            self.time, _, worker = heapq.heappop(self.queue)
+            self._deliver(worker, t)
         self._compute_fetched(t)
 
     def _begin(self, workers: list[int], t: int) -> None:

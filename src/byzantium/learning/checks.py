@@ -182,17 +182,17 @@ def doubts(options: TrainingOptions, rule: Aggregator | Mixing) -> list[str]:
 
     graph = topology.read(str(options.topology), options.n)
     honest = options.n - options.attacker_count
-    found = []
+    sentences = []
     if graph.subgraph(range(honest)).components > 1:
-        found.append("the attackers separate honest nodes, who cannot agree")
+        sentences.append("the attackers separate honest nodes, who cannot agree")
     most = max(sum(other >= honest for other in graph.neighbors(i)) for i in range(honest))
     f = min((stage.bad for stage in rule.stages if stage.bad is not None), default=0)
     if most > f:
-        found.append(
+        sentences.append(
             f"an honest node has {most} attacker{'s' * (most > 1)} among its neighbors, more than "
             f"f = {f}"
         )
-    return found
+    return sentences
 
 
 def check_loop(options: TrainingOptions, name: str, has: Collection[str]) -> None:

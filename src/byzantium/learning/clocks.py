@@ -1,6 +1,6 @@
 """When the server takes its steps, and how long workers take: the clocks of trainings.
 
-Whatever the clock, vectors wait in buffers until enough of these are filled; the loop is in
+With every clock, vectors wait in buffers until enough of these are filled; the loop is in
 `asynchronous.py`.
 """
 
@@ -33,13 +33,13 @@ SYNCHRONOUS = "Synchronous()"
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Clock(Formula, ABC):
-    r"""When the server takes a step, and how long workers take for a vector, in simulated time.
+    r"""A clock: when the server takes a step, and how long workers take, in simulated time.
 
     A worker fetches the model, computes its vector on it, and sends it. The server keeps the mean
     of what arrives in each of its buffers. When enough of them are filled, it applies the rule to
     them, takes a step, and empties them: that is a round.
 
-    Times have the mean 1, whatever their distribution, so that clocks can be compared.
+    Times of all distributions have the mean 1, so that clocks can be compared.
 
     - `times`: how long a vector takes: "constant"; "exponential"; or "pareto", which has a heavy
       tail, :math:`P(T > t) = (t_0 / t)^\alpha`.
@@ -68,15 +68,16 @@ class Clock(Formula, ABC):
 
     @abstractmethod
     def vectors(self, n: int) -> int:
-        """How many buffers must be filled before a step: so many vectors the rule is applied to."""
+        """How many buffers are filled before a step, and how many vectors the rule gets."""
 
     def factor(self, staleness: int) -> float:
-        """What a vector is multiplied by that was computed on a model so many steps ago."""
+        """The factor of a vector that was computed on a model so many steps ago."""
         return 1.0
 
-    def is_overdue(self, elapsed: float) -> bool:
-        """Whether workers are dealt to other buffers if there was no step for so long."""
-        return False
+    @property
+    def patience(self) -> float:
+        """How long there may be no step until workers are dealt to other buffers."""
+        return math.inf
 
     def check_size(self, n: int, attackers: int) -> None:
         """Raise an error unless it can be used with n workers of which some attack."""
@@ -88,7 +89,7 @@ class Clock(Formula, ABC):
             )
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """So many times, float64, with the mean 1."""
+        """Random times, as many as `count`, in float64; their mean is 1."""
         import torch
 
         # From (0, 1]: a time is never infinite.
@@ -102,10 +103,10 @@ class Clock(Formula, ABC):
 
 @dataclass(frozen=True, repr=False)
 class Synchronous(Clock):
-    """The server waits for all workers, and they wait for its step: Algorithm 2, with times.
+    """A clock whose server waits for all workers, and they for its step: Algorithm 2, with times.
 
-    Its rounds are those of a training without a clock, to the bit, whatever the times; each lasts
-    as long as its slowest worker takes.
+    With any times, its rounds are those of a training without a clock, to the bit; each lasts as
+    long as its slowest worker takes.
 
     >>> Synchronous(times="pareto").vectors(25)
     25
@@ -151,8 +152,9 @@ class BASGD(Clock):
     def vectors(self, n: int) -> int:
         return self.buffers
 
-    def is_overdue(self, elapsed: float) -> bool:
-        return self.timer is not None and elapsed > self.timer
+    @property
+    def patience(self) -> float:
+        return math.inf if self.timer is None else self.timer
 
 
 @dataclass(frozen=True, repr=False)

@@ -56,7 +56,7 @@ class DecentralizedSimulation(Loop):
     The parameters are those of `Simulation`, apart from these. `Settings.topology` names the graph;
     the last nodes attack.
 
-    - `model`: where all nodes begin; in it is then the mean of the honest nodes' models.
+    - `model`: the model of all nodes before the first round; later the mean of the honest nodes'.
     - `rule`: what each node does: a mixing or a rule.
     - `optimizer`: makes an optimizer of one matrix, whose rows are the models. It must treat each
       number separately, as SGD and Adam do.
@@ -102,11 +102,7 @@ class DecentralizedSimulation(Loop):
         self.honest_topology = self.topology.subgraph(range(self.honest))
         start = vector_of(self.gradients.columns)
         self.models = nn.Parameter(start.repeat(settings.n, 1), requires_grad=False)
-        self.optimizer = (
-            optimizers.SGD([self.models], lr=settings.learning_rate)
-            if optimizer is None
-            else optimizer([self.models])
-        )
+        self.optimizer = (optimizer or optimizers.plain(settings.learning_rate))([self.models])
         self.rule: Aggregator = node_rule(rule)
         self._uses_weights = any(stage.uses_graph for stage in self.rule.stages)
         self.neighborhoods = [self._neighborhood(node) for node in range(settings.n)]

@@ -121,11 +121,11 @@ class Evaluation:
 
 def weights(scene: Round) -> list[float]:
     """How much each of the n workers counted; one that took no part has the weight 0."""
-    weights, found = [0.0] * scene.n, scene.explained.weights.tolist()
+    weights, counted = [0.0] * scene.n, scene.explained.weights.tolist()
     if scene.buffered is not None:
         buffers = zip(scene.buffered.rows, scene.buffered.shares, strict=True)
-        found = [found[row] * share for row, share in buffers]
-    for worker, weight in zip(scene.workers, found, strict=True):
+        counted = [counted[row] * share for row, share in buffers]
+    for worker, weight in zip(scene.workers, counted, strict=True):
         weights[worker] = weight
     return weights
 

@@ -88,12 +88,12 @@ class WorkerGradients:
     @torch.no_grad()
     def losses(self, x: Tensor, y: Tensor, seeds: Sequence[int]) -> Tensor:
         """(n,), the same losses as those of a call, without the gradients."""
-        found = torch.empty(len(x), dtype=self.like.dtype, device=x.device)
+        losses = torch.empty(len(x), dtype=self.like.dtype, device=x.device)
         with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
             for i, seed in enumerate(seeds):
                 _seed(seed, x.device)
-                found[i] = self.loss(self.model(x[i, 0]), y[i, 0])
-        return found
+                losses[i] = self.loss(self.model(x[i, 0]), y[i, 0])
+        return losses
 
     def _all_at_once(
         self, matrix: Tensor, x: Tensor, y: Tensor, share: float, models: Tensor | None
@@ -224,16 +224,16 @@ def one_thread(alone: bool) -> Iterator[None]:
 
 def columns_of(parameters: Mapping[str, nn.Parameter]) -> dict[Tensor, slice]:
     """Which columns of a vector of dimension d are those of each parameter."""
-    found: dict[Tensor, slice] = {}
+    columns: dict[Tensor, slice] = {}
     start = 0
     for name, parameter in parameters.items():
         if torch.empty_like(parameter).stride() != parameter.stride():
             raise ByzantiumError(
                 f"the parameter {name} has gaps in memory; contiguous() closes them"
             )
-        found[parameter] = slice(start, start + parameter.numel())
+        columns[parameter] = slice(start, start + parameter.numel())
         start += parameter.numel()
-    return found
+    return columns
 
 
 def shaped(piece: Tensor, parameter: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What all trainings in one process share, whatever their topology and their clock.
+"""The base class of all trainings in one process, with every topology and clock.
 
 `Simulation` is the synchronous training with a server.
 """
@@ -42,11 +42,11 @@ SAMPLE_BYTES = 256 << 20
 class Loop(ABC):
     """A training in one process, round by round: iterate over it to train.
 
-    It has the workers, their data and the attack, the history and the checkpoints. What happens in
-    a round, and which state there is beside that of the workers, a subclass says: `_round`,
-    `_state`, `_state_forms`, `_try_state` and `_load_state`.
+    It has the workers, their data and the attack, the history and the checkpoints. A subclass
+    defines what happens in a round, `_round`, and the state beside that of the workers: `_state`,
+    `_state_forms`, `_try_state` and `_load_state`.
 
-    Its parameters are those of `Simulation`. `rule` is what the vectors of workers go through, and
+    Its parameters are those of `Simulation`. `rule` aggregates the vectors of workers, and
     `optimizer` takes the steps. Row i of `sent` is what worker i sends: its momentum, or what
     attackers made of theirs. `root_samples` are the samples that the server holds and no worker
     has, with their targets.
@@ -169,8 +169,8 @@ class Loop(ABC):
         source, places = self._source(workers)
         attacking = self._attacking(workers)
 
-        def samples(wanted: Tensor) -> tuple[Tensor, Tensor]:
-            return self._samples(wanted, attacking)
+        def samples(which: Tensor) -> tuple[Tensor, Tensor]:
+            return self._samples(which, attacking)
 
         return Task(
             self.workers,
@@ -283,8 +283,8 @@ class Loop(ABC):
 
     def success_rate(self) -> float:
         """How many test samples with the attack's trigger are called its target, in percent."""
-        x, wanted = self.attack.triggered(self.data.test_x, self.data.test_y)
-        return evaluation.accuracy(self.model, x, wanted)
+        x, targets = self.attack.triggered(self.data.test_x, self.data.test_y)
+        return evaluation.accuracy(self.model, x, targets)
 
     def heterogeneity(self) -> dict[str, float]:
         r"""How much the honest workers' full gradients differ at the current model.

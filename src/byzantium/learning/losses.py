@@ -75,7 +75,7 @@ def spelled(text: str) -> tuple[str, Loss]:
     >>> spelled("huber(2)")[0], spelled("huber(1)")[0]
     ('huber(delta=2.0)', 'huber')
     """
-    name, function = notation.spelled(text, LOSSES, given=2)
+    name, function = notation.spelled(text, LOSSES, leading=2)
     assert isinstance(function, functools.partial)
     return name, function if function.keywords else function.func
 

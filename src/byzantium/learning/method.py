@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Task(NamedTuple):
-    """What a worker method is given in a round: k workers, all honest or all attackers.
+    """The input of a worker method in a round: k workers, all honest or all attackers.
 
     - `team`: all workers of the training: `team.gradients` computes gradients, and `team.seen` says
       of each worker whether it has had its first round.
@@ -43,12 +43,12 @@ class Task(NamedTuple):
     >>> from byzantium import Mean
     >>> from byzantium.data import load
     >>> from byzantium.learning import Settings, linear, simulate
-    >>> class Told(WorkerMethod):
+    >>> class Printed(WorkerMethod):
     ...     def compute(self, rows, task):
     ...         print(tuple(rows.shape), list(task.workers), task.new, tuple(task.x.shape))
     ...         return task.team.gradients(rows, task.x, task.y, seeds=task.seeds)
     >>> settings, model = Settings(n=3, rounds=2, batch=8), linear((1, 8, 8))
-    >>> history = simulate(settings, load("digits"), model, Mean(), worker=Told())
+    >>> history = simulate(settings, load("digits"), model, Mean(), worker=Printed())
     (3, 650) [0, 1, 2] [0, 1, 2] (3, 1, 8, 1, 8, 8)
     (3, 650) [0, 1, 2] [] (3, 1, 8, 1, 8, 8)
     """
@@ -165,15 +165,15 @@ def check_settings(method: WorkerMethod, settings: TrainingOptions) -> None:
                 f"{momentum!r}: got {method!r}"
             )
         return
-    wanted: dict[str, tuple[object, str]] = {
+    required: dict[str, tuple[object, str]] = {
         "momentum": (0, "have no momentum"),
         "local_steps": (1, "send what they make of one gradient"),
         "topology": (None, "have the model of the server"),
         "clock": (SYNCHRONOUS, "compute in the same rounds"),
     }
     if method.needs_last_step:
-        wanted["cache"] = (False, "add to the last aggregate, so all vectors are of one round")
-    for name, (value, why) in wanted.items():
+        required["cache"] = (False, "add to the last aggregate, so all vectors are of one round")
+    for name, (value, why) in required.items():
         if (other := getattr(settings, name)) != value:
             raise ByzantiumError(
                 f"workers with {method!r} {why}: set {name}={value!r}, got {name}={other!r}"

@@ -8,7 +8,8 @@ models slower.
 from __future__ import annotations
 
 import inspect
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 
@@ -34,3 +35,8 @@ def eager(optimizer: type[Optimizer]) -> type[Optimizer]:
 
 
 SGD, AdamW = eager(torch.optim.SGD), eager(torch.optim.AdamW)
+
+
+def plain(rate: float) -> Callable[[Any], torch.optim.Optimizer]:
+    """What makes the optimizer of a training that names none: SGD with this learning rate."""
+    return lambda parameters: SGD(parameters, lr=rate)

@@ -21,7 +21,7 @@ class Participants:
 
     Without a cache these are the same, drawn such that at least one is honest. With a cache the
     draw is unconditional, and the server aggregates the last vectors of all workers that it has
-    heard: whoever captures a round still holds no more of these than there are attackers.
+    heard: attackers who capture a round still hold no more of these than they are.
 
     Otsuka, Takezawa, Yamada: Delayed Momentum Aggregation (DeMoA), ICML 2026.
 

@@ -108,7 +108,7 @@ class RootUpdate:
         self.model, self.loader, self.loss = model, loader, loss
         self.epochs: int = validated("RootUpdate", "epochs", epochs, Positive)
         self.seed: int = validated("RootUpdate", "seed", seed, Seed)
-        self.optimizer = optimizer or (lambda parameters: optimizers.SGD(parameters, learning_rate))
+        self.optimizer = optimizer or optimizers.plain(learning_rate)
         self.momentum = Momentum(momentum)
         self.calls = 0
         self._labels = _Labels(classes)

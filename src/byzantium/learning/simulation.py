@@ -93,11 +93,7 @@ class Simulation(Loop):
         super().__init__(settings, data, model, attack, partition, loss, randomness, worker)
         self.worker.check_rule(rule)
         parameters = self.gradients.parameters.values()
-        self.optimizer = (
-            optimizers.SGD(parameters, lr=settings.learning_rate)
-            if optimizer is None
-            else optimizer(parameters)
-        )
+        self.optimizer = (optimizer or optimizers.plain(settings.learning_rate))(parameters)
         self.server = Server(model, rule, self.optimizer)
         self.rule: Aggregator = self.server.rule
         if "weights" in settings.record and rule.knows_weights == "never":

@@ -291,7 +291,7 @@ def random_regular(n: int, degree: Positive, seed: Seed = 0) -> Topology:
             f"got {degree=}"
         )
     rng = np.random.default_rng(seed)
-    few = min(degree, n - 1 - degree)  # a dense graph has all edges but those of a sparse one
+    few = min(degree, n - 1 - degree)  # a dense graph has all edges except those of a sparse one
     for _ in range(DRAWS):
         graph = _paired(n, few, rng)
         if graph is not None and few < degree:
@@ -325,7 +325,7 @@ def edges(n: int, pairs: str) -> Topology:
     >>> edges(3, "0-1,2 1-2") == complete(3)
     True
     """
-    found = []
+    ends = []
     for entry in pairs.split():
         node, _, others = entry.partition("-")
         for other in others.split(","):
@@ -334,8 +334,8 @@ def edges(n: int, pairs: str) -> Topology:
                     f"edges are written as '0-1,2 1-2', where node 0 shares edges with 1 and 2, "
                     f"got {one_line(entry, 40)!r}"
                 )
-            found.append((int(node), int(other)))
-    return Topology(n, found)
+            ends.append((int(node), int(other)))
+    return Topology(n, ends)
 
 
 def _is_number(text: str) -> bool:
@@ -363,7 +363,7 @@ def spelled(text: str) -> str:
     """
     text = read_file(text) if is_file(text) else text
     try:
-        return notation.spelled(text, TOPOLOGIES, given=1)[0]
+        return notation.spelled(text, TOPOLOGIES, leading=1)[0]
     except ByzantiumError as error:
         raise ByzantiumError(
             f"a topology is one of {', '.join(TOPOLOGIES)}, or a file of edges: {error}"
@@ -379,7 +379,7 @@ def read(text: str, n: int) -> Topology:
     """
     if n > MOST_NODES:
         raise ByzantiumError(f"a graph has at most {MOST_NODES:,} nodes, got n={n}")
-    _, build = notation.spelled(text, TOPOLOGIES, given=1)
+    _, build = notation.spelled(text, TOPOLOGIES, leading=1)
     topology: Topology = build(n)
     if topology.components > 1:
         apart = min(set(range(n)) - topology.reached_from(0))

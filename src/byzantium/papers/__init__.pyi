@@ -7,6 +7,7 @@ from .bucketing import bucketed as bucketed
 from .causes import CAUSES as CAUSES
 from .comparison import compare as compare
 from .comparison import published_cells as published_cells
+from .replay import IMAGES as IMAGES
 from .replay import Replay as Replay
 from .replay import replays as replays
 from .requests import Requests as Requests

@@ -366,5 +366,5 @@ def artifact(name: str, version: Version | None = None) -> Artifact:
     """
     if name not in MAKERS:
         raise ByzantiumError(f"there is no artifact {name!r}{notation.hint(name, MAKERS)}")
-    made = replace(MAKERS[name](), maker=f"byzantium reproduce {name}")
-    return in_version(made, version)
+    artifact = replace(MAKERS[name](), maker=f"byzantium reproduce {name}")
+    return in_version(artifact, version)

@@ -13,15 +13,17 @@ from byzantium.papers import published
 from byzantium.runs import Result, Run
 from byzantium.tables import COLLAPSED, MeasuredCell, ResultTable
 
-# Half of what one of the 9,984 test images counts, in percent. The published accuracies are rounded
-# to three decimals, which is less.
-HALF_AN_IMAGE = 100 / 9984 / 2
+#: How many test images the released runs were evaluated on.
+IMAGES = 9984
+# In percent. The published accuracies are rounded to three decimals, which is less.
+HALF_AN_IMAGE = 100 / IMAGES / 2
 
 
 @dataclass(frozen=True)
 class Replay:
     """A run with the released random numbers, and the released run of the same seed.
 
+    - `artifact`: the name of the table or figure that it belongs to.
     - `cell`: its cell.
     - `result`: our run.
     - `curve`: the released run: (round, accuracy, loss) at each evaluation. Empty for Tables 1 and
@@ -33,10 +35,11 @@ class Replay:
     >>> metrics = [{"round": 30, "accuracy": 68.349}, {"round": 60, "accuracy": 70.1}]
     >>> result = Result(Run(), Path("results"), "unfinished", metrics, {})
     >>> curve = [(30, 68.349, 1.634), (60, 70.132, 1.021)]
-    >>> Replay(MeasuredCell(Cell({}, ()), None, ()), result, curve, {}).equal
+    >>> Replay("table2", MeasuredCell(Cell({}, ()), None, ()), result, curve, {}).equal
     1
     """
 
+    artifact: str
     cell: MeasuredCell
     result: Result
     curve: list[tuple[int, float, float]]
@@ -139,7 +142,7 @@ def replays(table: ResultTable) -> Iterator[Replay]:
         for seed, result in enumerate(cell.results):
             if result.metrics:
                 curve = curves[seed] if curves else []
-                yield Replay(cell, result, curve, published.losses(name, labels, seed))
+                yield Replay(name, cell, result, curve, published.losses(name, labels, seed))
 
 
 def _is_zero(gap: float) -> bool:

@@ -9,8 +9,9 @@ import torch
 from annotated_types import Gt, Le
 from torch import Tensor
 
-from byzantium.related.memory import Remembering, whole_rows
+from byzantium.related.memory import Remembering
 from byzantium.rules import GeometricMedian, MatrixRule
+from byzantium.rules.kinds import whole_rows
 from byzantium.vectors import Geometry
 from byzantium.vectors.distances import Array
 

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from byzantium.core import ByzantiumError, OrInfinity, Positive, PositiveMeasure
-from byzantium.related.memory import Remembering, whole_rows
+from byzantium.related.memory import Remembering
 from byzantium.rules import Weighting
+from byzantium.rules.kinds import whole_rows
 from byzantium.vectors import Geometry, Matrix
 from byzantium.vectors.distances import Array
 from byzantium.vectors.points import SourcePoints
@@ -24,13 +25,13 @@ class WorkerHistory(Remembering, Weighting):
     """A weighting that remembers which workers are good, and sums of what each of them sent."""
 
     remembers_workers: ClassVar[bool] = True
-    delta_max: ClassVar[float] = 0  # of one call: the good may send anything until they are dropped
+    delta_max: ClassVar[float] = 0  # no bound by how far honest vectors are apart
 
     def _state(self, geometry: Geometry) -> dict[str, Tensor]:
         """The state before a call, for the workers of the call."""
         raise NotImplementedError
 
-    def _known(self, geometry: Geometry) -> dict[str, Tensor]:
+    def _current(self, geometry: Geometry) -> dict[str, Tensor]:
         memory, source = self.memory, geometry.basis.source
         if not memory:
             return self._state(geometry)
@@ -44,12 +45,12 @@ class WorkerHistory(Remembering, Weighting):
 
     def _good_rows(self, geometry: Geometry) -> NDArray[np.bool_]:
         """(n,): which rows are those of good workers."""
-        good: NDArray[np.bool_] = self._known(geometry)["good"].numpy()[geometry.workers]
+        good: NDArray[np.bool_] = self._current(geometry)["good"].numpy()[geometry.workers]
         return good
 
     def _remaining(self, geometry: Geometry, good: Tensor) -> Tensor:
-        """The workers who stay good, of whom `good` says so; whoever is dropped is named."""
-        before, source = self._known(geometry)["good"], geometry.basis.source
+        """The workers who stay good, of whom `good` says so; a note names those who are dropped."""
+        before, source = self._current(geometry)["good"], geometry.basis.source
         present = torch.zeros_like(before)
         present[geometry.workers] = True  # an unusable vector is dropped with its worker
         after = before & good & present
@@ -80,7 +81,7 @@ def most_central(distances: Array, radius: float) -> int:
 
 @dataclass(frozen=True, repr=False)
 class Safeguard(WorkerHistory):
-    r"""The mean of the good workers; who drifts away from them over a window is dropped.
+    r"""The mean of the good workers; one that drifts away from them over a window is dropped.
 
     .. math:: \frac{1}{|\mathrm{good}_t|} \sum_{i \in \mathrm{good}_t} x_{i,t}, \quad
         \mathrm{good}_{t+1} = \{ i \in \mathrm{good}_t :
@@ -92,8 +93,9 @@ class Safeguard(WorkerHistory):
     r. With `radius` the threshold is :math:`\theta = 2 \, \mathrm{radius} \sqrt{t}` for a sum over
     t rounds, and :math:`A_\mathrm{med}` has most sums within :math:`\theta / 2`: if the vectors of
     honest workers are independent and differ from their mean by at most V, a radius of a few V
-    drops none of them. A log line and the report name whom it drops. (The Gaussian noise with which
-    the paper escapes saddle points is omitted.)
+    drops none of them. A log line and the report name whom it drops. (Two parts of the paper are
+    omitted: the Gaussian noise that escapes saddle points, and the division of each vector of a sum
+    by the number of good workers, which changes sums of all workers alike.)
 
     Nothing is promised for one call: a worker counts until it is dropped. Where workers hold
     different data, their sums drift apart by themselves, and honest workers are dropped.
@@ -134,15 +136,15 @@ class Safeguard(WorkerHistory):
         return geometry.uniform_over(good if len(good) else np.arange(geometry.n))
 
     def advance(self, geometry: Geometry, aggregate: Tensor, weights: Array | None) -> None:
-        known, rows = self._known(geometry), whole_rows(self, geometry)
-        t = int(known["round"])
-        good = known["good"].clone()
+        state, rows = self._current(geometry), whole_rows(self, geometry)
+        t = int(state["round"])
+        good = state["good"].clone()
         sums = {}
         for name, length in (("short", self.short), ("long", self.long)):
             first = t % length == 0
-            before = torch.zeros_like(known[name]) if first else known[name]
+            before = torch.zeros_like(state[name]) if first else state[name]
             sums[name] = sums_with(geometry, before, rows)
-            good &= self._near(sums[name], known["good"], t % length + 1)
+            good &= self._near(sums[name], state["good"], t % length + 1)
         good = self._remaining(geometry, good)
         if self.forgive and (t + 1) % self.long == 0:
             good = torch.ones_like(good)
@@ -169,7 +171,7 @@ class Safeguard(WorkerHistory):
 
 @dataclass(frozen=True, repr=False)
 class ByzantineSGD(WorkerHistory):
-    r"""The mean of the good workers; whose vector or sum is far from most is dropped for good.
+    r"""The mean of the good workers; one whose vector or sum is far from most is dropped for good.
 
     .. math:: \mathrm{good}_t = \{ i \in \mathrm{good}_{t-1} : |A_i - A_\mathrm{med}| \le t_A, \
         \|B_i - B_\mathrm{med}\| \le t_B, \ \|x_{i,t} - x_\mathrm{med}\| \le 4 v \}
@@ -186,7 +188,8 @@ class ByzantineSGD(WorkerHistory):
       :math:`t_B = 4 v \sqrt{T \log(16 n T / p)}` for T rounds and a failure probability p.
 
     What is promised assumes that all workers draw from the same data: then honest workers stay, and
-    the training converges at the optimal rate. Nothing is promised for one call.
+    the training converges at the optimal rate. For one call nothing is promised: a vector at a
+    distance of 4v counts, however near each other honest vectors are.
 
     Alistarh, Allen-Zhu, Li: Byzantine Stochastic Gradient Descent, NeurIPS 2018.
 
@@ -221,7 +224,7 @@ class ByzantineSGD(WorkerHistory):
 
     def _projections(self, geometry: Geometry) -> Tensor:
         """(workers,): the sums of inner products with the way so far, these rows included."""
-        projections = self._known(geometry)["projections"].clone()
+        projections = self._current(geometry)["projections"].clone()
         about = geometry.gram_about(geometry.origin)[: geometry.n, geometry.center]
         projections[geometry.workers] += torch.from_numpy(about) * geometry.unit**2
         return projections
@@ -229,7 +232,7 @@ class ByzantineSGD(WorkerHistory):
     def weights(self, geometry: Geometry) -> Array:
         rows, workers = whole_rows(self, geometry), geometry.workers
         projections = self._projections(geometry)[workers].numpy()
-        sums = sums_with(geometry, self._known(geometry)["sums"], rows)[workers]
+        sums = sums_with(geometry, self._current(geometry)["sums"], rows)[workers]
         of_sums = distances_between(sums)
         of_rows = np.sqrt(geometry.squared_distances) * geometry.unit
         keep = self._good_rows(geometry)
@@ -242,12 +245,12 @@ class ByzantineSGD(WorkerHistory):
 
     def advance(self, geometry: Geometry, aggregate: Tensor, weights: Array | None) -> None:
         assert weights is not None
-        known, rows = self._known(geometry), geometry.rows()
-        good = torch.zeros_like(known["good"])
+        state, rows = self._current(geometry), geometry.rows()
+        good = torch.zeros_like(state["good"])
         good[geometry.workers] = torch.from_numpy(weights[: geometry.n] > 0)
         self._keep(
             good=self._remaining(geometry, good),
             projections=self._projections(geometry),
-            sums=sums_with(geometry, known["sums"], rows),
-            results=known["results"] + aggregate.to(known["results"]),
+            sums=sums_with(geometry, state["sums"], rows),
+            results=state["results"] + aggregate.to(state["results"]),
         )

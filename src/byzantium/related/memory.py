@@ -1,4 +1,4 @@
-"""What rules of this package remember, and how they read whole vectors."""
+"""The state of rules that remember tensors from one call to the next."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from torch import Tensor
 
 from byzantium.core import ByzantiumError, Stateful
 from byzantium.rules import Stage
-from byzantium.vectors import Geometry
 
 
 class Remembering(Stage, Stateful):
@@ -37,14 +36,3 @@ class Remembering(Stage, Stateful):
                 f"{self!r} has the state {', '.join(self.remembered)}, got {', '.join(state)}"
             )
         self._keep(**{name: tensor.detach().clone() for name, tensor in state.items()})
-
-
-def whole_rows(rule: Stage, geometry: Geometry) -> Tensor:
-    """The vectors themselves, (n, d); raises an error where only some columns are here."""
-    source = geometry.basis.source
-    source.check_coordinates(rule)
-    if source.d != source.dimension:
-        raise ByzantiumError(
-            f"{rule!r} needs whole vectors, but here each machine holds only some columns"
-        )
-    return geometry.rows()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class RSA(WorkerMethod):
-    r"""Workers train models of their own, which a penalty keeps near that of the server.
+    r"""Models of the workers' own, which a penalty keeps near that of the server (RSA).
 
     .. math::
 
@@ -29,9 +29,9 @@ class RSA(WorkerMethod):
         x_0 \leftarrow x_0 - \eta \lambda \sum_i \operatorname{sign}(x_0 - x_i)
 
     Worker i sends :math:`x_0 - x_i`, and the server's rule is `SignSum` with the same penalty; a
-    regularization term of the server is the `weight_decay` of its optimizer. Whatever an attacker
-    sends, it moves the server by at most :math:`\eta \lambda` in each coordinate and round. All
-    models begin as that of the server. Workers step with the learning rate of the settings.
+    regularization term of the server is the `weight_decay` of its optimizer. An attacker
+    moves the server by at most :math:`\eta \lambda` in each coordinate and round. All models begin
+    as that of the server. Workers step with the learning rate of the settings.
 
     - `penalty`: the factor :math:`\lambda`, above 0. If it is as large as the largest coordinate of
       any honest worker's full gradient at the common optimum, all models are equal there; and the
@@ -52,10 +52,10 @@ class RSA(WorkerMethod):
     penalty: PositiveMeasure
 
     def check_rule(self, rule: Aggregator) -> None:
-        wanted = SignSum(self.penalty)
-        if rule != wanted:
+        needed = SignSum(self.penalty)
+        if rule != needed:
             raise ByzantiumError(
-                f"workers with {self!r} send what the rule {wanted!r} is for, got the rule {rule!r}"
+                f"workers with {self!r} send what the rule {needed!r} is for, got the rule {rule!r}"
             )
 
     def size(self, samples: Sequence[int], d: int) -> int:

@@ -81,8 +81,9 @@ class LargestCluster(Weighting):
 
     - `similarity`: the largest cosine of vectors that are called different, from -1 to 1.
 
-    Nothing is promised, because lengths do not count: who points the same way as the others may be
-    a million times as long. On data of different classes, honest vectors are different, too.
+    Nothing is promised, because lengths do not count: a vector that points the same way as the
+    others may be a million times as long. On data of different classes, honest vectors are
+    different, too.
 
     Sattler, Müller, Wiegand, Samek: On the Byzantine Robustness of Clustered Federated Learning,
     ICASSP 2020.
@@ -112,8 +113,7 @@ def largest_cluster(similarities: Array, bound: float) -> NDArray[np.int64]:
     """The rows of the group that is left when no part of it is different from the rest.
 
     A part of a maximum spanning tree without its weakest edge is again such a tree, so one tree is
-    enough for all divisions. Of equal edges the one between the
-    first rows is the weakest.
+    enough for all divisions. Of equal edges the one between the first rows is the weakest.
     """
     n = len(similarities)
     parent, best = np.zeros(n, dtype=np.int64), similarities[0].copy()

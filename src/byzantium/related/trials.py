@@ -9,8 +9,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from byzantium.core import ByzantiumError, Count, Measure, PositiveMeasure
-from byzantium.related.memory import whole_rows
 from byzantium.rules import Weighting
+from byzantium.rules.kinds import whole_rows
 from byzantium.vectors import Geometry
 from byzantium.vectors.distances import Array
 
@@ -27,7 +27,9 @@ class Zeno(Weighting):
 
     The trial must be small where workers hold different classes: a step along one class lowers the
     loss of that class and raises the others', so with the learning rate of the server, honest
-    workers can score below an attacker who does nothing.
+    workers can score below an attacker who does nothing. But if the server steps farther than the
+    trial, attackers can send a good direction at a length that only the trial bears; `rho` alone
+    is against that.
 
     - `f`: how many vectors may be Byzantine, at least 0 and below n.
     - `trial`: :math:`\gamma`, above 0.

@@ -24,7 +24,7 @@ CHUNK = 256
 
 @dataclass(frozen=True, repr=False)
 class SAGA(WorkerMethod):
-    r"""Workers correct gradients by a table of the last gradient of each sample (Byrd-SAGA).
+    r"""Gradients corrected by a table of the last gradient of each sample (Byrd-SAGA).
 
     .. math::
 
@@ -35,10 +35,10 @@ class SAGA(WorkerMethod):
     for a worker i with m samples and the batch B. In its first round a worker fills the table
     :math:`\phi_i` at the model of that round. With batches that are drawn with replacement,
     :math:`g_i` is an unbiased estimate of the worker's full gradient, and its variance vanishes as
-    the model converges; here batches come from passes over the samples, as in every training. What
-    the full gradients of honest workers differ by stays. The table holds m times d numbers for each
-    worker, and training does not begin where all of them would take more than a quarter of the
-    memory.
+    the model converges; here batches come from passes over the samples, as in every training. The
+    differences between the full gradients of honest workers stay. The table holds m times d numbers
+    for each worker, and training does not begin where all of them would take more than a quarter of
+    the memory.
 
     The authors aggregate by `GeometricMedian`. They prove linear convergence to a neighborhood
     whose size follows from how different the workers' full gradients are.
@@ -106,8 +106,8 @@ class SAGA(WorkerMethod):
 
     @property
     def _tables(self) -> dict[int, _Table]:
-        found: dict[int, _Table] = self.__dict__["_tables_of"]
-        return found
+        tables: dict[int, _Table] = self.__dict__["_tables_of"]
+        return tables
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class _Table:
 
 @dataclass(frozen=True, repr=False)
 class Marina(WorkerMethod):
-    r"""Workers send full gradients now and then, and otherwise add differences (Byz-VR-MARINA).
+    r"""Full gradients now and then, otherwise the last aggregate and a difference (Byz-VR-MARINA).
 
     .. math::
 
@@ -195,7 +195,7 @@ def full_gradients(rows: Tensor, task: Task) -> Tensor:
         for start in range(0, size, CHUNK):
             piece = indices[:, None, start : start + CHUNK]
             share = piece.shape[2] / size
-            found = gradients(sums, *task.samples(piece), keep=1.0, share=share, seeds=seeds)
-            losses[alike] += share * found
+            piece_losses = gradients(sums, *task.samples(piece), keep=1.0, share=share, seeds=seeds)
+            losses[alike] += share * piece_losses
         rows[alike] = sums
     return losses

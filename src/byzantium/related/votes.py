@@ -86,8 +86,8 @@ class SignSum(_Signs):
 
     .. math:: \lambda \sum_i \operatorname{sign}(x_i)
 
-    Its workers, `RSA`, send how far the model of the server is from their own. Whatever a vector
-    is, it changes each coordinate by at most :math:`\lambda`.
+    Its workers, `RSA`, send how far the model of the server is from their own. Any vector
+    changes each coordinate by at most :math:`\lambda`.
 
     - `penalty`: the factor :math:`\lambda`, above 0: the penalty of `RSA`.
 

@@ -105,11 +105,11 @@ def draw(certificates: Sequence[Certificate], path: Path, dpi: int = 150) -> Non
         axis.fill_between(deltas, bounds, BOTTOM, color="#E4E4E4", linewidth=0)
         for rule in rules:
             own = [o for o in here if labels[o][1] == rule]
-            found: dict[str, Any] = {"lw": 1.2, "marker": "o", "ms": 3, "label": rule}
+            lines: dict[str, Any] = {"lw": 1.2, "marker": "o", "ms": 3, "label": rule}
             dots: dict[str, Any] = {"lw": 0.9, "ls": ":", "alpha": 0.6}
             line = sorted((o.f / o.n, min(o.c, TOP)) for o in own)
             proved = sorted((o.f / o.n, o.promised) for o in own if o.promised is not None)
-            for points, look in ((line, found), (proved, dots)):
+            for points, look in ((line, lines), (proved, dots)):
                 if points:
                     axis.plot(*zip(*points, strict=True), color=colors[rule], **look)
         axis.set_yscale("log")
@@ -136,11 +136,11 @@ def draw(certificates: Sequence[Certificate], path: Path, dpi: int = 150) -> Non
 
 def _colors(rules: Sequence[str]) -> dict[str, str]:
     """The colors of rules: fixed ones for those of the paper, further ones for others."""
-    known = {name: style.color.light for name, style in palette.BY_CLASS.items()}
+    by_class = {name: style.color.light for name, style in palette.BY_CLASS.items()}
     others = iter([*palette.OTHER_RULES, *palette.ORDERED])
     colors = {}
     for rule in rules:
         name, _, arguments = rule.partition("(")
-        plain = name in known and (arguments == ")" or name == "CenteredClipping")
-        colors[rule] = known[name] if plain else next(others).light
+        plain = name in by_class and (arguments == ")" or name == "CenteredClipping")
+        colors[rule] = by_class[name] if plain else next(others).light
     return colors

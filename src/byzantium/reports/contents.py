@@ -13,13 +13,14 @@ from byzantium import __version__, rules
 from byzantium.core.texts import first_sentence
 from byzantium.learning import metrics
 from byzantium.reports import graphs, measurements, palette, text_tables
+from byzantium.reports import ranking as ranking_page
 from byzantium.reports.headline import headline
 from byzantium.reports.palette import line_of, looks
 from byzantium.reports.promises import changed, command, promises
 from byzantium.rules import Trust
 from byzantium.rules.trust import CAUTION, FEWEST_ROUNDS
 from byzantium.runs import Federation, Job, Metrics, Result, Run
-from byzantium.tables import CRITERION, MeasuredCell, ResultTable, pivots, terms
+from byzantium.tables import CRITERION, MeasuredCell, Ranking, ResultTable, pivots, terms
 from byzantium.tables.pivot import fields_of, setting, varying
 from byzantium.tables.results import grouped
 from byzantium.tables.terms import sort_key
@@ -35,10 +36,12 @@ def contents(
     results: Iterable[Result],
     artifacts: Sequence[ResultTable],
     tables: Sequence[ResultTable] | None = None,
+    ranking: Ranking | None = None,
 ) -> dict[str, Any]:
     """The data of the page, as plain values for JSON.
 
     - `tables`: the tables of runs; by default rules by attacks.
+    - `ranking`: that of the benchmark, if it is to be shown.
     """
     now = datetime.now().astimezone()
     shown = {result.job: result for result in results}
@@ -61,6 +64,7 @@ def contents(
         "made": f"{now.day} {now:%B %Y, %H:%M}",
         "surroundings": _surroundings(shown.values()),
         "headline": dataclasses.asdict(top) if top else None,
+        "ranking": _short(ranking_page.for_page(ranking)) if ranking else None,
         "palette": palette.for_page(),
         "settings": list(settings.values()),
         "zoom": _short(_zooms(trained, places)),
@@ -277,10 +281,10 @@ def _place_in_table(
 
 
 def _artifact(table: ResultTable, numbers: dict[Job, int]) -> dict[str, Any]:
-    made, names = table.artifact, ("name", "title", "fixed", "varies", "notes", "cheaper")
+    artifact, names = table.artifact, ("name", "title", "fixed", "varies", "notes", "cheaper")
     return {
-        **{name: getattr(made, name) for name in names},
-        "picture": dataclasses.asdict(made.picture),
+        **{name: getattr(artifact, name) for name in names},
+        "picture": dataclasses.asdict(artifact.picture),
         "zoom": _panel_zooms(table),
         "command": table.command(),
         "published": table.is_published,
@@ -310,8 +314,8 @@ def _panel_zooms(table: ResultTable) -> dict[str, Any]:
     if table.artifact.picture.kind != "curves":
         return {}
     panels = grouped(table.cells, [rows]).items()
-    found = {terms.full_name(rows, row): measurements.zoom(table, own) for (row,), own in panels}
-    return {text: span for text, span in found.items() if span}
+    spans = {terms.full_name(rows, row): measurements.zoom(table, own) for (row,), own in panels}
+    return {text: span for text, span in spans.items() if span}
 
 
 def _cell(table: ResultTable, cell: MeasuredCell, numbers: dict[Job, int]) -> dict[str, Any]:
@@ -344,8 +348,8 @@ def _cell(table: ResultTable, cell: MeasuredCell, numbers: dict[Job, int]) -> di
         theirs = measurements.published_curves(table, cell)
         entries["theirs"] = [[*zip(*curve, strict=True)] for curve in theirs]
     if picture.kind == "bars":
-        found = measurements.weights(cell)
-        entries["weights"] = measurements.means(found) if found else None
+        weights = measurements.weights(cell)
+        entries["weights"] = measurements.means(weights) if weights else None
         entries["honest"] = facets["n"] - facets["q"]
     return {name: _short(value) for name, value in entries.items()}
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 Style = dict[str, Any]
 BAND = 0.2  # how opaque the band of a standard deviation is
+THIN = 1.5  # the width of our curves
 BELOW: Style = {"lw": 3.5, "alpha": 0.3}  # a published curve that ours is to cover
 OVER = {"time": metrics.TABLE["time"].title}  # what curves are drawn over, beside rounds
 NEUTRAL = "#F5F5F5"  # of cells without a number, or with one that has no scale
@@ -144,6 +145,15 @@ def _style(look: Look) -> Style:
     return {"color": look.color.light, "linestyle": PATTERNS[look.dashes]}
 
 
+def _below(look: Look) -> Style:
+    """A look for a published curve below ours, with dashes as long as those of ours."""
+    pattern = PATTERNS[look.dashes]
+    if not isinstance(pattern, str):
+        start, lengths = pattern
+        pattern = (start, tuple(length * THIN / BELOW["lw"] for length in lengths))
+    return {"color": look.color.light, "linestyle": pattern, "dash_capstyle": "butt"} | BELOW
+
+
 def _fixed(shown: Sequence[Looks], row: int, cells: Sequence[MeasuredCell]) -> list[str]:
     """The labels that vary among the lines of other rows, and are fixed in this one."""
     varying = [{name for values in look for name, _ in values} for look in shown]
@@ -162,7 +172,10 @@ def _keys(table: ResultTable, shown: Looks) -> list[Artist]:
     released = table.artifact.version.released
     if any(measurements.published_curves(table, cell) for cell in table.cells):
         label = "published, each seed" if table.comparable else "published, paper's setting"
-        look: Style = BELOW if released else {"lw": 0.8, "alpha": 0.7}
+        look: Style = {"lw": 0.8, "alpha": 0.7}
+        if released:
+            keys.append(Line2D([], [], color=GREY, label="thin: ours", lw=THIN))
+            label, look = "wide and pale: published, same seed", BELOW
         keys.append(Line2D([], [], color=GREY, label=label, **look))
     if not released and any(len(cell.results) > 1 for cell in table.cells):
         keys.append(Patch(facecolor=GREY, alpha=BAND, lw=0, label="± std over seeds"))
@@ -181,9 +194,9 @@ def _panel(axis: Axes, table: ResultTable, cells: Sequence[MeasuredCell], shown:
         values, look = line_of(shown, cell)
         style = _style(look)
         released = table.artifact.version.released
-        theirs: Style = BELOW if released else {"lw": 0.6, "alpha": 0.45}
+        theirs: Style = _below(look) if released else {"lw": 0.6, "alpha": 0.45} | style
         for seed in measurements.published_curves(table, cell):
-            axis.plot(*zip(*seed, strict=True), zorder=2, **theirs, **style)
+            axis.plot(*zip(*seed, strict=True), zorder=2, **theirs)
         seeds = measurements.curves(table, cell)
         # Each repeated run is compared with that of its seed, so there is no mean.
         for curves in [[seed] for seed in seeds] if released else [seeds]:
@@ -204,7 +217,7 @@ def _line(axis: Axes, seeds: Sequence[measurements.Curve], look: Style) -> bool:
         return False
     there = [[seed[at] for seed in seeds if at in seed] for at in rounds]
     means = [fmean(values) for values in there]
-    axis.plot(rounds, means, lw=1.5, zorder=4, **look)
+    axis.plot(rounds, means, lw=THIN, zorder=4, **look)
     spread = [stdev(values) if len(values) > 1 else 0.0 for values in there]
     if any(spread):
         low = [mean - s for mean, s in zip(means, spread, strict=True)]

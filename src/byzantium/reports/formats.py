@@ -33,8 +33,8 @@ def write(path: Path, tables: Sequence[ResultTable]) -> None:
 def form(path: Path) -> Callable[[Sequence[ResultTable]], str]:
     """The function that makes the text of a file, by the file's ending."""
     if path.suffix not in FORMS:
-        known = ", ".join(FORMS)
-        raise ByzantiumError(f"a table is written to a file that ends in {known}, got {path.name}")
+        forms = ", ".join(FORMS)
+        raise ByzantiumError(f"a table is written to a file that ends in {forms}, got {path.name}")
     return FORMS[path.suffix]
 
 
@@ -45,12 +45,12 @@ def markdown(tables: Sequence[ResultTable]) -> str:
 
 def section(table: ResultTable) -> list[str]:
     """A table of runs as paragraphs of Markdown, under its title."""
-    made = table.artifact
-    fixed = in_markdown(f"Fixed: {made.fixed}. {made.notes}")
+    artifact = table.artifact
+    fixed = in_markdown(f"Fixed: {artifact.fixed}. {artifact.notes}")
     paragraphs = [fixed, in_markdown(text_tables.meaning(table))]
     if not table.complete:
         paragraphs.append(text_tables.outcome(table))
-    title = f"### {in_markdown(made.title)}"
+    title = f"### {in_markdown(artifact.title)}"
     parts = [title, *paragraphs, markdown_table(text_tables.text_table(table)).rstrip("\n")]
     return [f"{part}\n" for part in parts]
 
@@ -110,8 +110,8 @@ def latex(tables: Sequence[ResultTable]) -> str:
 
 
 def _latex(table: ResultTable) -> str:
-    texts, made = text_tables.text_table(table), table.artifact
-    parts = [made.title, made.fixed, made.notes, text_tables.meaning(table)]
+    texts, artifact = text_tables.text_table(table), table.artifact
+    parts = [artifact.title, artifact.fixed, artifact.notes, text_tables.meaning(table)]
     caption = in_latex(". ".join(part.rstrip(".") for part in parts if part) + ".")
     columns = "l" * texts.labels + "r" * (len(texts.head) - texts.labels)
     rows = [" & ".join(_strong(entry) for entry in row) for row in texts.rows]
@@ -119,7 +119,7 @@ def _latex(table: ResultTable) -> str:
         r"\begin{table}",
         r"  \centering",
         f"  \\caption{{{caption}}}",
-        f"  \\label{{tab:{made.stem}}}",
+        f"  \\label{{tab:{artifact.stem}}}",
         f"  \\begin{{tabular}}{{{columns}}}",
         r"    \toprule",
         f"    {' & '.join(map(in_latex, texts.head))} \\\\",

@@ -74,8 +74,8 @@ def places(topology: str, n: int) -> list[list[float]]:
     import networkx
 
     edges = read(topology, n).edges
-    found = networkx.circular_layout(range(n))
+    layout = networkx.circular_layout(range(n))
     if 4 * len(edges) < n * (n - 1):
         graph = networkx.Graph(list(edges))
-        found = networkx.spring_layout(graph, k=APART, pos=found, iterations=ITERATIONS, seed=0)
-    return [[round(float(x), 3) for x in found[node]] for node in range(n)]
+        layout = networkx.spring_layout(graph, k=APART, pos=layout, iterations=ITERATIONS, seed=0)
+    return [[round(float(x), 3) for x in layout[node]] for node in range(n)]

@@ -88,11 +88,11 @@ class LiveReport:
             return
         artifacts, tables = self.read(store)
         values = contents(store, artifacts, tables)
-        known = {r.job: r for r in (*text_tables.results(artifacts), *store)}
+        results = {r.job: r for r in (*text_tables.results(artifacts), *store)}
         self._number += 1
         # A server that is started again has other versions, too.
         version = f'"{time.time_ns():x}-{self._number}"'
-        values["live"] = {"version": version, **progress(planned or list(known.values()))}
+        values["live"] = {"version": version, **progress(planned or list(results.values()))}
         text = json.dumps(values, separators=(",", ":"), allow_nan=False)
         self._state = State(version, values, gzip.compress(text.encode(), 5))
         self._seen = seen

@@ -36,8 +36,8 @@ INTRODUCTION = """\
 # Reproduction
 
 The tables and figures of S. P. Karimireddy, L. He, M. Jaggi: *Byzantine-Robust Learning on
-Heterogeneous Datasets via Bucketing*, ICLR 2022, as this library makes them. Everything below is
-generated from the results of runs; nothing is written by hand.
+Heterogeneous Datasets via Bucketing*, ICLR 2022, as this library makes them. All numbers below are
+generated from the results of runs; only the causes of differences are written by hand.
 """
 NAMES = ", ".join(
     f"{t.short} is `{t.member}`" for t in terms.TERMS if t.member not in ("", t.short)
@@ -45,11 +45,11 @@ NAMES = ", ".join(
 RULE = f"""\
 An accuracy is the mean of the last five evaluations of a run, in percent, on the test set. A cell
 **agrees** if our mean over seeds is {CRITERION}.
-A run has **collapsed** if it diverged or guesses: its accuracy is at most
-{COLLAPSED:g} %.
+A run has **collapsed** if it diverged or guesses: its accuracy is at most {COLLAPSED:g} %.
 A cell of ours that collapsed agrees if a published run of it collapsed, too: when that happens is
-chance. The order of two rules is compared where their published numbers, in the same setting,
-differ by more than {POINTS} points and two standard deviations over seeds.
+chance. A repeated run is compared with the released run of its seed in the same way. The order of
+two rules is compared where their published numbers, in the same setting, differ by more than
+{POINTS} points and two standard deviations over seeds.
 Names are the paper's: {NAMES}.
 """
 OWN = """\
@@ -90,8 +90,8 @@ def markdown(
       artifacts, the text is of these alone.
     """
     if own and not any(table.begun for table in artifacts):
-        made = _fenced([_command(store, "RESULTS.md")])
-        return "\n".join([OWN, made, surroundings(store), *_own(own, pictures)])
+        provenance = _fenced([_command(store, "RESULTS.md")])
+        return "\n".join([OWN, provenance, surroundings(store), *_own(own, pictures)])
     names = list(MAKERS)
     shown = [table for table in artifacts if table.begun]
     shown.sort(key=lambda table: names.index(table.artifact.name))
@@ -144,12 +144,12 @@ def drawn(table: TextTable, title: str, caption: str) -> rich.table.Table:
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(title=Text(printable_lines(title)), caption=Text(printable(caption)))
+    rendered = Table(title=Text(printable_lines(title)), caption=Text(printable(caption)))
     for k, head in enumerate(table.head):
-        made.add_column(Text(printable(head)), justify="left" if k < table.labels else "right")
+        rendered.add_column(Text(printable(head)), justify="left" if k < table.labels else "right")
     for row in table.rows:
-        made.add_row(*(Text(printable(entry.text), TONES[entry.tone]) for entry in row))
-    return made
+        rendered.add_row(*(Text(printable(entry.text), TONES[entry.tone]) for entry in row))
+    return rendered
 
 
 # -- parts of the text --------------------------------------------------------------------------
@@ -170,14 +170,14 @@ def _overview(shown: Sequence[ResultTable], store: Store) -> Iterator[str]:
     agree = sum(cell.verdict == "agrees" for cell in run)
     yield (
         f"**{len(cells)} accuracies were published (Tables 1 to 4 and the main figure). "
-        f"{len(run)} of them were run here as in the paper, with its model, data and rounds: "
-        f"{agree} agree.** {_wider(run)}\n"
+        f"{len(run)} of them were run here as in the paper, with its model, data and rounds, and "
+        f"with random numbers of our own: {agree} agree.** {_wider(run)}\n"
     )
     lines = []
     for table in shown:
         if not table.artifact.version.released:
-            made, outcome = table.artifact, text_tables.outcome(table)
-            lines.append(f"- `{made.name}`{_cheaper(made)}: {outcome[0].lower()}{outcome[1:]}\n")
+            item, outcome = table.artifact, text_tables.outcome(table)
+            lines.append(f"- `{item.name}`{_cheaper(item)}: {outcome[0].lower()}{outcome[1:]}\n")
     yield "".join(lines)
     yield from replays.masks(store)
 
@@ -194,21 +194,21 @@ def _wider(run: Sequence[MeasuredCell]) -> str:
     )
 
 
-def _cheaper(made: Artifact) -> str:
+def _cheaper(item: Artifact) -> str:
     """What makes an artifact cheaper than the paper's, in brackets after its name."""
-    return f" ({', '.join(made.cheaper)})" if made.cheaper else ""
+    return f" ({', '.join(item.cheaper)})" if item.cheaper else ""
 
 
 def _section(table: ResultTable, picture: str | None) -> Iterator[str]:
-    made = table.artifact
-    yield f"## {made.title}{_cheaper(made)}"
-    yield f"`{made.name}`. Fixed: {made.fixed}. Varies: {made.varies}. {made.notes}".rstrip()
-    if made.cheaper:
-        yield f"Cheaper version: {', '.join(made.cheaper)}."
+    item = table.artifact
+    yield f"## {item.title}{_cheaper(item)}"
+    yield f"`{item.name}`. Fixed: {item.fixed}. Varies: {item.varies}. {item.notes}".rstrip()
+    if item.cheaper:
+        yield f"Cheaper version: {', '.join(item.cheaper)}."
     yield _fenced([table.command()])
     if picture is not None:
         yield _picture(table, picture)
-    if made.version.released:
+    if item.version.released:
         yield replays.LEGEND
         yield markdown_table(replays.text_table(table))
         yield from _missing(table)
@@ -293,8 +293,8 @@ def _missing(table: ResultTable) -> Iterator[str]:
 @functools.cache
 def _as_published(name: str) -> tuple[Artifact, frozenset[str]]:
     """An artifact, and the identities of its jobs; there are hundreds, which takes a second."""
-    made = artifact(name)
-    return made, frozenset(job.identity for job in made.jobs)
+    item = artifact(name)
+    return item, frozenset(job.identity for job in item.jobs)
 
 
 def _not_run(names: Sequence[str], store: Store) -> Iterator[str]:
@@ -303,11 +303,11 @@ def _not_run(names: Sequence[str], store: Store) -> Iterator[str]:
     there = {result.job.identity for result in store if result.done}
     rows = []
     for name in names:
-        made, identities = _as_published(name)
-        command = ResultTable(made, ()).command()
+        item, identities = _as_published(name)
+        command = ResultTable(item, ()).command()
         done = len(identities & there)
         runs = how_many(len(identities)) + (f", {done} done" if done else "")
-        rows.append((Entry(made.title), Entry(runs), Entry(command, "code")))
+        rows.append((Entry(item.title), Entry(runs), Entry(command, "code")))
     yield "## Not run"
     yield AS_PUBLISHED
     yield markdown_table(TextTable(("artifact", "runs", "command"), tuple(rows), 3))

@@ -171,5 +171,5 @@ def share(weights: Sequence[float], attackers: int) -> float:
 
 def deviation(result: Result) -> float:
     """The standard deviation over the draws of a demonstration; 0 if it is unknown."""
-    found = result.metrics[-1].get("deviation", 0.0) if result.metrics else 0.0
-    return float(found) if math.isfinite(found) else 0.0
+    deviation = result.metrics[-1].get("deviation", 0.0) if result.metrics else 0.0
+    return float(deviation) if math.isfinite(deviation) else 0.0

@@ -114,16 +114,16 @@ def looks(cells: Sequence[MeasuredCell], names: Sequence[str]) -> Looks:
     keys = {tuple((name, c.labels[name]) for name in varying) for c in cells}
     ordered = sorted(keys, key=lambda key: [sort_key(value) for _, value in key])
     rests = list(dict.fromkeys(_rest(key) for key in ordered))
-    found: Looks = {}
+    chosen: Looks = {}
     for key in ordered:
         rest = _rest(key)
-        known = rest[0] if len(rest) == 1 else None
-        dashes = DASHES.get(known, CYCLE[rests.index(rest) % len(CYCLE)])
-        look = Look(line(*key[0], len(found)), dashes)
-        if look in found.values():  # a rule with two sets of parameters, say
-            look = Look(OTHER_LINES[len(found) % len(OTHER_LINES)], dashes)
-        found[key] = look
-    return found
+        single = rest[0] if len(rest) == 1 else None
+        dashes = DASHES.get(single, CYCLE[rests.index(rest) % len(CYCLE)])
+        look = Look(line(*key[0], len(chosen)), dashes)
+        if look in chosen.values():  # a rule with two sets of parameters, say
+            look = Look(OTHER_LINES[len(chosen) % len(OTHER_LINES)], dashes)
+        chosen[key] = look
+    return chosen
 
 
 def line_of(found: Looks, cell: MeasuredCell) -> tuple[Labels, Look]:

@@ -5,27 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from byzantium.papers import CAUSES, Replay, artifact, compare, published, replays
+from byzantium.papers import CAUSES, IMAGES, Replay, artifact, compare, published, replays
 from byzantium.reports import text_tables
 from byzantium.reports.escaping import folded
-from byzantium.reports.formats import markdown_table
+from byzantium.reports.formats import how_many, markdown_table
 from byzantium.reports.text_tables import NONE, Entry, TextTable
 from byzantium.runs import Store
-from byzantium.tables import MeasuredCell, ResultTable, Version
+from byzantium.tables import POINTS, MeasuredCell, ResultTable, Version
 
 # The training losses of a repeated run are as logged within this, relatively.
 LOGGED = 1e-5
+WHAT = """\
+## The released runs, repeated
+
+The authors released their code and their logs. From these the random numbers of their runs can be
+computed again: the initial model, the order of the samples, the dropout masks and the buckets. A
+run with the same settings and numbers should repeat the released run of its seed.
+"""
 WHY = """\
-Each was computed on a CPU; the released ones were on a GPU, which rounds sums in another order. A
-training amplifies such differences, most of all under attack, so from some round on no repetition
-on another device can be equal to the digit.
+The released runs were computed on a GPU, these on a CPU, which adds numbers in another order and so
+rounds differently. Training amplifies such differences, most of all under attack: from some round
+on, no repetition on another device can be equal to the last digit.
+"""
+CHANGED = """\
+Repetitions from a changed initial model were made with `scripts/perturbed_run.py`.
 """
 #: How the table of repeated runs is read.
 LEGEND = """\
 Equal: at how many evaluations in a row, from the first, the test accuracy (of 9,984 images) is the
-published one to the digit. Losses: the largest relative difference of the logged training losses
-before that ends. Published, ours: the mean accuracy of the last five evaluations, with this seed,
-and in brackets by how much ours is higher.
+published one to the last digit. Losses: the largest relative difference of the logged training
+losses before that ends. Published, ours: the mean accuracy of the last five evaluations, with this
+seed, and in brackets by how much ours is higher; for an unfinished run, the round it has reached.
 """
 MASKS = """\
 ## Shared and fresh dropout
@@ -48,18 +58,48 @@ def opening(tables: Sequence[ResultTable]) -> Iterator[str]:
     cells = {id(replay.cell) for replay in listed}
     # Two artifacts may have the same run.
     found = list({replay.result.folder: replay for replay in listed}.values())
-    logged = [_first_losses(replay) for replay in found if replay.loss_differences]
-    final = [bool(replay.agrees) for replay in found if replay.agrees is not None]
-    ends = f"The final accuracies of {sum(final)} of these {len(final)} agree." if final else ""
+    yield WHAT
     yield (
         f"**{len(cells)} of the {len(published.keys())} published cells were repeated with the "
-        f"random numbers of the released runs ({len(found)} runs).** The training losses of the "
-        f"first three logged rounds are the logged ones to {LOGGED:g} in "
-        f"{sum(gap <= LOGGED for gap in logged)} of {len(logged)} runs. {_accuracies(found)} "
-        f"{ends}\n"
+        f"random numbers of the released runs, in {how_many(len(found))}.**\n"
     )
+    yield "".join(f"- {line}\n" for line in _agreement(found))
     yield WHY
     yield from _exceptions(found)
+
+
+def _agreement(found: Sequence[Replay]) -> Iterator[str]:
+    """How far repeated runs agree with the released ones, a sentence or two for each stage."""
+    logged = [_first_losses(replay) for replay in found if replay.loss_differences]
+    if logged:
+        yield (
+            f"**First losses.** In {sum(gap <= LOGGED for gap in logged)} of "
+            f"{how_many(len(logged))} the training losses of the first three logged rounds differ "
+            f"from the logs by at most {small(LOGGED)}, relatively."
+        )
+    with_curve = [replay for replay in found if replay.differences]
+    if not with_curve:
+        return
+    yield (
+        f"**First accuracy.** In {sum(replay.equal > 0 for replay in with_curve)} of "
+        f"{how_many(len(with_curve))} the test accuracy of the first evaluation equals the "
+        f"published one to the last digit: the same number of {IMAGES:,} images is classified "
+        "correctly."
+    )
+    whole = [replay.equal for replay in with_curve if replay.final is not None]
+    if not whole:
+        return
+    yield (
+        f"**Later accuracies.** {how_many(len(whole))} reached the end. Of their "
+        f"{published.EVALUATIONS} evaluations the first {median(whole):g} equal the published ones "
+        f"to the last digit in the median, the first {max(whole)} in the best run."
+    )
+    final = [bool(replay.agrees) for replay in found if replay.agrees is not None]
+    yield (
+        f"**Final accuracies.** In {sum(final)} of these {len(final)} the mean of the last five "
+        "evaluations agrees ([what this means](#how-it-was-made)) with that of the released run of "
+        "the same seed."
+    )
 
 
 def _first_losses(replay: Replay) -> float:
@@ -67,23 +107,13 @@ def _first_losses(replay: Replay) -> float:
     return max([gap for _, gap in sorted(replay.loss_differences.items())][:3])
 
 
-def _accuracies(found: Sequence[Replay]) -> str:
-    with_curve = [replay for replay in found if replay.differences]
-    if not with_curve:
-        return ""
-    first = sum(replay.equal > 0 for replay in with_curve)
-    text = (
-        f"The test accuracy is equal to the digit at the first evaluation in {first} of "
-        f"{len(with_curve)}"
-    )
-    whole = [replay.equal for replay in with_curve if replay.final is not None]
-    if whole:
-        text += (
-            f"; of those that were run to their end ({len(whole)}) at {median(whole):g} "
-            f"evaluations in a row in the median, and at up to {max(whole)} of "
-            f"{published.EVALUATIONS}"
-        )
-    return f"{text}."
+def small(number: float, digits: int = 0) -> str:
+    """A small number with an exponent of as few digits as it needs.
+
+    >>> small(1e-5), small(0.00032, 1)
+    ('1e-5', '3.2e-4')
+    """
+    return f"{number:.{digits}e}".replace("e-0", "e-")
 
 
 def _exceptions(found: Sequence[Replay]) -> Iterator[str]:
@@ -92,19 +122,23 @@ def _exceptions(found: Sequence[Replay]) -> Iterator[str]:
     for replay in found:
         what = []
         if replay.loss_differences and (gap := _first_losses(replay)) > LOGGED:
-            what.append(f"the losses differ by {gap:.1e}")
+            what.append(f"the first losses differ by up to {small(gap, 1)}")
         if replay.differences and not replay.equal:
             gap = next(iter(replay.differences.values()))
-            what.append(f"the first accuracy differs by {gap:+.3f} points")
+            images = round(gap / 100 * IMAGES)
+            plural = "s" * (abs(images) != 1)
+            what.append(f"the first accuracy differs by {images:+d} image{plural}")
         if replay.agrees is False and replay.final is not None:
             theirs, ours = replay.final
             what.append(f"it ends at {ours:.2f}, published {theirs:.2f}")
         if what:
             name = replay.cell.cell.name
             cause = CAUSES.get((name, replay.seed)) or f"not shown{_growth(replay)}"
-            lines.append(f"- {name}, seed {replay.seed}: {'; '.join(what)}. Cause: {cause}.\n")
+            which = f"`{replay.artifact} {name}`, seed {replay.seed}"
+            lines.append(f"- {which}: {'; '.join(what)}. Cause: {cause}.\n")
     if lines:
-        yield folded(f"The exceptions ({len(lines)})", "".join(lines))
+        summary = f"Where they differ, and why ({how_many(len(lines))})"
+        yield folded(summary, f"{CHANGED}\n{''.join(lines)}")
 
 
 def _growth(replay: Replay) -> str:
@@ -114,8 +148,8 @@ def _growth(replay: Replay) -> str:
         return ""
     first, most = min(gaps), max(gaps, key=gaps.__getitem__)
     return (
-        f"; the relative difference of the losses grows from {gaps[first]:.0e} in round {first} "
-        f"to {gaps[most]:.0e} in round {most}"
+        f"; the relative difference of the losses grows from {small(gaps[first])} in round {first} "
+        f"to {small(gaps[most])} in round {most}"
     )
 
 
@@ -124,7 +158,7 @@ def text_table(table: ResultTable) -> TextTable:
     rows = []
     for replay in replays(table):
         equal = f"{replay.equal} of {len(replay.differences)}" if replay.curve else NONE
-        losses = NONE if (gap := replay.loss_difference) is None else f"{gap:.0e}"
+        losses = NONE if (gap := replay.loss_difference) is None else small(gap)
         own = text_tables.labels(table, replay.cell)
         ends = _ends(replay, table.comparable)
         rows.append((*own, *map(Entry, (str(replay.seed), equal, losses)), *ends))
@@ -170,6 +204,30 @@ def masks(store: Store) -> Iterator[str]:
     if rows:
         head = ("published (seed 0)", "ours, shared masks", "ours, fresh masks")
         yield markdown_table(text_tables.with_labels(shared, head, rows))
+    yield from _bucketing(pairs)
+
+
+def _bucketing(pairs: Sequence[tuple[MeasuredCell, MeasuredCell]]) -> Iterator[str]:
+    """Whether bucketing helps with either kind of masks, from pairs of cells: fresh, shared."""
+    ends = {
+        (*(one.labels[key] for key in ("aggregator", "attack", "momentum")), one.labels["s"]): (
+            other.value or 0.0,
+            one.value or 0.0,
+        )
+        for one, other in pairs
+    }
+    gains = [
+        (shared - ends[(*setting, 1)][0], fresh - ends[(*setting, 1)][1])
+        for (*setting, s), (shared, fresh) in ends.items()
+        if s == 2 and (*setting, 1) in ends
+    ]
+    if gains:
+        higher = [sum(gain > POINTS for gain in kind) for kind in zip(*gains, strict=True)]
+        yield (
+            f"Does bucketing help? Of {len(gains)} settings that were run with s = 1 and s = 2 and "
+            f"with both kinds of masks, s = 2 ends more than {POINTS} points higher than s = 1 in "
+            f"{higher[0]} with shared masks and in {higher[1]} with fresh ones.\n"
+        )
 
 
 def _apart(one: MeasuredCell, other: MeasuredCell) -> bool:

@@ -16,12 +16,13 @@ from typing import Any
 from byzantium.core import files
 from byzantium.reports.contents import contents
 from byzantium.runs import Result
-from byzantium.tables import ResultTable
+from byzantium.tables import Ranking, ResultTable
 
 # The files of the page's script, in the order in which they are joined.
 SCRIPTS = (
     "base",
     "tables",
+    "ranking",
     "artifacts",
     "curves",
     "weights",
@@ -40,11 +41,13 @@ def write(
     path: Path,
     title: str = TITLE,
     tables: Sequence[ResultTable] | None = None,
+    ranking: Ranking | None = None,
 ) -> Path:
     """Write the report: one HTML page that holds all it shows, and loads nothing from elsewhere.
 
     - `results`: the results to show, such as a `Store` or a list.
     - `tables`: the tables of runs, as `pivots` makes them; by default rules by attacks.
+    - `ranking`: that of the benchmark, if it is to be shown.
 
     Returns the file.
 
@@ -54,7 +57,7 @@ def write(
     ...     page.read_text(encoding="utf-8").startswith("<!doctype html>")
     True
     """
-    files.write(path, page(contents(results, artifacts, tables), title))
+    files.write(path, page(contents(results, artifacts, tables, ranking), title))
     return path
 
 

@@ -168,13 +168,13 @@ def shares(table: ResultTable) -> TextTable:
     rows = []
     for cell in table.cells:
         own = labels(table, cell)
-        found = measurements.weights(cell, done=True)
-        if not found:
+        weights = measurements.weights(cell, done=True)
+        if not weights:
             rows.append((*own, *[Entry(state(cell) or NONE, "faint")] * 3, _seeds(cell)))
             continue
         facets = cell.jobs[0].facets()
         n, attackers = facets["n"], facets["q"]
-        mean = measurements.means(found)
+        mean = measurements.means(weights)
         total, squares = sum(mean), sum(weight**2 for weight in mean)
         largest = max(range(len(mean)), key=mean.__getitem__)
         who = f"worker {largest}" + ", an attacker" * (largest >= n - attackers)
@@ -288,7 +288,7 @@ def outcome(table: ResultTable) -> str:
     if table.is_published and table.comparable:
         looked_at = [c for c in table.cells if c.published and c.verdict != "missing"]
         agree = sum(cell.verdict == "agrees" for cell in looked_at)
-        seeds = sorted({len(cell.values) for cell in looked_at}) or [0]
+        seeds = sorted({len(c.results) - c.missing for c in looked_at}) or [0]
         many = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
         plural = "s" * (seeds[-1] != 1)
         parts.append(f"{agree} of {len(looked_at)} cells agree ({many} seed{plural})")

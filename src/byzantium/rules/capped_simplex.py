@@ -96,8 +96,8 @@ class CappedSimplex:
                 (guess.free & ~below & ~above | released)[going],
                 (guess.capped & ~released | above)[going],
             )
-        for j in range(len(which)):
-            best[which[j]] = self._primal(which[j : j + 1], weights[j : j + 1])
+        for k in range(len(which)):
+            best[which[k]] = self._primal(which[k : k + 1], weights[k : k + 1])
         return best
 
     def _solved(self, which: Indices, guess: Guess) -> tuple[Array, Array]:
@@ -118,7 +118,8 @@ class CappedSimplex:
             sides[:, :, 0] = scale
             sides[:, :, 1] = scale * _products(rows, held)
             solutions = np.linalg.solve(scaled.reshape(-1, count, count), sides)
-            ones, shift = np.moveaxis(solutions * scale[:, :, None], 2, 0)
+            solutions *= scale[:, :, None]
+            ones, shift = solutions[:, :, 0], solutions[:, :, 1]
             level[chosen] = (1 - held.sum(axis=1) + shift.sum(axis=1)) / ones.sum(axis=1)
             held[mask] = (level[chosen, None] * ones - shift).ravel()
             weights[chosen] = held

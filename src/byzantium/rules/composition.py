@@ -51,9 +51,9 @@ class Pipeline(_Composed, Aggregator):
             return Attempt()  # of a rule that computes nothing before admission
         stages = check_sizes(self.stages, source.n)
         *mixings, rule = (one for stage in stages for one in stage.expansion)
-        known = all(isinstance(one, Mixing) and one.oblivious for one in mixings)
+        oblivious = all(isinstance(one, Mixing) and one.oblivious for one in mixings)
         repeatable = generator is None or type(generator) is torch.Generator
-        if not (known and repeatable) or source.team is not ALONE:
+        if not (oblivious and repeatable) or source.team is not ALONE:
             return Attempt()
         copied = None if generator is None else generator.clone_state()
         geometry = mixed_geometry(Geometry.of(SourcePoints(source)), mixings, copied)

@@ -130,14 +130,14 @@ class ClippedGossip(_ClippedDifferences):
     .. math:: y_i = x_i + \sum_j w_{ij} (x_j - x_i) \min(1, \tau_i / \|x_j - x_i\|), \quad
         \tau_i^2 = \frac{1}{b_i} \sum_{j \in N_i} w_{ij} \|x_j - x_i\|^2
 
-    where :math:`b_i` is the weight of the f heaviest neighbors of i, and :math:`N_i` are its
-    nearest neighbors, whose weight is that of all but :math:`b_i` (the last of them may count in
-    part). Without a graph all n vectors are neighbors with the weight 1/n.
+    where :math:`b_i` is the weight of the f heaviest neighbors of i, and :math:`N_i` are all of its
+    neighbors except the farthest ones, which have the weight :math:`b_i` (one may count in part).
+    Without a graph all n vectors are neighbors with the weight 1/n.
 
     - `f`: how many neighbors of a node may be Byzantine, at least 0.
     - `radius`: None, the default, means the formula above; "second", the distance to the second
       farthest neighbor, as in the code that the authors released; a number is the same radius for
-      all, which may be 0 (nobody moves) or infinite (plain gossip).
+      all, which may be 0 (no node moves) or infinite (plain gossip).
 
     He, Karimireddy, Jaggi: Byzantine-Robust Decentralized Learning via ClippedGossip, 2022.
 
@@ -199,10 +199,10 @@ class TrimmedGossip(_RobustGossip):
 
     .. math:: y_i = x_i + \sum_{j \in N_i} w_{ij} (x_j - x_i)
 
-    where :math:`N_i` are the nearest neighbors of i, whose weight is that of all but :math:`b_i`,
-    the weight of the f heaviest neighbors; the last of them may count in part. Without a graph all
-    n vectors are neighbors with the weight 1/n. NNA itself, which takes the plain mean of the
-    nearest, is `NearestNeighborMixing` at each node.
+    where :math:`N_i` are all neighbors of i except the farthest ones, which have the weight of the
+    f heaviest neighbors; one may count in part. Without a graph all n vectors are
+    neighbors with the weight 1/n. NNA itself, which takes the plain mean of the nearest, is
+    `NearestNeighborMixing` at each node.
 
     - `f`: how many neighbors of a node may be Byzantine, at least 0.
 
@@ -220,7 +220,7 @@ class TrimmedGossip(_RobustGossip):
 
 
 def nearest(distances: Array, weights: Array, left_out: Array) -> Array:
-    """(n, n): the weights of the nearest neighbors, all but some weight; one may count in part.
+    """(n, n): the weights of all neighbors except the farthest; one may count in part.
 
     - `distances`, `weights`: (n, n), from each row to each neighbor.
     - `left_out`: (n,), the weight that is left out of each row.
@@ -231,13 +231,13 @@ def nearest(distances: Array, weights: Array, left_out: Array) -> Array:
     """
     order, after = _by_distance(distances, weights)
     ordered = np.take_along_axis(weights, order, axis=1)
-    # What is left out comes from the farthest: of a weight w, all but (what is left out after it).
+    # The farthest are left out first: a neighbor loses what the farther ones do not make up.
     counted = (ordered - (left_out[:, None] - after).clip(min=0)).clip(min=0)
     counted[counted < ROUNDING * ordered] = 0
     counted = np.where(counted > (1 - ROUNDING) * ordered, ordered, counted)
-    found = np.zeros_like(weights)
-    np.put_along_axis(found, order, counted, axis=1)
-    return found
+    result = np.zeros_like(weights)
+    np.put_along_axis(result, order, counted, axis=1)
+    return result
 
 
 def _by_distance(distances: Array, weights: Array) -> tuple[np.ndarray, Array]:

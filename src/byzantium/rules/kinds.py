@@ -14,6 +14,7 @@ from byzantium._kernels.backend import backend
 from byzantium.core import ByzantiumError, type_name
 from byzantium.rules.outcome import Attempt
 from byzantium.rules.pipeline import BaseRule
+from byzantium.rules.stage import Stage
 from byzantium.vectors.distances import Array
 from byzantium.vectors.geometry import SUMS_TO_ONE, Geometry
 from byzantium.vectors.source import Rows, Source
@@ -97,21 +98,26 @@ class MatrixRule(BaseRule):
         """The result, (d,), for the matrix (n, d) of float32 or float64, which may be changed."""
 
     def finish(self, geometry: Geometry, explain: bool) -> tuple[Tensor, Array | None]:
-        source = geometry.basis.source
-        source.check_coordinates(self)
-        if source.d != source.dimension:
-            raise ByzantiumError(
-                f"{self!r} needs whole vectors, but here each machine holds only some columns"
-            )
-        rows = geometry.rows()
-        aggregate = self.aggregate(rows)
-        if not isinstance(aggregate, Tensor) or aggregate.shape != (source.d,):
+        rows = whole_rows(self, geometry)
+        aggregate, d = self.aggregate(rows), rows.shape[1]
+        if not isinstance(aggregate, Tensor) or aggregate.shape != (d,):
             shape = tuple(getattr(aggregate, "shape", ()))
             raise ByzantiumError(
-                f"{self!r} must give one vector of dimension {source.d}, got "
-                f"{type_name(aggregate)} of shape {shape}"
+                f"{self!r} must give one vector of dimension {d}, got {type_name(aggregate)} of "
+                f"shape {shape}"
             )
         return aggregate.detach().to(rows), None
+
+
+def whole_rows(rule: Stage, geometry: Geometry) -> Tensor:
+    """The vectors themselves, (n, d); raises an error where only some columns are here."""
+    source = geometry.basis.source
+    source.check_coordinates(rule)
+    if source.d != source.dimension:
+        raise ByzantiumError(
+            f"{rule!r} needs whole vectors, but here each machine holds only some columns"
+        )
+    return geometry.rows()
 
 
 def central_mean(

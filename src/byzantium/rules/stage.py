@@ -199,7 +199,7 @@ class Stage(Formula):
     def rejected_outputs(self, rejected: Rejected) -> Rejected:
         """What is then missing of the vectors that come out."""
         before, after = self.rows(rejected.n), self.rows(rejected.n - len(rejected.places))
-        same = before - after == len(rejected.places)  # row i stands for row i, or all are random
+        same = before - after == len(rejected.places)  # row i comes from row i, or all are random
         places = rejected.places if same else np.arange(after, before)
         return Rejected(before, places, rejected.bad)
 

@@ -146,8 +146,8 @@ class Trust:
         - `vouched`: the share of each worker that the operator vouches for: then the weights count
           in units of these, and a worker whose share is 0 is not counted.
         """
-        # In one round those who are heard share the weight of all; whoever is heard in one of
-        # several rounds has at most the whole weight of that one.
+        # In one round the workers that are heard share the weight of all; one that is heard in one
+        # of several rounds has at most the whole weight of that one.
         heard = sum(weight != 0 for weight in weights.values() if math.isfinite(weight))
         gain = len(weights) / max(heard, rounds, 1)
         total = sum((vouched or {}).get(worker, 0.0) for worker in weights)

@@ -223,9 +223,9 @@ class AgnosticClipping(Weighting):
 
     If s were exactly the spread of the honest vectors, b = 1 would give the smallest error that any
     rule can promise. docs/guarantees.md has the proof, the bound that holds with the estimate, and
-    how to choose b. Where workers' data differ much, an attacker who tunes its strength to the rule
-    can make a training with the default b fail; with `Bucketing(s=2) >> AgnosticClipping(b=0.6)` it
-    did not.
+    how to choose b. Where workers' data differ much, attackers who tune their strength to the rule
+    can make a training with the default b fail; b = 0.6 is better there, and fails, too, if a fifth
+    of the workers attack (docs/benchmark.md).
 
     - `f`: how many vectors may be bad, at least 0; there must be at least 2f + 1 vectors.
     - `b`: a factor of the radius, above 0 and at most 1e9.

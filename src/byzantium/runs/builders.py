@@ -92,8 +92,8 @@ def worker_methods() -> Registry[type[WorkerMethod]]:
 
 def worker(text: str, momentum: float, heavy_ball: bool) -> WorkerMethod:
     """The worker method that a text names; `Momentum()` has the momentum of the run."""
-    known = {"beta": momentum}
-    method = notation.read(notation.with_parentheses(text), worker_methods(), known)
+    defaults = {"beta": momentum}
+    method = notation.read(notation.with_parentheses(text), worker_methods(), defaults)
     assert isinstance(method, WorkerMethod)
     if method == learning.Momentum(momentum):
         return learning.Momentum(momentum, heavy_ball)
@@ -131,9 +131,9 @@ def read_stage(text: str, f: int) -> Aggregator | Mixing:
 
 def model(text: str) -> tuple[str, Callable[[Dataset], nn.Module]]:
     """The usual spelling of a model, and the function that builds it for a data set."""
-    return notation.spelled(text, MODELS, given=1)
+    return notation.spelled(text, MODELS, leading=1)
 
 
 def optimizer(text: str) -> tuple[str, Callable[[Any, float], torch.optim.Optimizer]]:
     """The usual spelling of an optimizer, and its function of parameters and a learning rate."""
-    return notation.spelled(text, OPTIMIZERS, given=2)
+    return notation.spelled(text, OPTIMIZERS, leading=2)

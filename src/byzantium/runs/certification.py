@@ -175,16 +175,16 @@ def certificates(results: Iterable[Result]) -> list[Certificate]:
     >>> certificate.rule, certificate.f
     (Median(), 1)
     """
-    found: dict[Certification, list[Finding]] = {}
+    findings_of: dict[Certification, list[Finding]] = {}
     for result in results:
         if isinstance(result.job, Certification) and result.done:
-            found.setdefault(result.job.varied(seed=0), []).append(finding(result))
-    made = []
-    for job, findings in found.items():
+            findings_of.setdefault(result.job.varied(seed=0), []).append(finding(result))
+    listed = []
+    for job, findings in findings_of.items():
         rule, n = job.aggregator(), job.n
         broken = guarantees.breakdown(rule, n)
-        made.append(guarantees.Certificate(rule, n, job.f, tuple(findings), broken))
-    return made
+        listed.append(guarantees.Certificate(rule, n, job.f, tuple(findings), broken))
+    return listed
 
 
 def finding(result: Result) -> Finding:

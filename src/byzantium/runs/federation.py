@@ -17,7 +17,7 @@ from byzantium.runs.values import Checks
 class Federation(Job):
     """A real federation, such as one of Flower, as data: what its server was configured with.
 
-    Its engine carries it out, so that its results stand beside those of other jobs. Who took part
+    Its engine carries it out, so that its results are beside those of other jobs. Who took part
     is only known afterwards.
 
     >>> Federation(name="hospitals", rule="Krum()", f="0.2").workers is None

@@ -39,7 +39,7 @@ logger = logging.getLogger("byzantium")
 
 # Raised when a definition changes, so that the same configuration means something else than before:
 # a formula, a default, the order of random draws. Rounding may change without it; what a run was
-# made with stands in its summary.
+# made with is in its summary.
 NUMERICS = 1
 CONFIGURATION, METRICS, SUMMARY, LOG = "config.toml", "metrics.jsonl", "summary.json", "run.log"
 # Of a job that is not done: why the last attempt failed, and how long it was worked on.
@@ -274,7 +274,7 @@ def _attempt(job: Job, folder: Path, watch: Watch, stop: Stop) -> dict[str, Any]
 
 
 def write_failure(folder: Path, reason: str) -> None:
-    """Write down why a job failed, for whoever has its lock."""
+    """Write down why a job failed; only for the process that has its lock."""
     try:
         files.write(folder / FAILURE, json.dumps({"reason": reason}) + "\n")
     except OSError as error:  # of two things that went wrong the first is the one to be raised

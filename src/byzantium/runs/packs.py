@@ -197,7 +197,7 @@ class Packs:
     @cached_property
     def _paths(self) -> dict[str, Path]:
         """Which job is in which pack, by identity."""
-        found: dict[str, Path] = {}
+        packs: dict[str, Path] = {}
         for path in paths(self.root):
             try:
                 places, faults = index(path)
@@ -205,16 +205,16 @@ class Packs:
                 self.pass_over(str(path), error)
                 continue
             faults = faults | {
-                places[identity].number: f"{found[identity].name} holds the same job"
-                for identity in places.keys() & found
+                places[identity].number: f"{packs[identity].name} holds the same job"
+                for identity in places.keys() & packs
             }
             for number in sorted(faults)[:MOST_FAULTS]:
                 self.pass_over(f"line {number} of {path}", ByzantiumError(faults[number]))
             if (rest := len(faults) - MOST_FAULTS) > 0:
                 reason = ByzantiumError(f"{rest} other lines of it cannot be read")
                 self.pass_over(f"a part of {path}", reason)
-            found = dict.fromkeys(places, path) | found
-        return found
+            packs = dict.fromkeys(places, path) | packs
+        return packs
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._paths)

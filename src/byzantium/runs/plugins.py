@@ -203,8 +203,8 @@ class Member(NamedTuple):
 
 def _take(plugin: Plugin, module: ModuleType) -> Plugin:
     """Add the members of a module, all or none."""
-    found = _members(plugin, module)
-    if not found:
+    members = _members(plugin, module)
+    if not members:
         raise ByzantiumError(
             f"the plugin {plugin.name} defines nothing to add: no public class that is a rule, a "
             "mixing, an attack or a worker method, no function marked as a partition, a model, a "
@@ -213,14 +213,14 @@ def _take(plugin: Plugin, module: ModuleType) -> Plugin:
     older = [
         one for one in _loaded.values() if (one.name, one.place) == (plugin.name, plugin.place)
     ]
-    for table, name, _ in found:
+    for table, name, _ in members:
         if table.plugins.get(name) not in older:
             table.check_new(name, plugin)
     for one in older:
         for table in tables().values():
             table.remove(one)
         del _loaded[str(one)]
-    for table, name, member in found:
+    for table, name, member in members:
         table.add(name, member, plugin)
     _loaded[str(plugin)] = plugin
     return plugin
@@ -228,7 +228,7 @@ def _take(plugin: Plugin, module: ModuleType) -> Plugin:
 
 def _members(plugin: Plugin, module: ModuleType) -> list[Member]:
     kinds = {table.kind: table for table in tables().values()}
-    found: dict[tuple[str, str], Member] = {}
+    members: dict[tuple[str, str], Member] = {}
     for variable, value in vars(module).items():
         if variable.startswith("_") or not _is_of(value, module):
             continue
@@ -249,8 +249,8 @@ def _members(plugin: Plugin, module: ModuleType) -> list[Member]:
         elif (kind := registered_as(value)) is not None:
             table = kinds[kind]
         if table is not None:
-            found[table.kind, name] = Member(table, name, value)
-    return list(found.values())
+            members[table.kind, name] = Member(table, name, value)
+    return list(members.values())
 
 
 def _is_of(value: Any, module: ModuleType) -> bool:
@@ -285,14 +285,14 @@ def used(texts: Mapping[str, str | Iterable[str]]) -> tuple[str, ...]:
 
     - `texts`: the texts, by the names of `tables`.
     """
-    found = set()
+    plugins = set()
     for part, text in texts.items():
         table = tables()[part]
         names = notation.names(text) if isinstance(text, str) else set(text)
         if part == "record":  # words, which may ask for several metrics
             names = {metric.name for metric in table.values() if metric.record in names}
-        found |= {str(table.plugins[name]) for name in names if name in table.plugins}
-    return tuple(sorted(found))
+        plugins |= {str(table.plugins[name]) for name in names if name in table.plugins}
+    return tuple(sorted(plugins))
 
 
 def check_recorded(job: Any, names: Iterable[str]) -> bool:
@@ -309,8 +309,8 @@ def check_recorded(job: Any, names: Iterable[str]) -> bool:
     if not missing(job.plugin):
         return False
     for name in names:
-        found = getattr(job, name)
-        for text in (found,) if isinstance(found, str) else found:
+        value = getattr(job, name)
+        for text in (value,) if isinstance(value, str) else value:
             if not text.isprintable() or not 0 < len(text) <= notation.LONGEST:
                 raise ByzantiumError(f"{job.display_name} needs a printable text for {name}")
     return True

@@ -28,14 +28,18 @@ def described(job: Job) -> str:
 
     >>> described(Run(rule="Krum()", attack="Mimic()"))
     'Krum(f=5) against Mimic(), momentum 0.9, by_label(), seed 0'
-    >>> described(Run(rule="Gossip()", attack="NoAttack()", topology="ring", partition="iid"))
-    'Gossip() on ring against NoAttack(), momentum 0.9, iid(), seed 0'
+    >>> described(Run(rule="Median()", f=3, momentum=0, clock="FedBuff(13)"))
+    'Median() against InnerProduct(), by_label(), FedBuff(size=13), seed 0'
     """
     if isinstance(job, Run):
-        momentum = f", momentum {job.momentum:g}" if job.momentum else ""
-        graph = f" on {one_line(job.topology, 40)}" if job.topology else ""
-        what = f"{job.rule}{graph} against {job.attack}{momentum}"
-        return f"{what}, {job.partition}, seed {job.seed}"
+        momentum = [f"momentum {job.momentum:g}"] if job.momentum else []
+        others = [
+            one_line(str(getattr(job, name)), 40)  # a graph may have many edges
+            for name in ("worker", "clock", "topology")
+            if getattr(job, name) != getattr(Run, name)
+        ]
+        words = [*momentum, job.partition, *others, f"seed {job.seed}"]
+        return f"{job.rule} against {job.attack}, {', '.join(words)}"
     if isinstance(job, Mimicry):
         return f"{job.rule}, {job.attackers} of {job.n} workers copy one, dimension {job.d}"
     if isinstance(job, Certification):

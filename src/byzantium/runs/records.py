@@ -84,8 +84,8 @@ def outcome(text: Any) -> Outcome:
     """What the status in a summary means: "completed" or "diverged in round 17"."""
     if text == "completed":
         return Outcome("completed")
-    if isinstance(text, str) and (found := DIVERGED.fullmatch(text)):
-        return Outcome("diverged", int(found[1]))
+    if isinstance(text, str) and (match := DIVERGED.fullmatch(text)):
+        return Outcome("diverged", int(match[1]))
     raise ByzantiumError(f"its status is {reprlib.repr(text)}")
 
 

@@ -49,8 +49,8 @@ OF_WORKERS = (
 #: What the option --plugin does.
 PLUGIN_HELP = (
     "A Python file of your own: its code is run, and its rules, attacks, worker methods, "
-    "partitions, models, data sets, losses and metrics can be named wherever ours can. May be "
-    "given several times."
+    "partitions, models, data sets, losses, clocks and metrics can be named wherever ours can. "
+    "May be given several times."
 )
 
 

@@ -84,8 +84,8 @@ class Result:
 
         None unless the job is completed.
         """
-        found = self.summary.get(self.job.measure)
-        return self.summary.get("loss") if found is None else found
+        value = self.summary.get(self.job.measure)
+        return self.summary.get("loss") if value is None else value
 
     def mean_of_last(self, metric: str) -> float | None:
         """The mean of a metric over its last five evaluations that are finite.

@@ -113,9 +113,9 @@ def execute(
     """
     jobs = list(jobs)
     different = dict.fromkeys(jobs)
-    found = {result.job: result for result in results}
-    found |= {r.job: r for r in store.results(job for job in different if job not in found)}
-    waiting = [job for job in different if not found[job].done]
+    current = {result.job: result for result in results}
+    current |= {r.job: r for r in store.results(job for job in different if job not in current)}
+    waiting = [job for job in different if not current[job].done]
     ends: dict[Job, Event] = {}
 
     def hear(event: Event) -> None:
@@ -127,8 +127,8 @@ def execute(
             job.announce()
     if waiting:
         _method(engine)(waiting, store, hear, stop)
-        found |= {result.job: result for result in store.results(waiting)}
-    return [_ended(found[job], ends.get(job)) for job in jobs]
+        current |= {result.job: result for result in store.results(waiting)}
+    return [_ended(current[job], ends.get(job)) for job in jobs]
 
 
 def _method(engine: Engine) -> Callable[[Sequence[Job], Store, Listen, Stop], None]:

@@ -197,7 +197,7 @@ def _table(
     # A column that has one value in all rows is not shown: the setting says it.
     one = {name for name in rows if len({row_values[name] for _, row_values in pairs}) == 1}
     fixed = {name: value for name, value in values.items() if name in one or name not in keys}
-    made = Artifact(
+    artifact = Artifact(
         "-".join([*rows, "by", columns, *filter(None, [metric, str(number or "")])]),
         title[0].upper() + title[1:],
         setting(fixed, named),
@@ -208,7 +208,7 @@ def _table(
         tuple(cell.cell for cell in cells),
         notes,
     )
-    return ResultTable(made, tuple(cells))
+    return ResultTable(artifact, tuple(cells))
 
 
 def _cells(

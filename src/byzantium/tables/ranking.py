@@ -134,8 +134,8 @@ class Ranking:
         """This ranking with further rows; one of the same rule and root data is replaced."""
         rows = tuple(rows)
         new = {(row.rule, row.root) for row in rows}
-        kept = [row for row in self.rows if (row.rule, row.root) not in new]
-        return type(self)(self.suite, self.attacks, (*kept, *rows), self.machine)
+        others = [row for row in self.rows if (row.rule, row.root) not in new]
+        return type(self)(self.suite, self.attacks, (*others, *rows), self.machine)
 
     def write(self, path: Path) -> None:
         """Write the ranking to a JSON file, a row to a line."""

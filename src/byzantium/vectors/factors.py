@@ -160,9 +160,9 @@ class Stack:
         X = torch.linalg.qr(directions).Q[:, :rank]
         U = torch.linalg.qr(left.T @ (right @ X)).Q
         turn, values, rows = torch.linalg.svd((U.T @ left.T) @ right, full_matrices=False)
-        kept = float(values.square().sum())
-        lost = max(0.0, square - kept) if rank < most else 0.0
-        return Cut(*self._balanced(U @ turn, values, rows, X), max(square, kept), lost)
+        cut = float(values.square().sum())
+        lost = max(0.0, square - cut) if rank < most else 0.0
+        return Cut(*self._balanced(U @ turn, values, rows, X), max(square, cut), lost)
 
     def _balanced(
         self, columns: Tensor, values: Tensor, rows: Tensor, directions: Tensor

@@ -271,7 +271,7 @@ class Geometry:
 
     def squared_distances_of(self, rows: slice) -> Array:
         """A copy of some rows of `squared_distances`, which need not be stored for it."""
-        gram = self.gram  # distances may be found with it
+        gram = self.gram  # it may compute the distances, too
         if self._squared_distances is not None:
             return self._squared_distances[rows].copy()
         return distances_of(rows, gram[: self.n, : self.n])

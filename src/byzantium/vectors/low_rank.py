@@ -48,8 +48,8 @@ class LowRank(Source):
     product that is not finite or absurdly large. Ranks may differ.
 
     - `updates`: for each contributor a mapping from names to products, which are tuples (B, A,
-      scale) that stand for scale * B @ A, and to arrays, such as biases. The scales are the
-      caller's: nothing that a contributor claims may be one. None stands for an update that could
+      scale) that mean scale * B @ A, and to arrays, such as biases. The scales are the
+      caller's: nothing that a contributor claims may be one. None is an update that could
       not be read.
     - `base`: an update, of the same form, that is subtracted from each of them and added to the
       result.
@@ -283,11 +283,11 @@ class LowRank(Source):
             errors = rounding(sizes)[-1, :-1]
             usable = self.readable
             if (errors <= REFERENCE_TRUSTED * squares).all() and (squares > SMALL_SQUARE).all():
-                found = np.sqrt(squares)[self.member_of[usable]]
+                norms = np.sqrt(squares)[self.member_of[usable]]
             else:
-                found = row_norms(_Columns(self), usable)
+                norms = row_norms(_Columns(self), usable)
             self._norms = np.full(self.n, np.nan)
-            self._norms[usable] = found
+            self._norms[usable] = norms
         return self._norms
 
     def combined(self, weights: Array, anchors: Mapping[str, float]) -> Tensor | None:
@@ -329,8 +329,8 @@ class LowRank(Source):
         """The same updates relative to another one, of the same form."""
         if not isinstance(base, Mapping):
             raise ArgumentTypeError(f"the base of low-rank updates is one, got {type_name(base)}")
-        given = [self.unreadable.get(i) for i in range(self.n)]
-        reasons = {i: reason for i, reason in enumerate(given) if reason is not None}
+        by_row = [self.unreadable.get(i) for i in range(self.n)]
+        reasons = {i: reason for i, reason in enumerate(by_row) if reason is not None}
         options: dict[str, Any] = {"names": self.names, "full": self.full, "reasons": reasons}
         return LowRank(self.updates, base=base, **options)
 

@@ -41,7 +41,7 @@ class LowRankPart(LowRank):
         self._arrange_columns()
 
     def trusted(self, name: str, vector: Any) -> Tensor:
-        """The columns of the root that are here, whatever the vector is."""
+        """The columns of the root that are here; the vector is ignored."""
         return self._root_columns()
 
     def result(self, vector: Tensor, rows: Rows) -> Any:

@@ -23,7 +23,9 @@ import byzantium as bz
 from byzantium import related
 from byzantium.engines import merge
 from byzantium.engines.cluster import merging as cluster_merging
+from byzantium.engines.cluster import tasks
 from byzantium.engines.files.input_files import InputFile
+from byzantium.engines.files.merging import Call
 
 PART = 250
 # Rules that remember whole vectors of each worker, which no machine of a cluster has.
@@ -148,7 +150,7 @@ def test_tasks_read_the_columns_twice(
     source = bz.engines.Files(paths)
     with engine.merging(source, tmp_path / "merged") as work:
         monkeypatch.setattr(InputFile, "fill", counted)
-        report = work.explain(rule, None, None, None)
+        report = work.explain(Call(rule))
         work.save(report.aggregate, {}, tmp_path / "merged")
     once = X[0].numel() * X.element_size()
     assert set(read.values()) == {2 * once}
@@ -206,3 +208,23 @@ def test_files_without_numbers(rule: str, tmp_path: Path) -> None:
     here, there = assert_as_here(lambda: bz.parse_rule(rule), paths)
     assert there["w"].shape == (0, 3)
     assert there["steps"] == here["steps"] == 2
+
+
+def test_what_the_cluster_loses_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in code keeps its traceback."""
+    ray = pytest.importorskip("ray", reason="NOT TESTED: Ray is not installed")
+    lost = ray.exceptions.RaySystemError("the store is gone")
+    broken = ray.exceptions.RayTaskError("attempt", "Traceback: ...", ValueError("a mistake"))
+
+    def failing(error: Exception) -> Callable[[object], object]:
+        def get(reference: object) -> object:
+            raise error
+
+        return get
+
+    monkeypatch.setattr(ray, "get", failing(lost))
+    with pytest.raises(bz.ByzantiumError, match="the cluster has lost a task"):
+        tasks._result(None)
+    monkeypatch.setattr(ray, "get", failing(broken))
+    with pytest.raises(ray.exceptions.RayTaskError):
+        tasks._result(None)

@@ -21,6 +21,7 @@ from filelock import FileLock
 from jail import jailed, needs_jail
 from members import N
 from paths import ROOT, SUPPORT
+from threads import torch_threads
 from torch import Tensor
 
 import byzantium as bz
@@ -280,10 +281,8 @@ def test_without_a_process_group_the_error_says_how_to_get_one() -> None:
 @pytest.fixture(scope="module")
 def trained(worlds: Callable[[int, str], Seen]) -> Iterator[Seen]:
     """One thread here as there: by how many there are, gradients are rounded."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield worlds(RANKS, "trained")
-    torch.set_num_threads(threads)
+    with torch_threads(1):
+        yield worlds(RANKS, "trained")
 
 
 def in_one_process(rule: bz.Aggregator, rooted: bool = False) -> Tensor:
@@ -343,10 +342,8 @@ def test_parameters_may_lack_a_gradient_and_differ_in_dtype(trained: Seen) -> No
 
 @pytest.fixture(scope="module")
 def rooted(worlds: Callable[[int, str], Seen]) -> Iterator[Seen]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield worlds(RANKS, "rooted")
-    torch.set_num_threads(threads)
+    with torch_threads(1):
+        yield worlds(RANKS, "rooted")
 
 
 def test_rules_with_a_root_are_what_they_are_in_one_process(rooted: Seen) -> None:

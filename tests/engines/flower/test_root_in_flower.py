@@ -19,8 +19,8 @@ pytest.importorskip(
 )
 
 import federation
-from federation import FIRST, Arrays, Nodes, honest_ones
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from federation import FIRST, Arrays, Nodes, honest_ones, one_round
+from flwr.app import ArrayRecord
 
 from byzantium.engines.flower import RobustStrategy
 from byzantium.learning import RootUpdate
@@ -40,15 +40,6 @@ def grid(honest: int, bad: int) -> Nodes:
 def good_root(model: Arrays) -> Arrays:
     """What an honest node would send."""
     return federation.changed(model, lambda key, a: 0.52)
-
-
-def one_round(
-    strategy: RobustStrategy, nodes: Nodes, model: Arrays, number: int = 1
-) -> tuple[Arrays | None, MetricRecord]:
-    messages = strategy.configure_train(number, federation.record(model), ConfigRecord(), nodes)
-    arrays, metrics = strategy.aggregate_train(number, nodes.send_and_receive(messages))
-    assert metrics is not None
-    return None if arrays is None else federation.arrays_of(arrays), metrics
 
 
 def change(before: Arrays, after: Any) -> np.ndarray[Any, Any]:

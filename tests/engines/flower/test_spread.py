@@ -18,7 +18,7 @@ pytest.importorskip(
 
 import federation
 from federation import ABSENT, FIRST, LIES, REJECTED, USED, Arrays, Node, Nodes, hostile
-from flwr.app import ConfigRecord, MetricRecord
+from flwr.app import MetricRecord
 
 from byzantium.engines.federation import vectors
 from byzantium.engines.federation.vectors import measure
@@ -26,13 +26,8 @@ from byzantium.engines.flower import RobustStrategy
 from byzantium.runs import Store
 
 
-def one_round(
-    strategy: RobustStrategy, grid: Nodes, model: Arrays, number: int = 1
-) -> MetricRecord:
-    messages = strategy.configure_train(number, federation.record(model), ConfigRecord(), grid)
-    _, metrics = strategy.aggregate_train(number, grid.send_and_receive(messages))
-    assert metrics is not None
-    return metrics
+def one_round(*args: Any) -> MetricRecord:
+    return federation.one_round(*args)[1]
 
 
 def change(model: Arrays, row: Arrays) -> list[float]:

@@ -22,7 +22,18 @@ pytest.importorskip(
 )
 
 import federation
-from federation import ABSENT, FIRST, LIES, REJECTED, USED, Arrays, Nodes, honest_ones, hostile
+from federation import (
+    ABSENT,
+    FIRST,
+    LIES,
+    REJECTED,
+    USED,
+    Arrays,
+    Nodes,
+    honest_ones,
+    hostile,
+    one_round,
+)
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
@@ -32,15 +43,6 @@ from byzantium.engines.flower import RobustStrategy, Standstill, TooFewNodes
 from byzantium.engines.flower.replies import model_of, row_of
 
 BAD = FIRST + N - 1
-
-
-def one_round(
-    strategy: RobustStrategy, grid: Nodes, model: Arrays, number: int = 1
-) -> tuple[Arrays | None, MetricRecord]:
-    messages = strategy.configure_train(number, federation.record(model), ConfigRecord(), grid)
-    arrays, metrics = strategy.aggregate_train(number, grid.send_and_receive(messages))
-    assert metrics is not None
-    return None if arrays is None else federation.arrays_of(arrays), metrics
 
 
 def moved(before: Arrays, after: Arrays) -> np.ndarray[Any, Any]:

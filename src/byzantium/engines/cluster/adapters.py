@@ -7,24 +7,23 @@ are called by the driver and all tasks, see `replay`.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from byzantium import __version__
 from byzantium.core import ByzantiumError
 from byzantium.engines.cluster.connection import ask_every_node, connected, wrong_version
-from byzantium.engines.cluster.merging import Call
+from byzantium.engines.cluster.merging import explain, next_sum
 from byzantium.engines.cluster.replay import Follower, Leader, Step
 from byzantium.engines.cluster.tasks import Tasks
 from byzantium.engines.files.adapter_merging import AdapterMerging, ModuleCut, Rank, cut_module
 from byzantium.engines.files.adapters import Adapters
-from byzantium.rules import Aggregator, Report
+from byzantium.engines.files.merging import Call
+from byzantium.rules import Report
 from byzantium.vectors import LowRankUpdate
 from byzantium.vectors.low_rank_part import LowRankPart
 from byzantium.vectors.team import ALONE
@@ -47,27 +46,19 @@ class ClusterAdapterMerging(AdapterMerging):
         super().__init__(source)
         self.tasks = tasks
 
-    def explain(
-        self,
-        rule: Aggregator,
-        generator: torch.Generator | None,
-        root: str | os.PathLike[str] | None,
-        weights: Sequence[float] | None,
-    ) -> Report:
+    def explain(self, call: Call) -> Report:
         if self.source.full:
             raise ByzantiumError(
-                f"{rule!r} needs the coordinates of whole matrices, which one process computes: "
-                "omit the engine, or take a rule by weights, such as GeometricMedian()"
+                f"{call.rule!r} needs the coordinates of whole matrices, which one process "
+                "computes: omit the engine, or take a rule by weights, such as GeometricMedian()"
             )
-        if root is not None:
-            self.source.set_root("the root", root)
-        for stage in rule.stages:
-            self.tasks.carry(type(stage))
+        if call.root is not None:
+            self.source.set_root("the root", call.root)
+        self.tasks.carry(call.rule)
         parts = [LowRankPart(self.source, names, ALONE) for names in _groups(self.source)]
         self.parts = [self.tasks.share(part) for part in parts]
-        self.call = Call(rule, root, weights)
-        leader = Leader(self.source.d, self._sum_parts)
-        report = self.call.explain(LowRankPart(self.source, (), leader), generator)
+        self.call, leader = call, Leader(self.source.d, self._sum_parts)
+        report = explain(call, LowRankPart(self.source, (), leader))
         return dataclasses.replace(report, aggregate=self.source.result(*report.aggregate))
 
     def cuts(self, update: LowRankUpdate, rank: Rank) -> dict[str, ModuleCut]:
@@ -126,7 +117,7 @@ def _partial_sum(
     """The next sum of a rule over some modules."""
     call, steps = known
     part.team = Follower(d, steps, phase)
-    return call.next_sum(part)
+    return next_sum(call, part)
 
 
 def _cuts(

@@ -7,6 +7,7 @@ the driver gives it its name when all is written.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,10 +24,16 @@ from byzantium.core import ByzantiumError, files
 from byzantium.engines.cluster.connection import Probe, answer_probe, connected
 from byzantium.engines.cluster.replay import Follower, Leader, PartialSum, Step
 from byzantium.engines.cluster.tasks import Tasks, describe
-from byzantium.engines.files.merging import Merging, checkpoints_of, digests_of, equal_rows
+from byzantium.engines.files.merging import (
+    Call,
+    Merging,
+    checkpoints_of,
+    digests_of,
+    equal_rows,
+)
 from byzantium.engines.files.safetensors import encode_header
 from byzantium.engines.files.source import Files, Merged, check_output
-from byzantium.rules import Aggregator, Report
+from byzantium.rules import Report
 from byzantium.vectors import Source
 from byzantium.vectors.team import Team
 
@@ -77,24 +84,15 @@ class ClusterMerging(Merging):
         self.parts = [slice(start, min(start + COLUMNS, source.d)) for start in starts]
         self.shared = tasks.share(_without_watch(source))
 
-    def explain(
-        self,
-        rule: Aggregator,
-        generator: torch.Generator | None,
-        root: str | os.PathLike[str] | None,
-        weights: Sequence[float] | None,
-    ) -> Report:
-        if rule.center is not None:
+    def explain(self, call: Call) -> Report:
+        if call.rule.center is not None:
             raise ByzantiumError(
-                f"{rule!r} holds the center of an earlier call, which a cluster cannot use; "
+                f"{call.rule!r} holds the center of an earlier call, which a cluster cannot use; "
                 "reset() forgets it"
             )
-        for stage in rule.stages:
-            self.tasks.carry(type(stage))
-        self.call = Call(rule, root, weights)
-        self.leader = Leader(self.source.d, self._sum_parts)
-        nothing = Columns(self.source, slice(0, 0), self.leader)
-        return self.call.explain(nothing, generator)
+        self.tasks.carry(call.rule)
+        self.call, self.leader = call, Leader(self.source.d, self._sum_parts)
+        return explain(call, Columns(self.source, slice(0, 0), self.leader))
 
     def equal_rows(self) -> dict[int, list[int]]:
         (equals,) = self.tasks.run(_equal_rows, [(self.shared,)])
@@ -175,34 +173,21 @@ def _ignore(done: int) -> None:
 # -- on the nodes -------------------------------------------------------------------------------
 
 
-class Call:
-    """A call of a rule, which the driver and all tasks make.
+def explain(call: Call, source: Source) -> Report:
+    """What a rule makes of some columns; its state stays as it is, for the next call."""
+    return dataclasses.replace(call, rule=copy.deepcopy(call.rule)).explain(source)
 
-    - `rule`, `root`, `weights`: see `merge`.
+
+def next_sum(call: Call, source: Source) -> Array:
+    """What a task adds to the first sum that the driver does not know.
+
+    - `source`: the columns of the task, whose team is a `Follower`.
     """
-
-    def __init__(
-        self,
-        rule: Aggregator,
-        root: str | os.PathLike[str] | None,
-        weights: Sequence[float] | None,
-    ) -> None:
-        self.rule, self.root, self.weights = rule, root, weights
-
-    def explain(self, source: Source, generator: torch.Generator | None = None) -> Report:
-        rule = copy.deepcopy(self.rule)
-        return rule.explain(source, generator, root=self.root, weights=self.weights)
-
-    def next_sum(self, source: Source) -> Array:
-        """What a task adds to the first sum that the driver does not know.
-
-        - `source`: the columns of the task, whose team is a `Follower`.
-        """
-        try:
-            self.explain(source)
-        except PartialSum as partial:
-            return partial.numbers
-        raise AssertionError(f"{self.rule!r} takes another course on this machine")
+    try:
+        explain(call, source)
+    except PartialSum as partial:
+        return partial.numbers
+    raise AssertionError(f"{call.rule!r} takes another course on this machine")
 
 
 def check_node(source: Files, probe: Path, reply: Path, version: str) -> str:
@@ -229,7 +214,7 @@ def _partial_sum(
     """The next sum of a rule over some columns."""
     call, steps = known
     _reopen(source)
-    return call.next_sum(Columns(source, part, Follower(source.d, steps, phase)))
+    return next_sum(call, Columns(source, part, Follower(source.d, steps, phase)))
 
 
 def _write(
@@ -247,7 +232,7 @@ def _write(
     call, steps = known
     _reopen(source)
     team = Follower(source.d, steps, phase)
-    merged: Merged = call.explain(Columns(source, part, team)).aggregate
+    merged: Merged = explain(call, Columns(source, part, team)).aggregate
     descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
     try:
         for name, start in source.starts.items():

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from byzantium.core import ByzantiumError
 from byzantium.engines.cluster.connection import last_line
+from byzantium.rules import Aggregator
 
 # How many times a task is done again after its process or node has died.
 RETRIES = 3
@@ -22,7 +23,7 @@ class Trouble(NamedTuple):
 
 
 def attempt(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a function; a `Trouble` if a file stands in its way."""
+    """The result of a function; a `Trouble` if a file prevents it."""
     import ray
     import torch
 
@@ -50,17 +51,18 @@ class Tasks:
         self.most = most
 
     def share(self, value: Any) -> Any:
-        """A reference to a value, which stands for it in the arguments of tasks."""
+        """A reference to a value, to pass in its place to tasks."""
         import ray
 
         return ray.put(value)
 
-    def carry(self, cls: type) -> None:
-        """Let a class of a plugin travel with its objects: other machines have not loaded it."""
+    def carry(self, rule: Aggregator) -> None:
+        """Let the classes of a rule from a plugin travel with it: nodes have not loaded them."""
         from ray import cloudpickle
 
-        if cls.__module__.partition(".")[0] not in ("byzantium", "__main__"):
-            cloudpickle.register_pickle_by_value(sys.modules[cls.__module__])
+        for module in {type(stage).__module__ for stage in rule.stages}:
+            if module.partition(".")[0] not in ("byzantium", "__main__"):
+                cloudpickle.register_pickle_by_value(sys.modules[module])
 
     def run(
         self,
@@ -109,6 +111,10 @@ def _result(reference: Any) -> Any:
         raise ByzantiumError(
             f"the processes of a task have died {1 + RETRIES} times: {last_line(error)}"
         ) from error
+    except ray.exceptions.RayTaskError:  # an error in code, whose traceback says where
+        raise
+    except ray.exceptions.RayError as error:
+        raise ByzantiumError(f"the cluster has lost a task: {last_line(error)}") from error
     if isinstance(result, Trouble):
         raise ByzantiumError(f"{result.reason}, on the node {result.node} of the cluster")
     return result

@@ -83,8 +83,8 @@ class Aggregation:
         self._rule_state: Mapping[str, Any] = {}
         self.rule: Aggregator | None = None
         if isinstance(rule, Aggregator | str):
-            known = self.f if isinstance(self.f, int) else 1
-            fixed = parse_rule(rule, f=known) if isinstance(rule, str) else rule
+            count = self.f if isinstance(self.f, int) else 1
+            fixed = parse_rule(rule, f=count) if isinstance(rule, str) else rule
             self.root.check(fixed, used=True)
             self.weights.check(fixed)
             self.rule = self._rule_for(0, self.f) if isinstance(self.f, int) else None
@@ -182,7 +182,7 @@ class Aggregation:
     def count(self, at: Round[Any]) -> None:
         """Count rounds in a row that leave the model unchanged; too many end the run.
 
-        A round in which a cache gets to know another node is a step towards enough of them.
+        A round in which a cache gets to know another node is a step toward enough of them.
         """
         if at.kept and self._heard_more:
             return

@@ -292,19 +292,19 @@ def log_near_zero(trust: Trust, named: Collection[Node], logger: logging.Logger)
 
     Returns all nodes whose weight stays near zero.
     """
-    found: dict[Node, WorkerRecord] = {
+    workers: dict[Node, WorkerRecord] = {
         node: of for node, of in trust.unheard().items() if of.weight < NEAR_ZERO
     }
-    new = [node for node in found if node not in named]
+    new = [node for node in workers if node not in named]
     for node in new[:MAX_LISTED]:
         logger.warning(
             "\t> the weight of node %s stays near zero: %.2f of an equal share on average over %d "
             "rounds. It may attack, or hold data that nobody else has.",
-            *(node, found[node].weight, found[node].rounds),
+            *(node, workers[node].weight, workers[node].rounds),
         )
     if len(new) > MAX_LISTED:
         logger.warning("\t> and the weights of %d more nodes", len(new) - MAX_LISTED)
-    return list(found)
+    return list(workers)
 
 
 def byzantine_count(f: int | float, n: int) -> int:

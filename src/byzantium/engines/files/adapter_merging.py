@@ -17,7 +17,7 @@ from byzantium.core import ByzantiumError, Positive, files, validated
 from byzantium.engines.files.adapted_model import DTYPE_OF, AdaptedModel, as_bytes
 from byzantium.engines.files.adapter_config import CONFIG, PREFIX, AdapterConfig
 from byzantium.engines.files.adapters import WEIGHTS, Adapters
-from byzantium.engines.files.merging import check_root, digests_of, summarize, vouched_weights
+from byzantium.engines.files.merging import Call, check_root, digests_of, summarize, vouched_weights
 from byzantium.engines.files.safetensors import aligned, encode_header
 from byzantium.engines.files.source import check_output
 from byzantium.guarantees import announce
@@ -102,14 +102,12 @@ def merge_adapters(
     targets = [output] if base is not None else [output / CONFIG, output / WEIGHTS]
     for path in targets:
         check_output(source.identities, path)
-    generator = None if seed is None else torch.Generator().manual_seed(seed)
-    vouched = vouched_weights(weights, source)
-    announce(rule, source.n, weights=vouched)
+    call = Call(rule, root, vouched_weights(weights, source), seed)
+    announce(rule, source.n, weights=call.weights)
     here = nullcontext(AdapterMerging(source))
     with here if engine is None else engine.merging_adapters(source) as work:
-        report = work.explain(rule, generator, root, vouched)
-        equals, digests = _equal_rows(source), _digests(source)
-        summary = summarize(rule, source, report, equals, digests, seed, vouched)
+        report = work.explain(call)
+        summary = summarize(call, source, report, _equal_rows(source), _digests(source))
         update, cuts = report.aggregate, dict[str, ModuleCut]()
         if isinstance(update, LowRankUpdate) and (base is None or isinstance(rank, int)):
             cuts = work.cuts(update, rank)
@@ -143,15 +141,9 @@ class AdapterMerging:
     def __init__(self, source: Adapters) -> None:
         self.source = source
 
-    def explain(
-        self,
-        rule: Aggregator,
-        generator: torch.Generator | None,
-        root: str | os.PathLike[str] | None,
-        weights: Sequence[float] | None,
-    ) -> Report:
+    def explain(self, call: Call) -> Report:
         """What a rule makes of the adapters."""
-        return rule.explain(self.source, generator, root=root, weights=weights)
+        return call.explain(self.source)
 
     def cuts(self, update: LowRankUpdate, rank: Rank) -> dict[str, ModuleCut]:
         """The modules of an update, cut to a rank; by default to the largest that came in."""

@@ -133,8 +133,8 @@ class ChangeCache:
     def source(self, nodes: Sequence[Any], model: Arrays) -> Changes:
         """The last changes of nodes, as the input of a rule whose result is the next model."""
         paths = [self._path(node, self._last[node].number) for node in nodes]
-        found = self.faults(nodes)
-        faults = {k: found[node] for k, node in enumerate(nodes) if node in found}
+        by_node = self.faults(nodes)
+        faults = {k: by_node[node] for k, node in enumerate(nodes) if node in by_node}
         return Changes(paths, faults, model, nodes)
 
     def state_dict(self) -> dict[str, str]:

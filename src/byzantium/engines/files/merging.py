@@ -9,6 +9,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -97,15 +98,33 @@ def merge(
     check_output(source.identities, Path(output))
     if watch is not None:
         source.watch = lambda done: watch(done, source.d)
-    generator = None if seed is None else torch.Generator().manual_seed(seed)
-    vouched = vouched_weights(weights, source)
-    announce(rule, source.n, weights=vouched)
+    call = Call(rule, root, vouched_weights(weights, source), seed)
+    announce(rule, source.n, weights=call.weights)
     here = nullcontext(Merging(source))
     with here if engine is None else engine.merging(source, Path(output)) as work:
-        report = work.explain(rule, generator, root, vouched)
-        summary = summarize(rule, source, report, work.equal_rows(), work.digests(), seed, vouched)
+        report = work.explain(call)
+        summary = summarize(call, source, report, work.equal_rows(), work.digests())
         work.save(report.aggregate, summary, Path(output))
     return summary
+
+
+@dataclass(frozen=True)
+class Call:
+    """The call of a rule that merges what contributors made.
+
+    - `rule`, `root`, `seed`: see `merge`.
+    - `weights`: how much each contributor counts, in their order; None if all count the same.
+    """
+
+    rule: Aggregator
+    root: str | os.PathLike[str] | None = None
+    weights: Sequence[float] | None = None
+    seed: int | None = None
+
+    def explain(self, source: Source) -> Report:
+        """What the rule makes of the vectors of a source."""
+        generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
+        return self.rule.explain(source, generator, root=self.root, weights=self.weights)
 
 
 class Merging:
@@ -117,15 +136,9 @@ class Merging:
     def __init__(self, source: Files) -> None:
         self.source = source
 
-    def explain(
-        self,
-        rule: Aggregator,
-        generator: torch.Generator | None,
-        root: str | os.PathLike[str] | None,
-        weights: Sequence[float] | None,
-    ) -> Report:
+    def explain(self, call: Call) -> Report:
         """What a rule makes of the checkpoints."""
-        return rule.explain(self.source, generator, root=root, weights=weights)
+        return call.explain(self.source)
 
     def equal_rows(self) -> dict[int, list[int]]:
         """For each readable row that is equal to others, all of these, itself included."""
@@ -181,20 +194,18 @@ def vouched_weights(weights: Any, source: Source) -> list[float] | None:
 
 
 def summarize(
-    rule: Aggregator,
+    call: Call,
     source: Source,
     report: Report,
     equals: Mapping[int, Sequence[int]],
     digests: Mapping[int, Mapping[str, str]],
-    seed: int | None,
-    vouched: Sequence[float] | None = None,
 ) -> dict[str, Any]:
-    """What is said about a merge: who counted how much, and who was rejected.
+    """The summary of a merge: who counted how much, and who was rejected.
 
     - `equals`: for each row that is equal to others, all of these, itself included.
     - `digests`: for each row the digests of its files; those of the base at -1, of the root at -2.
-    - `vouched`: the weights that the operator vouches for.
     """
+    rule, vouched = repr(call.rule), call.weights
     contributors = [
         {
             "name": source.row_name(i),
@@ -208,8 +219,8 @@ def summarize(
     ]
     summary = {
         "version": __version__,
-        "rule": repr(rule),
-        "seed": seed,
+        "rule": rule,
+        "seed": call.seed,
         "base": digests.get(-1),
         "contributors": contributors,
         "remainder": report.remainder if math.isfinite(report.remainder) else None,
@@ -217,7 +228,7 @@ def summarize(
     }
     if -2 in digests:
         summary["root"] = digests[-2]
-    if used := plugins.used({"rule": repr(rule)}):
+    if used := plugins.used({"rule": rule}):
         summary["plugin"] = list(used)
     return summary
 

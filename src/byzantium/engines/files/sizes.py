@@ -56,14 +56,14 @@ def weights_of(weights: Any, names: Sequence[str]) -> tuple[list[float], list[st
     """
     if not isinstance(weights, Mapping):
         return list(weights), []
-    found, used = [], set()
+    numbers, used = [], set()
     for name in names:
-        given = [key for key in (name, name.removesuffix(ENDING)) if key in weights]
-        if not given:
+        keys = [key for key in (name, name.removesuffix(ENDING)) if key in weights]
+        if not keys:
             raise ByzantiumError(
                 f"weights must have a number for each contributor, and there is none for {name!r}; "
                 "0 leaves a contributor out"
             )
-        found.append(weights[given[0]])
-        used.update(given)
-    return found, [str(name) for name in weights if name not in used]
+        numbers.append(weights[keys[0]])
+        used.update(keys)
+    return numbers, [str(name) for name in weights if name not in used]

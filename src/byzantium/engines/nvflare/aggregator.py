@@ -183,14 +183,14 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
             self._close()
 
     def _task_given(self, fl_ctx: FLContext) -> None:
-        given = assignment(fl_ctx, self)
-        if given is None:
+        assigned = assignment(fl_ctx, self)
+        if assigned is None:
             return
         with self._lock:
-            if self._open is not None and self._open.task is given.task:
+            if self._open is not None and self._open.task is assigned.task:
                 return
-            go_on_without_failed_sites(given.controller)
-            data = given.task.data
+            go_on_without_failed_sites(assigned.controller)
+            data = assigned.task.data
             params = FLModelUtils.from_shareable(data).params
             try:
                 model = model_of(params)
@@ -198,24 +198,24 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
                 self._error = error
                 return
             self._open = _OpenRound(
-                given.task,
+                assigned.task,
                 int(data.get_header(AppConstants.CURRENT_ROUND, len(self.rounds))) + 1,
                 params,
                 model,
-                sampled := tuple(self._aggregation.weights.with_weight(given.task.targets)),
+                sampled := tuple(self._aggregation.weights.with_weight(assigned.task.targets)),
                 max(len(fl_ctx.get_engine().get_clients()), len(sampled)),  # one may have left
             )
-            if self.timeout and not given.task.timeout:
-                given.task.timeout = self.timeout
+            if self.timeout and not assigned.task.timeout:
+                assigned.task.timeout = self.timeout
 
     def _result_processed(self, fl_ctx: FLContext) -> None:
         """Note a result that FLARE did not pass on: an error, or what it could not convert."""
-        given, result = assignment(fl_ctx, self), fl_ctx.get_prop(FLContextKey.TASK_RESULT)
-        if given is None or given.result_is_not_from_the_site:
+        assigned, result = assignment(fl_ctx, self), fl_ctx.get_prop(FLContextKey.TASK_RESULT)
+        if assigned is None or assigned.result_is_not_from_the_site:
             return
         with self._lock:
-            at, site = self._open, given.site
-            if at is None or at.task is not given.task or site not in at.sampled:
+            at, site = self._open, assigned.site
+            if at is None or at.task is not assigned.task or site not in at.sampled:
                 return
             if site in at.results or site in at.rejected:
                 return
@@ -238,20 +238,20 @@ class RobustAggregator(ModelAggregator):  # type: ignore[misc]
         sender, and the peer that `fl_ctx` has, are what the site wrote.
         """
         self.fl_ctx = fl_ctx
-        given = assignment(fl_ctx, self)
+        assigned = assignment(fl_ctx, self)
         with self._lock:
             if self._open is None:
                 return False
-            if given is None or self._open.task is not given.task:
+            if assigned is None or self._open.task is not assigned.task:
                 self._open.ignored += 1  # of an earlier round, or no answer to any task
                 return False
             try:
                 with any_error_is_unusable():
                     model = FLModelUtils.from_shareable(shareable)
             except UnusableReply as error:
-                self._open.rejected.setdefault(given.site, str(error))
+                self._open.rejected.setdefault(assigned.site, str(error))
                 return False
-            return self._receive(given.site, model)
+            return self._receive(assigned.site, model)
 
     def _receive(self, site: Any, model: FLModel) -> bool:
         at = self._open

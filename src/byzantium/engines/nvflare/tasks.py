@@ -2,7 +2,7 @@
 
 A site writes its result, and also the context of the peer that comes with it: its name there is a
 claim. FLARE knows the site by the token of its connection, and takes a result only from the site to
-which it gave the task. So whoever knows the task knows the site.
+which it gave the task. So the task says which site it is.
 """
 
 from __future__ import annotations

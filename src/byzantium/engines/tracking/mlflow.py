@@ -38,14 +38,15 @@ class MLflow(Tracker):
         self.client = library.MlflowClient()
         self.runs: dict[str, str] = {}
         name = setting("MLFLOW_EXPERIMENT_NAME")
-        found = self.client.get_experiment_by_name(name)
-        if found is not None and found.lifecycle_stage == "deleted":
+        experiment = self.client.get_experiment_by_name(name)
+        if experiment is not None and experiment.lifecycle_stage == "deleted":
             raise ByzantiumError(
                 f"the experiment {name!r} of MLflow is deleted; restore it, or name another one in "
                 "MLFLOW_EXPERIMENT_NAME"
             )
-        made = self.client.create_experiment(name) if found is None else found.experiment_id
-        self.experiment = str(made)
+        self.experiment = str(
+            self.client.create_experiment(name) if experiment is None else experiment.experiment_id
+        )
 
     def _find(self, identity: str) -> Any:
         wanted = f"tags.`{IDENTITY}` = '{identity}'"

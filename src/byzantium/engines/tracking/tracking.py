@@ -1,7 +1,8 @@
 """The results of jobs, sent to trackers while they are made or afterwards.
 
-Whoever leads the work follows the folders of results, where each job writes what it measured. So
-it does not matter which process or machine does a job, and what was sent before is not sent again.
+The process that leads the work follows the folders of results, where each job writes what it
+measured. So it does not matter which process or machine does a job, and what was sent before is not
+sent again.
 """
 
 from __future__ import annotations
@@ -195,14 +196,14 @@ def make_tracker(name: str, root: Path) -> Tracker:
     if name not in TRACKERS:
         raise ByzantiumError(f"there is no tracker {name!r}; there are {', '.join(TRACKERS)}")
     module, cls = TRACKERS[name]
-    made: type[Tracker] = getattr(importlib.import_module(f"{__package__}.{module}"), cls)
+    tracker: type[Tracker] = getattr(importlib.import_module(f"{__package__}.{module}"), cls)
     try:
-        return made(root)
+        return tracker(root)
     except (ByzantiumError, ImportError):
         raise
     except Exception as error:
         raise ByzantiumError(
-            f"{made.title} cannot be used: {one_line(f'{type(error).__name__}: {error}')}"
+            f"{tracker.title} cannot be used: {one_line(f'{type(error).__name__}: {error}')}"
         ) from error
 
 

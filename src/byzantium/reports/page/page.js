@@ -19,8 +19,9 @@ function head() {
     make("li", null, `${count(same.length, "run")} failed: ${reason}`)));
   const made = report.surroundings.length ? ` Runs made with ${report.surroundings.join("; ")}.` : "";
   $("made").textContent = `Written on ${report.made} by byzantium ${report.byzantium}.${made}`;
-  const links = [["worst", "worst case"], ["artifacts", "the paper"], ["curves", "curves"],
-    ["trust", "weights"], ["runs", "runs"]].filter(([id]) => id !== "artifacts" || report.artifacts.length);
+  const links = [["ranking", "ranking"], ["worst", "worst case"], ["artifacts", "the paper"],
+    ["curves", "curves"], ["trust", "weights"], ["runs", "runs"]].filter(([id]) =>
+    (id !== "artifacts" || report.artifacts.length) && (id !== "ranking" || report.ranking));
   $("contents").replaceChildren(...links.map(([id, text]) => make("a", { href: `#${id}` }, text)));
   const scale = document.querySelector(".scale i");
   scale.style.background = `linear-gradient(to right, ${VIRIDIS.join(",")})`;
@@ -68,6 +69,7 @@ themes();
 filters();
 scrolling($("contents"));
 scrolling($("table"));
+ranking();
 refreshers.push(worstCase);
 artifacts();
 explorer();
