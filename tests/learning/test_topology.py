@@ -158,6 +158,9 @@ def test_a_file_of_edges_becomes_their_text(tmp_path: Path) -> None:
     path = tmp_path / "graph.txt"
     path.write_text("# three nodes\n0 1\n1, 2   # the last\n\n2;0\n")
     assert topology.spelled(str(path)) == "edges(pairs='0-1,2 1-2')"
+    large = topology.random_regular(200, 10)
+    path.write_text("".join(f"{i} {j}\n" for i, j in large.edges))
+    assert topology.read(topology.spelled(str(path)), 200) == large
     path.write_text("0 1\n1 two\n")
     with pytest.raises(ByzantiumError, match=r"line 2 of .* must name two nodes"):
         topology.spelled(str(path))

@@ -29,6 +29,7 @@ def read(
     makers: Makers,
     defaults: Mapping[str, Any] | None = None,
     form: str = SINGLE,
+    longest: int = LONGEST,
 ) -> Any:
     """Build the object that `Name(argument=value, ...)` describes; in a pipeline several with `>>`.
 
@@ -36,6 +37,7 @@ def read(
       called.
     - `defaults`: values for arguments that are needed and that the text leaves out.
     - `form`: `SINGLE`, or `PIPELINE` where `>>` is allowed.
+    - `longest`: how many characters the text may have.
 
     Whatever is wrong with the text, the error is a `ByzantiumError`.
 
@@ -44,9 +46,9 @@ def read(
     """
     if not isinstance(text, str):
         raise ArgumentTypeError(f"a text of the form {form!r} is needed, got {type_name(text)}")
-    if len(text) > LONGEST:
+    if len(text) > longest:
         raise ByzantiumError(
-            f"{text[:40]!r}... is {len(text)} characters long, more than the {LONGEST} allowed"
+            f"{text[:40]!r}... is {len(text)} characters long, more than the {longest} allowed"
         )
     if ">>" in text and form != PIPELINE:
         raise ByzantiumError(f"{text!r} is not of the form {form!r}")
@@ -101,11 +103,14 @@ def written_out(text: str, registry: Registry[Any]) -> str:
     return re.sub(r"\w+(?=\s*\()", lambda match: registry.full_name(match[0]), text)
 
 
-def spelled(text: str, makers: Makers, leading: int = 0) -> tuple[str, Callable[..., Any]]:
+def spelled(
+    text: str, makers: Makers, leading: int = 0, longest: int = LONGEST
+) -> tuple[str, Callable[..., Any]]:
     """The standard spelling of `name(argument=value)`, and the function with these arguments.
 
     - `leading`: how many of the first parameters of these functions the caller fills in, so that
       they cannot be written in the text.
+    - `longest`: how many characters the text may have.
 
     Arguments that have their default value are not spelled out.
     """
@@ -120,7 +125,7 @@ def spelled(text: str, makers: Makers, leading: int = 0) -> tuple[str, Callable[
         return noted
 
     noting = {written: note(full, makers[full]) for written, full in _full_names(makers).items()}
-    name, arguments = read(with_parentheses(text), noting)
+    name, arguments = read(with_parentheses(text), noting, longest=longest)
     defaults = inspect.signature(makers[name]).parameters
     changed = {k: v for k, v in arguments.items() if v != defaults[k].default}
     listed = ", ".join(f"{argument}={value!r}" for argument, value in changed.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +29,7 @@ from byzantium.core import (
 Array = NDArray[np.float64]
 Edge = tuple[int, int]
 
-# The most bytes of a file of edges.
+# The most bytes of a file of edges, and characters of the name of a graph with its edges.
 LARGEST_FILE = 1 << 20
 # How often a random graph is drawn until one fits.
 DRAWS = 1000
@@ -363,7 +364,7 @@ def spelled(text: str) -> str:
     """
     text = read_file(text) if is_file(text) else text
     try:
-        return notation.spelled(text, TOPOLOGIES, leading=1)[0]
+        return notation.spelled(text, TOPOLOGIES, leading=1, longest=LARGEST_FILE)[0]
     except ByzantiumError as error:
         raise ByzantiumError(
             f"a topology is one of {', '.join(TOPOLOGIES)}, or a file of edges: {error}"
@@ -379,7 +380,7 @@ def read(text: str, n: int) -> Topology:
     """
     if n > MOST_NODES:
         raise ByzantiumError(f"a graph has at most {MOST_NODES:,} nodes, got n={n}")
-    _, build = notation.spelled(text, TOPOLOGIES, leading=1)
+    _, build = notation.spelled(text, TOPOLOGIES, leading=1, longest=LARGEST_FILE)
     topology: Topology = build(n)
     if topology.components > 1:
         apart = min(set(range(n)) - topology.reached_from(0))
@@ -429,5 +430,5 @@ def written(topology: Topology) -> str:
     >>> written(ring(4))
     '0-1,3 1-2 2-3'
     """
-    after = {i: [j for k, j in topology.edges if k == i] for i, _ in topology.edges}
-    return " ".join(f"{i}-{','.join(map(str, others))}" for i, others in after.items())
+    after = itertools.groupby(topology.edges, key=lambda edge: edge[0])
+    return " ".join(f"{i}-{','.join(str(j) for _, j in edges)}" for i, edges in after)

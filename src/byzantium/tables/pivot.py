@@ -194,10 +194,13 @@ def _table(
     what += [metrics.TABLE[metric].title] if metric else []
     title = f"{' and '.join(map(_title, rows))} by {_title(columns)}"
     title += f": {', '.join(what)}" if what else ""
+    # A column that has one value in all rows is not shown: the setting says it.
+    one = {name for name in rows if len({row_values[name] for _, row_values in pairs}) == 1}
+    fixed = {name: value for name, value in values.items() if name in one or name not in keys}
     artifact = Artifact(
         "-".join([*rows, "by", columns, *filter(None, [metric, str(number or "")])]),
         title[0].upper() + title[1:],
-        setting({name: v for name, v in values.items() if name not in keys}, named),
+        setting(fixed, named),
         ", ".join(map(_title, names)),
         Picture("grid", rows[0], columns, y=y, x=over)
         if worst_case
