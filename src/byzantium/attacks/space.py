@@ -155,9 +155,8 @@ class Space:
     def full_result(self, coefficients: Array) -> Tensor:
         """The rule's result on the vectors themselves, for the first draw, (d,)."""
         if self.kind == "always":
-            draw = torch.Generator().manual_seed(self.seed)
-            (in_span,) = self._results([(coefficients, draw)])
-            return self.full(in_span.numpy() @ self.inverse)
+            (point,) = self._results([(coefficients, torch.Generator().manual_seed(self.seed))])
+            return self.full(point.numpy() @ self.inverse)
         scene, generator = self.scene, torch.Generator().manual_seed(self.seed)
         assert scene.rule is not None
         self.all_rows[self.h :] = self.full(coefficients)

@@ -88,7 +88,7 @@ class CappedSimplex:
             # Where they do not sum to one, nothing is free, and the entries at the cap are too few
             # or too many.
             lost = abs(weights.sum(axis=1) - 1) > TOLERANCE
-            for j in np.flatnonzero(lost):
+            for j in np.flatnonzero(lost).tolist():
                 best[which[j]] = self._primal(which[j : j + 1], weights[j : j + 1])
             going = (below | above | released).any(axis=1) & ~lost
             which, weights = which[going], weights[going]
