@@ -370,7 +370,7 @@ def test_the_first_sentence_counts_published_cells_that_were_run_as_in_the_paper
     assert 0 < agree < 28
     text = markdown([comparison("table2", store)], store)
     assert "120 accuracies were published (Tables 1 to 4 and the main figure). 28 of them" in text
-    assert f"data and rounds: {agree} agree." in text
+    assert f"random numbers of our own: {agree} agree." in text
 
 
 # -- the rest -----------------------------------------------------------------------------------

@@ -173,7 +173,7 @@ class Safeguard(WorkerHistory):
 class ByzantineSGD(WorkerHistory):
     r"""The mean of the good workers; one whose vector or sum is far from most is dropped for good.
 
-    .. math:: \mathrm{good}_t = \{ i \in \mathrm{good}_{t-1} : |A_i - A_\mathrm{med}| \le t_A, \
+    .. math:: \mathrm{good}_t = \{ i \in \mathrm{good}_{t-1} : |A_i - A_\mathrm{med}| \le t_A,
         \|B_i - B_\mathrm{med}\| \le t_B, \ \|x_{i,t} - x_\mathrm{med}\| \le 4 v \}
 
     with :math:`B_i = \sum_{s \le t} x_{i,s}` and
