@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from inspect import isfunction
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,6 +52,48 @@ def page(browser: Browser) -> Page:
     return context.new_page()
 
 
+@dataclass
+class Visit:
+    """What a browser sees that opens every page, 1440 px wide: by page, where there is any."""
+
+    fetched: list[str] = field(default_factory=list)
+    #: Formulas with a command that was not understood.
+    odd_formulas: dict[str, list[str]] = field(default_factory=dict)
+    broken_pictures: dict[str, list[str]] = field(default_factory=dict)
+    #: The longest line of each block of code that needs scrolling.
+    cut_lines: dict[str, list[str]] = field(default_factory=dict)
+
+
+@pytest.fixture(scope="module")
+def visit(site: Path, browser: Browser) -> Visit:
+    page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+    seen = Visit()
+    page.on("request", lambda request: seen.fetched.append(request.url))
+    queries = (
+        (
+            seen.odd_formulas,
+            "[...document.querySelectorAll('math')].map(m => m.textContent)"
+            ".filter(text => text.includes('\\\\'))",
+        ),
+        (
+            seen.broken_pictures,
+            "[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)",
+        ),
+        (
+            seen.cut_lines,
+            "[...document.querySelectorAll('pre')].filter(e => e.scrollWidth > e.clientWidth + 1)"
+            ".map(e => e.innerText.split('\\n').sort((a, b) => b.length - a.length)[0])",
+        ),
+    )
+    for path in sorted(site.rglob("*.html")):
+        page.goto(path.as_uri())
+        for found, query in queries:
+            if items := page.evaluate(query):
+                found[path.relative_to(site).as_posix()] = items
+    page.context.close()
+    return seen
+
+
 def public_names() -> set[str]:
     """What users import: classes and functions, by the names that they have."""
     packages = (
@@ -89,13 +132,9 @@ def test_what_was_measured_is_on_its_page(tmp_path: Path) -> None:
     assert (tmp_path / "measured.md").read_text() == (ROOT / "docs" / "measured.md").read_text()
 
 
-def test_nothing_comes_from_elsewhere(site: Path, page: Page) -> None:
-    fetched: list[str] = []
-    page.on("request", lambda request: fetched.append(request.url))
-    for place in sorted(site.rglob("*.html")):
-        page.goto(place.as_uri())
-    assert fetched
-    assert [url for url in fetched if not url.startswith(("file:", "data:"))] == []
+def test_nothing_comes_from_elsewhere(visit: Visit) -> None:
+    assert visit.fetched
+    assert [url for url in visit.fetched if not url.startswith(("file:", "data:"))] == []
 
 
 def test_a_reader_finds_the_way(site: Path, page: Page) -> None:
@@ -118,7 +157,7 @@ def test_search_finds_pages(site: Path, page: Page) -> None:
     assert page.locator("h1").inner_text().startswith(title)
 
 
-def test_formulas_are_drawn(site: Path, page: Page) -> None:
+def test_formulas_are_drawn(site: Path, page: Page, visit: Visit) -> None:
     """As MathML of a real size, without commands that were not understood."""
     page.goto((site / "reference" / "rules.html").as_uri())
     formula = page.locator("dl.class:has(dt[id='byzantium.Krum']) math[display=block]").first
@@ -126,17 +165,11 @@ def test_formulas_are_drawn(site: Path, page: Page) -> None:
     assert box is not None
     assert box["height"] > 20
     assert box["width"] > 60
-    for place in sorted(site.rglob("*.html")):
-        page.goto(place.as_uri())
-        texts = page.evaluate("[...document.querySelectorAll('math')].map(m => m.textContent)")
-        assert [text for text in texts if "\\" in text] == [], place
+    assert visit.odd_formulas == {}
 
 
-def test_pictures_are_there(site: Path, page: Page) -> None:
-    for place in sorted(site.rglob("*.html")):
-        page.goto(place.as_uri())
-        broken = "[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)"
-        assert page.evaluate(broken) == [], place
+def test_pictures_are_there(visit: Visit) -> None:
+    assert visit.broken_pictures == {}
 
 
 def test_code_that_is_copied_runs(site: Path, page: Page, tmp_path: Path) -> None:
@@ -158,16 +191,6 @@ def test_code_that_is_copied_runs(site: Path, page: Page, tmp_path: Path) -> Non
     assert done.stdout.split() == ["5"]
 
 
-def test_no_line_of_code_is_cut_on_a_wide_screen(site: Path, page: Page) -> None:
+def test_no_line_of_code_is_cut_on_a_wide_screen(visit: Visit) -> None:
     """At 1440 px every block of code shows its lines whole, without scrolling."""
-    page.set_viewport_size({"width": 1440, "height": 900})
-    cut = {}
-    for path in sorted(site.rglob("*.html")):
-        page.goto(path.as_uri())
-        lines = page.evaluate(
-            "[...document.querySelectorAll('pre')].filter(e => e.scrollWidth > e.clientWidth + 1)"
-            ".map(e => e.innerText.split('\\n').sort((a, b) => b.length - a.length)[0])"
-        )
-        if lines:
-            cut[path.relative_to(site).as_posix()] = lines
-    assert cut == {}
+    assert visit.cut_lines == {}
