@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -64,11 +65,19 @@ def _inside(command: list[str]) -> int:
         print(f"JAIL: there are other networks: {interfaces}", file=sys.stderr)
         return 99
     code = subprocess.run(command).returncode
-    left = [path for path in Path("/proc").iterdir() if path.name.isdigit()]
-    names = {path.name: _command(path) for path in left if int(path.name) != os.getpid()}
-    if names := {pid: name for pid, name in names.items() if name}:
+    deadline = time.monotonic() + 20  # ending takes time, such as that of a script which sleeps
+    while (names := _others()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    if names:
         print(f"JAIL: these were left running: {names}", file=sys.stderr)
     return code
+
+
+def _others() -> dict[str, str]:
+    """The processes in the jail beside this one."""
+    left = [path for path in Path("/proc").iterdir() if path.name.isdigit()]
+    names = {path.name: _command(path) for path in left if int(path.name) != os.getpid()}
+    return {pid: name for pid, name in names.items() if name}
 
 
 def _command(process: Path) -> str:
