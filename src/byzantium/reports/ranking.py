@@ -140,7 +140,7 @@ def _page(ranking: Ranking, heat: str, price: str) -> Iterator[str]:
     yield (
         "- A cell has the mean test accuracy (%) over three seeds, its standard deviation, and the "
         f"attack. A run that diverged counts as 0 %. {BOLD}\n"
-        '- "Nobody attacks" has the same rule, told the same f, and 25 honest workers; it is the '
+        '- "Nobody attacks" has the same rule, with the same f, and 25 honest workers; it is the '
         "mean over the numbers f.\n"
         "- Data sorted by label: a worker holds one or two of the ten classes. Dirichlet(a): each "
         "class is divided in random shares, which differ the more the smaller a is.\n"
